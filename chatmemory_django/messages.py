@@ -1,0 +1,404 @@
+"""
+What is said: five kinds of message, five kinds of content, all immutable values.
+
+Two messages are equal when their type and fields are. A message is hashable when its fields are. Every check is made
+when the value is built, whoever builds it: Python code or the codec. ``TypeError`` names a field of the wrong type,
+``ValueError`` a field with a wrong value; neither repeats what was said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
+
+import msgspec
+from msgspec.structs import force_setattr
+
+MAX_ATTRIBUTE_DEPTH = 100
+"""How deep attributes may nest. Jackson stops at 1,000, PostgreSQL at its stack; nobody means more than a few."""
+
+BLANK = "".join(map(chr, range(0x21)))
+"""What the original trims before it calls a text blank: U+0000 to U+0020, so a no-break space is text."""
+
+
+class MessageType(StrEnum):
+    """The kinds of message, as the JSON and the database name them."""
+
+    SYSTEM = "SYSTEM"
+    USER = "USER"
+    AI = "AI"
+    TOOL_EXECUTION_RESULT = "TOOL_EXECUTION_RESULT"
+    CUSTOM = "CUSTOM"
+
+
+class DetailLevel(Enum):
+    """How closely a model should look at an image."""
+
+    LOW = "LOW"
+    MEDIUM = "MEDIUM"
+    HIGH = "HIGH"
+    ULTRA_HIGH = "ULTRA_HIGH"
+    AUTO = "AUTO"
+
+
+class Attributes(dict[str, Any]):
+    """
+    The free fields of a message, a JSON object: not sent to the LLM, but kept with the message.
+
+    It cannot be changed, shares nothing with what it was made from, and is hashable when its values are.
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("The attributes of a message cannot be changed; build a new message instead.")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type[Attributes], tuple[dict[str, Any]]]:
+        # dict's own way of copying and unpickling goes through __setitem__.
+        return Attributes, (dict(self),)
+
+
+NO_ATTRIBUTES = Attributes()
+
+
+class _Value(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """An immutable value, written in camelCase, with absent for null."""
+
+
+class _Media(_Value, frozen=True):
+    """A file, given by its address or by its content."""
+
+    url: str | None = None
+    base64_data: str | None = None
+    mime_type: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("url", "base64_data", "mime_type"):
+            _check_type(self, name, str, optional=True)
+
+
+class Image(_Media, frozen=True):
+    """A picture. *revised_prompt* is what a model made of the prompt it was painted from."""
+
+    revised_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_type(self, "revised_prompt", str, optional=True)
+
+
+class Audio(_Media, frozen=True):
+    """A sound. *binary_data* is its content as bytes, for those who have no use for Base64."""
+
+    binary_data: bytes | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_type(self, "binary_data", bytes, optional=True)
+
+
+class Video(_Media, frozen=True):
+    """A film."""
+
+
+class PdfFile(_Media, frozen=True):
+    """A document."""
+
+
+class TextContent(_Value, frozen=True, tag_field="type", tag="TEXT"):
+    """A text; it may be empty."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.text.__class__ is not str:
+            _check_type(self, "text", str)
+
+
+class ImageContent(_Value, frozen=True, tag_field="type", tag="IMAGE"):
+    """A picture, and how closely to look at it."""
+
+    image: Image
+    # A factory, so that the level is written even where it is the default, as the original does.
+    detail_level: DetailLevel = msgspec.field(default_factory=lambda: DetailLevel.LOW)
+
+    def __post_init__(self) -> None:
+        _check_type(self, "image", Image)
+        _check_type(self, "detail_level", DetailLevel)
+
+
+class AudioContent(_Value, frozen=True, tag_field="type", tag="AUDIO"):
+    """A sound. The original allows for none."""
+
+    audio: Audio | None = None
+
+    def __post_init__(self) -> None:
+        _check_type(self, "audio", Audio, optional=True)
+
+
+class VideoContent(_Value, frozen=True, tag_field="type", tag="VIDEO"):
+    """A film. The original allows for none."""
+
+    video: Video | None = None
+
+    def __post_init__(self) -> None:
+        _check_type(self, "video", Video, optional=True)
+
+
+class PdfFileContent(_Value, frozen=True, tag_field="type", tag="PDF"):
+    """A document. The original allows for none."""
+
+    pdf_file: PdfFile | None = None
+
+    def __post_init__(self) -> None:
+        _check_type(self, "pdf_file", PdfFile, optional=True)
+
+
+Content: TypeAlias = TextContent | ImageContent | AudioContent | VideoContent | PdfFileContent
+
+
+class SystemMessage(_Value, frozen=True, tag_field="type", tag="SYSTEM"):
+    """What the developer tells the model: its part, its rules. Never blank."""
+
+    type: ClassVar = MessageType.SYSTEM
+    text: str
+
+    def __post_init__(self) -> None:
+        _check_type(self, "text", str)
+        if not self.text.strip(BLANK):
+            raise ValueError("SystemMessage.text is blank; give it at least one visible character.")
+
+
+class UserMessage(_Value, frozen=True, tag_field="type", tag="USER"):
+    """
+    What a person says to the model.
+
+    *contents* may be given as a str, which stands for one text, or as any sequence of contents; it is kept as a tuple
+    and never empty. *name* tells several persons apart.
+    """
+
+    type: ClassVar = MessageType.USER
+    contents: tuple[Content | None, ...]
+    name: str | None = None
+    attributes: Mapping[str, Any] = NO_ATTRIBUTES
+
+    if TYPE_CHECKING:  # what may be given is wider than what is kept
+
+        def __init__(
+            self,
+            contents: str | Sequence[Content | None],
+            name: str | None = None,
+            attributes: Mapping[str, Any] = NO_ATTRIBUTES,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        _check_contents(self)
+        if self.name is not None:
+            _check_type(self, "name", str, optional=True)
+        if self.attributes is not NO_ATTRIBUTES:
+            _check_attributes(self)
+
+    @property
+    def has_single_text(self) -> bool:
+        """Whether the message is one text and nothing else."""
+        return _has_single_text(self.contents)
+
+    @property
+    def single_text(self) -> str:
+        """The text of a message that is one text and nothing else; for any other, ``ValueError``."""
+        return _single_text(self)
+
+
+class ToolExecutionRequest(_Value, frozen=True):
+    """A call of a tool that the model asks for. *arguments* is what the model wrote: JSON, if it wrote well."""
+
+    id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("id", "name", "arguments"):
+            _check_type(self, name, str, optional=True)
+
+
+class AiMessage(_Value, frozen=True, tag_field="type", tag="AI"):
+    """What the model says: a text, the tools it wants called, or both. *thinking* is how it got there."""
+
+    type: ClassVar = MessageType.AI
+    text: str | None = None
+    thinking: str | None = None
+    tool_execution_requests: tuple[ToolExecutionRequest, ...] = ()
+    attributes: Mapping[str, Any] = NO_ATTRIBUTES
+
+    if TYPE_CHECKING:  # what may be given is wider than what is kept
+
+        def __init__(
+            self,
+            text: str | None = None,
+            thinking: str | None = None,
+            tool_execution_requests: Sequence[ToolExecutionRequest] = (),
+            attributes: Mapping[str, Any] = NO_ATTRIBUTES,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if self.text.__class__ is not str:
+            _check_type(self, "text", str, optional=True)
+        if self.thinking is not None:
+            _check_type(self, "thinking", str, optional=True)
+        if self.tool_execution_requests != ():
+            _check_items(self, "tool_execution_requests", (ToolExecutionRequest,))
+        if self.attributes is not NO_ATTRIBUTES:
+            _check_attributes(self)
+
+
+class ToolExecutionResultMessage(_Value, frozen=True, tag_field="type", tag="TOOL_EXECUTION_RESULT"):
+    """
+    What a tool answered. *id* and *tool_name* are those of the request; *contents* as in ``UserMessage``.
+
+    *is_error* is whether the tool failed, or None where nobody said.
+    """
+
+    type: ClassVar = MessageType.TOOL_EXECUTION_RESULT
+    id: str | None = None
+    tool_name: str | None = None
+    contents: tuple[Content | None, ...] = ()
+    is_error: bool | None = None
+    attributes: Mapping[str, Any] = NO_ATTRIBUTES
+
+    if TYPE_CHECKING:  # what may be given is wider than what is kept
+
+        def __init__(
+            self,
+            id: str | None = None,
+            tool_name: str | None = None,
+            contents: str | Sequence[Content | None] = ...,
+            is_error: bool | None = None,
+            attributes: Mapping[str, Any] = NO_ATTRIBUTES,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        _check_type(self, "id", str, optional=True)
+        _check_type(self, "tool_name", str, optional=True)
+        _check_contents(self)
+        _check_type(self, "is_error", bool, optional=True)
+        _check_attributes(self)
+
+    @classmethod
+    def from_request(
+        cls, request: ToolExecutionRequest, contents: str | Sequence[Content | None]
+    ) -> ToolExecutionResultMessage:
+        """The answer to *request*."""
+        return cls(request.id, request.name, contents)
+
+    @property
+    def text(self) -> str:
+        """The text of an answer that is one text and nothing else; for any other, ``ValueError``."""
+        return _single_text(self)
+
+
+class CustomMessage(_Value, frozen=True, tag_field="type", tag="CUSTOM"):
+    """Whatever else a model understands: any JSON object."""
+
+    type: ClassVar = MessageType.CUSTOM
+    attributes: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        _check_attributes(self)
+
+
+ChatMessage: TypeAlias = SystemMessage | UserMessage | AiMessage | ToolExecutionResultMessage | CustomMessage
+
+MESSAGE_CLASSES = (SystemMessage, UserMessage, AiMessage, ToolExecutionResultMessage, CustomMessage)
+CONTENT_CLASSES = (TextContent, ImageContent, AudioContent, VideoContent, PdfFileContent)
+
+
+def _check_type(value: _Value, name: str, expected: type, *, optional: bool = False) -> None:
+    given = getattr(value, name)
+    if given.__class__ is expected or (optional and given is None):
+        return
+    if isinstance(given, expected):
+        if isinstance(given, (str, bytes)):  # of Django's SafeString, for one: JSON knows only the plain kind
+            force_setattr(value, name, "".join((given,)) if isinstance(given, str) else b"".join((given,)))
+        return
+    wanted = f"{expected.__name__} or None" if optional else expected.__name__
+    raise TypeError(f"{type(value).__name__}.{name} must be {wanted}, not {type(given).__name__}.")
+
+
+def _check_items(value: _Value, name: str, expected: tuple[type, ...]) -> None:
+    """Make the sequence in the field *name* a tuple, and check what is in it."""
+    given = getattr(value, name)
+    where = f"{type(value).__name__}.{name}"
+    if not isinstance(given, tuple):
+        if not isinstance(given, Sequence) or isinstance(given, (str, bytes, bytearray)):
+            raise TypeError(f"{where} must be a sequence, not {type(given).__name__}.")
+        given = tuple(given)
+        force_setattr(value, name, given)
+    for index, item in enumerate(given):
+        if not isinstance(item, expected):
+            wanted = " or ".join(cls.__name__ for cls in expected)
+            raise TypeError(f"{where}[{index}] must be {wanted}, not {type(item).__name__}.")
+
+
+def _check_contents(value: UserMessage | ToolExecutionResultMessage) -> None:
+    given: object = value.contents
+    if given.__class__ is str or isinstance(given, str):
+        force_setattr(value, "contents", (TextContent(given),))
+        return
+    _check_items(value, "contents", (*CONTENT_CLASSES, type(None)))
+    if not value.contents:
+        raise ValueError(f"{type(value).__name__}.contents is empty; give it at least one content.")
+
+
+def _has_single_text(contents: tuple[Content | None, ...]) -> bool:
+    return len(contents) == 1 and isinstance(contents[0], TextContent)
+
+
+def _single_text(value: UserMessage | ToolExecutionResultMessage) -> str:
+    if _has_single_text(value.contents):
+        return value.contents[0].text  # type: ignore[union-attr]
+    kinds = ", ".join(type(content).__name__ for content in value.contents)
+    raise ValueError(f"{type(value).__name__} is not a single text but ({kinds}); read its contents instead.")
+
+
+def _check_attributes(value: UserMessage | AiMessage | ToolExecutionResultMessage | CustomMessage) -> None:
+    given: object = value.attributes
+    if given.__class__ is Attributes:
+        return  # checked when it was made part of another message
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{type(value).__name__}.attributes must be a mapping, not {type(given).__name__}.")
+    copied = _copy_json(given, f"{type(value).__name__}.attributes", 0) if given else NO_ATTRIBUTES
+    force_setattr(value, "attributes", Attributes(copied))
+
+
+def _copy_json(value: object, where: str, depth: int) -> Any:
+    """A copy of *value* that shares nothing mutable with it; anything that JSON cannot say is an error."""
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return "".join((value,))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        raise ValueError(f"{where} is {value}, which JSON cannot say; give a finite number or None.")
+    if depth == MAX_ATTRIBUTE_DEPTH:
+        raise ValueError(
+            f"{where.partition('[')[0]} are nested deeper than {MAX_ATTRIBUTE_DEPTH} levels; flatten them."
+        )
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"{where} has a key of type {type(key).__name__}; JSON keys are str.")
+        return {key: _copy_json(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copy_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+    raise TypeError(f"{where} is a {type(value).__name__}, which JSON cannot say.")

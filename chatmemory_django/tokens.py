@@ -1,0 +1,200 @@
+"""What a message costs: how many tokens of a model's context it takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Protocol, runtime_checkable
+
+from chatmemory_django.encodings import encoding_name, get_encoding
+from chatmemory_django.image_tokens import DEFAULT_RULE, image_rule, image_tokens
+from chatmemory_django.messages import (
+    BLANK,
+    AiMessage,
+    Audio,
+    AudioContent,
+    ChatMessage,
+    Content,
+    CustomMessage,
+    ImageContent,
+    PdfFile,
+    PdfFileContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+    Video,
+    VideoContent,
+)
+
+AUDIO_TOKENS = (1_600, 600)
+"""
+Bytes for a token, and tokens of a sound of unknown size (a minute). OpenAI counts 10 tokens a second of a user's voice
+(https://developers.openai.com/api/docs/guides/realtime-costs, 2026); 128 kbit/s, usual for MP3, is taken as the rate.
+"""
+
+VIDEO_TOKENS = (425, 3_000)
+"""
+Bytes for a token, and tokens of a film of unknown size (ten seconds). OpenAI takes none; Gemini counts about 300
+tokens a second with sound (https://ai.google.dev/gemini-api/docs/tokens, 2026); 1 Mbit/s, usual on the web, is taken
+as the rate.
+"""
+
+PDF_TOKENS = (67, 1_500)
+"""
+Bytes for a token, and tokens of a document of unknown size (a page). OpenAI sends each page as text and as an image
+(https://developers.openai.com/api/docs/guides/pdf-files, 2026): about 1,500 tokens, and 100 kB, a page.
+"""
+
+PIECE_LENGTH = 20_000
+"""Texts longer than this are encoded in pieces, in characters: tiktoken panics at a million spaces in a row (0.14)
+and takes time by the square of a run's length (up to 0.12)."""
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+# A piece ends before a space if it can, where every encoding ends a token too, so that nothing is lost in precision. A
+# cut within a run of 20,000 characters without a space may count a token or two more.
+_PIECE = re.compile(rf".{{1,{PIECE_LENGTH - 1}}}\S(?= )|.{{1,{PIECE_LENGTH}}}", re.DOTALL)
+
+
+class TokenCountEstimator(Protocol):
+    """Counts tokens, for a token window. Any object with these three methods will do."""
+
+    def estimate_token_count_in_text(self, text: str) -> int:
+        """The tokens of a bare text."""
+
+    def estimate_token_count_in_message(self, message: ChatMessage) -> int:
+        """The tokens of a message, with what a model needs around it."""
+
+    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
+        """The tokens of a list of messages, with what a model needs around them; not always the sum of theirs."""
+
+
+@runtime_checkable
+class AdditiveTokenCountEstimator(TokenCountEstimator, Protocol):
+    """
+    Promises that a list costs ``tokens_per_list`` and the sum of its messages' costs, each the same at any time.
+
+    So the count of a message can be stored beside it, added up later, and no read need count again.
+    """
+
+    @property
+    def name(self) -> str:
+        """Stored beside each count: the same name, the same counts. At most 64 characters; better a few."""
+
+    @property
+    def tokens_per_list(self) -> int:
+        """What a list costs on top of its messages."""
+
+
+class OpenAiTokenCountEstimator:
+    """
+    Counts for OpenAI's models as LangChain4j's estimator of that name does, to the token.
+
+    Beyond it, images and other files are counted instead of refused: images by OpenAI's rules, see ``image_tokens``,
+    the rest by ``AUDIO_TOKENS``, ``VIDEO_TOKENS`` and ``PDF_TOKENS``. Attributes and thinking count nothing.
+
+    Args:
+        model_name: Such as "gpt-4o". The encoding of the model is loaded at the first count.
+
+    Raises:
+        TypeError: *model_name* is not a str.
+        ValueError: *model_name* is blank, or no encoding is known for it.
+
+    """
+
+    def __init__(self, model_name: str) -> None:
+        self.model_name = model_name
+        self._encoding_name = encoding_name(model_name)
+        self._image_rule = image_rule(model_name)
+        self._tokens_per_ai_message = 2 if model_name.startswith("o4") else 0
+        self.tokens_per_list = 2 if model_name.startswith("o") else 3
+        # Whatever the counts depend on, so that a rule that changes in a later release changes the name, too.
+        rule_name = "" if self._image_rule == DEFAULT_RULE else f"/{self._image_rule.name}"
+        self.name = f"{self._encoding_name}{rule_name}{'/o4' if self._tokens_per_ai_message else ''}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model_name!r})"
+
+    def estimate_token_count_in_text(self, text: str) -> int:
+        """The tokens of *text*; what looks like a special token is text."""
+        encode = get_encoding(self._encoding_name).encode_ordinary
+        if len(text) <= PIECE_LENGTH:
+            return len(encode(text))
+        return sum(len(encode(piece[0])) for piece in _PIECE.finditer(text))
+
+    def estimate_token_count_in_message(self, message: ChatMessage) -> int:
+        """The tokens of *message*: 4, and what is in it."""
+        match message:
+            case SystemMessage():
+                return 4 + self.estimate_token_count_in_text(message.text)
+            case UserMessage():
+                name = 0 if message.name is None else 1 + self.estimate_token_count_in_text(message.name)
+                return 4 + name + sum(map(self._in_content, message.contents))
+            case AiMessage():
+                text = 0 if message.text is None else self.estimate_token_count_in_text(message.text)
+                return 4 + self._tokens_per_ai_message + text + self._in_requests(message.tool_execution_requests)
+            case ToolExecutionResultMessage():
+                return 4 + sum(map(self._in_content, message.contents))
+            case CustomMessage():
+                return 4
+            case _:
+                raise TypeError(f"Cannot count the tokens of a {type(message).__name__}; give a message.")
+
+    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
+        """The tokens of *messages*: ``tokens_per_list``, and the sum of theirs."""
+        return self.tokens_per_list + sum(map(self.estimate_token_count_in_message, messages))
+
+    def _in_content(self, content: Content | None) -> int:
+        match content:
+            case TextContent():
+                return self.estimate_token_count_in_text(content.text)
+            case ImageContent():
+                return image_tokens(content.image, content.detail_level, self._image_rule)
+            case AudioContent():
+                return _in_file(content.audio, *AUDIO_TOKENS)
+            case VideoContent():
+                return _in_file(content.video, *VIDEO_TOKENS)
+            case PdfFileContent():
+                return _in_file(content.pdf_file, *PDF_TOKENS)
+            case None:
+                return 0
+
+    def _in_requests(self, requests: tuple[ToolExecutionRequest, ...]) -> int:
+        """Figures of the original, which found them by asking OpenAI."""
+        count = self.estimate_token_count_in_text
+        if not requests:
+            return 0
+        if len(requests) == 1:
+            return 6 - 1 + 2 * count(requests[0].name or "") + count(requests[0].arguments or "")
+        return 6 + 15 + sum(7 + count(each.name or "") + self._in_arguments(each.arguments or "") for each in requests)
+
+    def _in_arguments(self, arguments: str) -> int:
+        """By entry if they are a JSON object; if not, since models err, as a text."""
+        count = self.estimate_token_count_in_text
+        if not arguments.strip(BLANK):
+            return 0
+        with suppress(ValueError, RecursionError):
+            entries = json.loads(arguments)
+            if isinstance(entries, dict):
+                texts = (value if isinstance(value, str) else _to_json(value) for value in entries.values())
+                return 2 * len(entries) + sum(map(count, (*entries, *texts)))
+        return count(arguments)
+
+
+def _in_file(file: Audio | Video | PdfFile | None, bytes_per_token: int, unknown: int) -> int:
+    """By its size, if its content is given."""
+    if file is None:
+        return 0
+    if isinstance(file, Audio) and file.binary_data is not None:
+        size = len(file.binary_data)
+    elif file.base64_data is not None:
+        size = len(file.base64_data) * 3 // 4
+    elif file.url is not None and file.url[:5].lower() == "data:":
+        size = len(file.url) * 3 // 4
+    else:
+        return unknown
+    return max(1, size // bytes_per_token)

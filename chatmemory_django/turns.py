@@ -1,0 +1,88 @@
+"""
+A turn: what is said to the LLM and what it answers, as one unit.
+
+The memory is read once, and written once when the turn ends well. A turn that fails or is cancelled leaves nothing.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.stores.base import checked_messages
+from chatmemory_django.windows import Eviction
+
+if TYPE_CHECKING:
+    from chatmemory_django.memory import ChatMemory
+
+Persist: TypeAlias = Literal["late", "early"]
+"""When a turn is stored: all of it at its end, or what the user says at once, marked as incomplete until then."""
+
+
+class Turn:
+    """
+    One turn with *memory*; ``ChatMemory.turn`` makes it, ``with`` or ``async with`` begins and ends it.
+
+    Others may write to the memory meanwhile: what the turn adds comes behind that, under the lock of the moment.
+    """
+
+    def __init__(self, memory: ChatMemory, persist: Persist = "late") -> None:
+        if persist not in {"late", "early"}:
+            raise ValueError(f"persist must be 'late' or 'early', not {persist!r}.")
+        self._memory = memory
+        self._persist = persist
+        self._seen: Eviction | None = None
+        self._unwritten: list[ChatMessage] = []
+        self._incomplete: list[int] = []
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """What to send now: the memory as it was when the turn began, with what the turn has added since."""
+        return self._memory.readable(self._begun().messages())
+
+    def add(self, *messages: ChatMessage) -> None:
+        """Add *messages* to the turn. They are stored when it ends; early turns store user messages at once."""
+        begun, new = self._begun(), checked_messages(messages)
+        for message in new:
+            begun.add(message)
+        self._unwritten += new
+        if self._persist == "early" and any(message.type == MessageType.USER for message in new):
+            self._write(incomplete=True)
+
+    async def aadd(self, *messages: ChatMessage) -> None:
+        """See ``add``. Only an early turn has to wait here."""
+        await self._memory.store.run(self.add, *messages)
+
+    def _begin(self) -> Self:
+        self._seen = self._memory.store.read_memory(self._memory.id, self._memory.window())
+        return self
+
+    def _begun(self) -> Eviction:
+        if self._seen is None:
+            raise RuntimeError("The turn has not begun; use it as 'with memory.turn() as turn:'.")
+        return self._seen
+
+    def _write(self, *, incomplete: bool = False) -> None:
+        messages, self._unwritten = self._unwritten, []
+        if not messages and not self._incomplete:
+            return
+        added = self._memory.append(messages, incomplete=incomplete, completed=() if incomplete else self._incomplete)
+        if incomplete:
+            self._incomplete += added
+
+    def __enter__(self) -> Self:
+        return self._begin()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self._write()
+
+    async def __aenter__(self) -> Self:
+        return await self._memory.store.run(self._begin)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._memory.store.run(self._write)
