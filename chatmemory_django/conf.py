@@ -1,0 +1,44 @@
+"""
+The settings: one dict named ``CHATMEMORY``, read on every access, so that ``override_settings`` simply works.
+
+The functions here trust what they read; ``checks`` tells what is wrong with it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.conf import settings
+
+DEFAULT_MEMORY: Mapping[str, Any] = {
+    "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
+    "OPTIONS": {"max_messages": 20},
+}
+
+DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Written twice, as text and as JSON, and escaped on the way, it fits MariaDB's packet of 16 MiB."""
+
+NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK"})
+
+
+def memory() -> Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str:
+    """``MEMORY``: ``{"CLASS": path, "OPTIONS": {...}}``, or a function from a memory id to that, or its path."""
+    return _get("MEMORY", DEFAULT_MEMORY)  # type: ignore[no-any-return]
+
+
+def keep_history() -> bool:
+    """``KEEP_HISTORY``: whether messages stay in the database once they have left the memory; default True."""
+    return _get("KEEP_HISTORY", default=True)  # type: ignore[no-any-return]
+
+
+def max_message_bytes() -> int:
+    """``MAX_MESSAGE_BYTES``: the largest message that is stored, in bytes of UTF-8; default 4 MiB."""
+    return _get("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)  # type: ignore[no-any-return]
+
+
+def allow_network() -> bool:
+    """``ALLOW_NETWORK``: whether tiktoken's encodings may be fetched from the network; default True."""
+    return _get("ALLOW_NETWORK", default=True)  # type: ignore[no-any-return]
+
+
+def _get(name: str, default: object) -> Any:
+    return getattr(settings, "CHATMEMORY", {}).get(name, default)

@@ -1,0 +1,191 @@
+"""
+The tables. History is the table of messages; a memory is a window on it.
+
+Every message is a row, written once. A conversation's memory begins at ``window_start``; a protected system message
+may be pinned in front of it. Eviction moves the start, so it costs the same at any length of history.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import TYPE_CHECKING, Any, Self
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.rows import to_message
+from chatmemory_django.stores.base import MAX_MEMORY_ID_LENGTH
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def new_memory_id() -> str:
+    """A memory id that nobody can guess."""
+    return str(uuid.uuid4())
+
+
+class MemoryIdField(models.CharField):
+    """Text that is equal only to itself, on every database: MySQL's own idea of equal makes "A" of "a"."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
+        """See ``Field.db_parameters``."""
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            # Binary, and without the padding that makes "a" of "a ".
+            is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+            parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+        return parameters
+
+
+class ConversationQuerySet(models.QuerySet["Conversation"]):
+    """What can be asked of conversations."""
+
+    def owned_by(self, user: AbstractBaseUser | AnonymousUser) -> Self:
+        """The conversations of *user*; none of an anonymous one."""
+        return self.filter(owner=user.pk) if user.is_authenticated else self.none()
+
+    def idle_since(self, cutoff: datetime.datetime) -> Self:
+        """Conversations whose last write is older than *cutoff* (aware)."""
+        return self.filter(updated_at__lt=cutoff)
+
+    def active_since(self, cutoff: datetime.datetime) -> Self:
+        """Conversations written to at *cutoff* (aware) or later."""
+        return self.filter(updated_at__gte=cutoff)
+
+
+class Conversation(models.Model):
+    """One conversation: whose it is, and where in its messages the memory begins."""
+
+    memory_id = MemoryIdField(_("memory id"), max_length=MAX_MEMORY_ID_LENGTH, unique=True, default=new_memory_id)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        verbose_name=_("owner"),
+        on_delete=models.CASCADE,
+        related_name="chat_conversations",
+        null=True,
+        blank=True,
+    )
+    title = models.CharField(_("title"), max_length=255, blank=True, default="")
+    metadata = models.JSONField(_("metadata"), default=dict, blank=True)
+    next_sequence = models.PositiveIntegerField(_("next sequence"), default=1, editable=False)
+    window_start = models.PositiveIntegerField(_("start of the window"), default=1, editable=False)
+    pinned_sequence = models.PositiveIntegerField(_("pinned message"), null=True, editable=False)
+    # Counters, so that an add need not read the window to know whether something must leave it.
+    memory_messages = models.PositiveIntegerField(_("messages in memory"), default=0, editable=False)
+    memory_tokens = models.PositiveIntegerField(_("tokens in memory"), default=0, editable=False)
+    # What counted memory_tokens; empty where not every message in the memory was counted by the same.
+    token_counter = models.CharField(_("token counter"), max_length=64, blank=True, default="", editable=False)
+    created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
+    # No index on anything that an add changes: PostgreSQL then writes the row without touching any index.
+    updated_at = models.DateTimeField(_("updated at"), default=timezone.now, editable=False)
+
+    objects = ConversationQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("conversation")
+        verbose_name_plural = _("conversations")
+
+    def __str__(self) -> str:
+        return self.title or self.memory_id
+
+    def memory(self) -> MessageQuerySet:
+        """The rows in the memory, in its order, as of when this object was read."""
+        rows = self.messages.filter(
+            Q(sequence__gte=self.window_start, superseded=False) | Q(sequence=self.pinned_sequence)
+        )
+        return rows.order_by(Case(When(sequence=self.pinned_sequence, then=Value(0)), default=Value(1)), "sequence")
+
+    def history(self) -> MessageQuerySet:
+        """The rows of all that was said, in order."""
+        return self.messages.history()
+
+    def evicted(self) -> MessageQuerySet:
+        """The rows of what was said and is no longer in the memory, as of when this object was read."""
+        rows = self.history().filter(Q(sequence__lt=self.window_start) | Q(superseded=True))
+        return rows if self.pinned_sequence is None else rows.exclude(sequence=self.pinned_sequence)
+
+
+INCOMPLETE = {"incomplete": True}
+"""The metadata of a message that belongs to a turn that has not ended, or never will."""
+
+
+class MessageQuerySet(models.QuerySet["Message"]):
+    """What can be asked of the messages of any conversations. For a single one, its own methods are faster."""
+
+    def history(self) -> Self:
+        """What was said, without what only a memory was made of."""
+        return self.filter(in_history=True)
+
+    def incomplete(self) -> Self:
+        """What belongs to a turn that has not ended, or never will."""
+        return self.filter(metadata__incomplete=True)
+
+    def in_memory(self) -> Self:
+        """What is in a memory now."""
+        return self.filter(
+            Q(sequence__gte=F("conversation__window_start"), superseded=False)
+            | Q(sequence=F("conversation__pinned_sequence"))
+        )
+
+    def evicted(self) -> Self:
+        """What was said and is in no memory any more."""
+        is_out = Q(sequence__lt=F("conversation__window_start")) | Q(superseded=True)
+        is_pinned = Q(conversation__pinned_sequence__isnull=False, sequence=F("conversation__pinned_sequence"))
+        return self.history().filter(is_out).exclude(is_pinned)
+
+
+class Message(models.Model):
+    """One message, never changed once written."""
+
+    pk = models.CompositePrimaryKey("conversation_id", "sequence")
+    # Columns of a fixed width come first: PostgreSQL pads them otherwise.
+    conversation = models.ForeignKey(
+        Conversation,
+        verbose_name=_("conversation"),
+        on_delete=models.CASCADE,
+        related_name="messages",
+        db_index=False,  # the primary key begins with it
+    )
+    created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
+    # Not a timestamp: clocks repeat and step back.
+    sequence = models.PositiveIntegerField(_("sequence"))
+    token_count = models.PositiveIntegerField(_("tokens"), null=True)
+    # Left the memory while inside the window.
+    superseded = models.BooleanField(_("superseded"), default=False)
+    # False for what only a memory was made of, a summary for example.
+    in_history = models.BooleanField(_("in history"), default=True)
+    type = models.CharField(_("type"), max_length=21, choices=[(k.value, k.value) for k in MessageType])
+    token_counter = models.CharField(_("token counter"), max_length=64, blank=True, default="")
+    text = models.TextField(_("text"), blank=True)
+    # JSON as it was written, in a text column: jsonb would give 1e308 back as an integer of 309 digits.
+    payload = models.TextField(_("payload"), null=True)  # noqa: DJ001  # null is "nothing but its text", and free
+    client_id = models.UUIDField(_("client id"), null=True)
+    metadata = models.JSONField(_("metadata"), null=True)
+
+    objects = MessageQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("message")
+        verbose_name_plural = _("messages")
+        ordering = ("sequence",)
+        constraints = (
+            # In this order: if it began with the conversation, PostgreSQL would sometimes take it for reading a window,
+            # and so read the whole conversation.
+            models.UniqueConstraint(fields=["client_id", "conversation"], name="chatmemory_client_id"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.sequence}"  # never the text: this ends up in logs
+
+    @property
+    def chat_message(self) -> ChatMessage:
+        """What was said, as a value."""
+        return to_message(self.type, self.text, self.payload)

@@ -1,0 +1,51 @@
+"""Settings to a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from django.utils.module_loading import import_string
+
+from chatmemory_django import conf
+from chatmemory_django.memory import ChatMemory
+from chatmemory_django.stores.base import ChatMemoryStore
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.tokens import OpenAiTokenCountEstimator
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+
+def get_chat_memory(memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
+    """
+    The memory named *memory_id*, in the database, with the window that the setting ``MEMORY`` gives it.
+
+    With an *owner*, a new conversation is the owner's, and one of somebody else is out of reach: ``PermissionDenied``
+    to a writer, empty to a reader. Always give it where *memory_id* comes from a request.
+    """
+    return build_chat_memory(configuration(memory_id), memory_id, DjangoChatMemoryStore(owner=owner))
+
+
+def configuration(memory_id: object) -> Mapping[str, Any]:
+    """What the setting ``MEMORY`` says of *memory_id*: the path of a class, and its options."""
+    memory = conf.memory()
+    if isinstance(memory, str):
+        memory = import_string(memory)
+    return memory(memory_id) if callable(memory) else memory
+
+
+def build_chat_memory(configuration: Mapping[str, Any], memory_id: object, store: ChatMemoryStore) -> ChatMemory:
+    """A memory as *configuration* says; ``ImportError``, ``TypeError`` or ``ValueError`` if that is wrong."""
+    memory_class = import_string(configuration["CLASS"])
+    options = dict(configuration.get("OPTIONS", {}))
+    if isinstance(model_name := options.get("token_count_estimator"), str):
+        options["token_count_estimator"] = _openai_estimator(model_name)
+    memory: ChatMemory = memory_class(id=memory_id, store=store, **options)
+    return memory
+
+
+@cache
+def _openai_estimator(model_name: str) -> OpenAiTokenCountEstimator:
+    return OpenAiTokenCountEstimator(model_name)

@@ -1,0 +1,97 @@
+"""Messages to the columns of a row and back: a message that is nothing but its text needs no JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from chatmemory_django import conf
+from chatmemory_django.codec import message_from_json
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    CustomMessage,
+    SystemMessage,
+    TextContent,
+    UserMessage,
+)
+
+_encode = msgspec.json.Encoder().encode
+_TEXT_CLASSES = {"SYSTEM": SystemMessage, "USER": UserMessage, "AI": AiMessage}
+
+
+class Columns(NamedTuple):
+    """What a row says of a message. *payload* is its whole JSON, or None where *type* and *text* say all."""
+
+    type: str
+    text: str
+    payload: str | None
+
+
+def to_columns(message: ChatMessage) -> Columns:
+    """
+    The columns of *message*.
+
+    ``ValueError`` if a database could not keep it: NUL characters, which PostgreSQL has no place for, half surrogate
+    pairs, which UTF-8 has none for, and more than the setting ``MAX_MESSAGE_BYTES``.
+    """
+    text, is_all = _text(message)
+    try:
+        payload = None if is_all else _encode(message)
+        size = len(text.encode()) if payload is None else len(payload)
+    except UnicodeEncodeError:
+        raise _refusal(message) from None
+    if "\0" in text or (payload is not None and b"\\u0000" in payload and _bad_field(message) is not None):
+        raise _refusal(message)
+    if size > (limit := conf.max_message_bytes()):
+        raise ValueError(
+            f"{type(message).__name__} has {size} bytes, but CHATMEMORY['MAX_MESSAGE_BYTES'] allows for {limit}."
+        )
+    return Columns(message.type, text, None if payload is None else payload.decode())
+
+
+def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
+    """The message that a row holds."""
+    return _TEXT_CLASSES[type](text) if payload is None else message_from_json(payload)
+
+
+def _text(message: ChatMessage) -> tuple[str, bool]:
+    """What a person would search *message* for, and whether that is all there is to it."""
+    if isinstance(message, SystemMessage):
+        return message.text, True
+    if isinstance(message, CustomMessage):
+        return "", False
+    if isinstance(message, AiMessage):
+        others = message.thinking is not None or message.tool_execution_requests or message.attributes
+        return message.text or "", message.text is not None and not others
+    text = "\n".join(content.text for content in message.contents if isinstance(content, TextContent))
+    if isinstance(message, UserMessage):
+        return text, message.has_single_text and message.name is None and not message.attributes
+    return text, False
+
+
+def _refusal(message: ChatMessage) -> ValueError:
+    name = type(message).__name__
+    return ValueError(f"{name}.{_bad_field(message)} holds a NUL character or a lone surrogate; leave it out.")
+
+
+def _bad_field(message: ChatMessage) -> str | None:
+    """Where in *message* a text is that cannot be stored."""
+    for where, text in _texts(msgspec.to_builtins(message), ""):
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            return where
+    return None
+
+
+def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield f"{where}[...]", key
+            yield from _texts(item, f"{where}.{key}" if where else key)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{where}[{index}]")

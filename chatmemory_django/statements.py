@@ -1,0 +1,254 @@
+"""
+The statements of the hot path. Each names the one conversation it is about, and reads no row that it does not return.
+
+The ORM writes them all, once (see ``prepared``). They run on one cursor for a transaction, and rows come and go as
+tuples: another cursor or a model instance costs as much as the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from django.db.backends.utils import CursorWrapper
+from django.db.models import Case, F, Q, QuerySet, Subquery, Value, When
+from django.db.models.sql import Query
+
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.prepared import Parameter, Prepared, insert_query, update_query
+from chatmemory_django.rows import to_message
+
+MAX_INSERT_BYTES = 4 * 1024 * 1024
+"""How much text goes into one INSERT: escaped, it still fits the 16 MiB packet that MariaDB accepts by default."""
+
+MAX_BATCH = 64
+"""How many rows go into one statement. An INSERT is compiled once for each number of rows up to this one."""
+
+
+class State(NamedTuple):
+    """The row of a conversation, as its writer locked it."""
+
+    id: int
+    owner_id: Any  # whatever the user model has for a key
+    next_sequence: int
+    window_start: int
+    pinned_sequence: int | None
+    memory_messages: int
+    memory_tokens: int
+    token_counter: str
+
+
+class Row(NamedTuple):
+    """The row of a message in a memory."""
+
+    sequence: int
+    type: str
+    text: str
+    payload: str | None
+    token_count: int | None
+    token_counter: str
+    place: int
+    """0 if the message is pinned in front of the others, else 1."""
+
+    @property
+    def message(self) -> ChatMessage:
+        """What was said."""
+        return to_message(self.type, self.text, self.payload)
+
+
+class NewRow(NamedTuple):
+    """A row to write. Its conversation and its time are those of all that are written with it."""
+
+    sequence: int
+    type: str
+    text: str
+    payload: str | None
+    token_count: int | None
+    token_counter: str
+    superseded: bool
+    in_history: bool
+    metadata: Mapping[str, Any] | None
+
+
+class FrontRow(NamedTuple):
+    """As much of a row as eviction has to know. *payload* is only that of an AI message, which may call tools."""
+
+    sequence: int
+    type: str
+    payload: str | None
+    token_count: int | None
+
+
+MOVED = (
+    "next_sequence",
+    "window_start",
+    "pinned_sequence",
+    "memory_messages",
+    "memory_tokens",
+    "token_counter",
+    "updated_at",
+)
+"""The columns of a conversation that a write to its messages changes."""
+
+
+def lock(key: str, cursor: CursorWrapper) -> State | None:
+    """Wait until nobody else writes to the conversation *key*, and read its row. None if there is none."""
+    rows = _LOCK.rows(cursor, {"memory_id": key})
+    return State._make(rows[0]) if rows else None
+
+
+def create(key: str, owner_id: Any, cursor: CursorWrapper) -> None:
+    """Make the conversation *key*, unless somebody was faster; either way, nobody else writes to it now."""
+    # An update that changes nothing, and not ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for all who
+    # tried, each waiting for the others before it may write.
+    can_say_target = cursor.db.features.supports_update_conflicts_with_target
+    Conversation.objects.using(cursor.db.alias).bulk_create(
+        [Conversation(memory_id=key, owner_id=owner_id)],
+        update_conflicts=True,
+        update_fields=["memory_id"],
+        unique_fields=["memory_id"] if can_say_target else None,
+    )
+
+
+def memory(key: str, cursor: CursorWrapper, *, owner_id: Any = None, only_systems: bool = False) -> list[Row]:
+    """The rows in the memory *key*, in its order; none if it is not that of *owner_id*, where one is given."""
+    if owner_id is not None:
+        found = _OWN_MEMORY.rows(cursor, {"memory_id": key, "owner": owner_id})
+    else:
+        found = (_SYSTEMS if only_systems else _MEMORY).rows(cursor, {"memory_id": key})
+    rows = list(map(Row._make, found))
+    if rows and rows[0].place == 0:  # what is pinned may stand among the others, too
+        rows[1:] = [row for row in rows[1:] if row.sequence != rows[0].sequence]
+    return rows
+
+
+def front(state: State, start: int, count: int, cursor: CursorWrapper) -> list[FrontRow]:
+    """The first *count* rows, a power of two, of the memory from *start* on, without what is pinned."""
+    pinned = -1 if state.pinned_sequence is None else state.pinned_sequence
+    return [
+        FrontRow._make(row)
+        for row in _front(count).rows(cursor, {"conversation": state.id, "start": start, "pinned": pinned})
+    ]
+
+
+def insert(conversation_id: int, rows: Sequence[NewRow], created_at: datetime, cursor: CursorWrapper) -> None:
+    """Write *rows*, in as few statements as their size allows for."""
+    first = 0
+    while first < len(rows):
+        last, size = first, 0
+        while last < len(rows) and last - first < MAX_BATCH and (last == first or size <= MAX_INSERT_BYTES):
+            size += len(rows[last].text) + len(rows[last].payload or "")
+            last += 1
+        values = {"conversation_id": conversation_id, "created_at": created_at}
+        for place, row in enumerate(rows[first:last]):
+            values.update(zip(_new_row_names(place), row, strict=True))
+        _insert(last - first).run(cursor, values)
+        first = last
+
+
+def move(state: State, cursor: CursorWrapper, **values: Any) -> None:
+    """Write *values* to the row of the conversation: all that a write can change."""
+    _MOVE.run(cursor, {"id": state.id, **values})
+
+
+def supersede(state: State, sequences: Iterable[int], cursor: CursorWrapper) -> None:
+    """Mark the rows *sequences* as no longer in the memory."""
+    Message.objects.using(cursor.db.alias).filter(conversation_id=state.id, sequence__in=sequences).update(
+        superseded=True
+    )
+
+
+def complete(state: State, sequences: Iterable[int], cursor: CursorWrapper) -> None:
+    """Take the mark of a turn that has not ended off the rows *sequences*."""
+    Message.objects.using(cursor.db.alias).filter(conversation_id=state.id, sequence__in=sequences).update(
+        metadata=None
+    )
+
+
+def keep_counts(state: State, counts: Mapping[int, int], counter: str, cursor: CursorWrapper) -> None:
+    """Keep *counts*, by sequence, and that *counter* counted them."""
+    sequences = list(counts)
+    for first in range(0, len(sequences), MAX_BATCH):
+        batch = sequences[first : first + MAX_BATCH]
+        cases = Case(*(When(sequence=sequence, then=Value(counts[sequence])) for sequence in batch))
+        Message.objects.using(cursor.db.alias).filter(conversation_id=state.id, sequence__in=batch).update(
+            token_count=cases, token_counter=counter
+        )
+
+
+def delete_left(state: State, start: int, pinned: int | None, superseded: Sequence[int], cursor: CursorWrapper) -> None:
+    """Delete the rows that have left a memory that now begins at *start*, behind *pinned*."""
+    rows = Message.objects.using(cursor.db.alias).filter(conversation_id=state.id)
+    if pinned is not None:
+        rows = rows.exclude(sequence=pinned)
+    rows.filter(Q(sequence__lt=start) | Q(sequence__in=superseded)).delete()
+
+
+def _parameter(model: type[Conversation | Message], column: str, name: str = "") -> Parameter:
+    return Parameter(name or column, model._meta.get_field(column))  # type: ignore[arg-type]  # no relation backwards
+
+
+def _memory(conversation: QuerySet[Conversation], **only: Any) -> Query:
+    rows = Message.objects.filter(conversation_id=Subquery(conversation.values("id")[:1]), **only).order_by()
+    # Two ranges of the primary key. Said with OR in one WHERE, planners read the whole conversation; said with joins,
+    # PostgreSQL takes longer to plan them than to read.
+    pinned = rows.filter(sequence=Subquery(conversation.values("pinned_sequence")[:1])).annotate(place=Value(0))
+    window = rows.filter(sequence__gte=Subquery(conversation.values("window_start")[:1]), superseded=False)
+    columns = Row._fields
+    both = pinned.values_list(*columns).union(window.annotate(place=Value(1)).values_list(*columns), all=True)
+    return both.order_by("place", "sequence").query
+
+
+def _conversation(*columns: str) -> QuerySet[Conversation]:
+    return Conversation.objects.filter(**{column: _parameter(Conversation, column) for column in columns})
+
+
+@cache
+def _front(count: int) -> Prepared:
+    ai_payload = Case(When(type=MessageType.AI.value, then=F("payload")), default=None)  # others' may be large
+    return Prepared(
+        lambda: (
+            Message.objects.filter(
+                conversation_id=_parameter(Message, "conversation"),
+                sequence__gte=_parameter(Message, "sequence", "start"),
+                superseded=False,
+            )
+            .exclude(sequence=_parameter(Message, "sequence", "pinned"))
+            .order_by("sequence")
+            .values_list("sequence", "type", ai_payload, "token_count")[:count]
+            .query
+        )
+    )
+
+
+@cache
+def _insert(count: int) -> Prepared:
+    def row(place: int) -> Message:
+        named = zip(NewRow._fields, _new_row_names(place), strict=True)
+        return Message(
+            conversation_id=_parameter(Message, "conversation", "conversation_id"),
+            created_at=_parameter(Message, "created_at"),
+            **{column: _parameter(Message, column, name) for column, name in named},
+        )
+
+    return Prepared(lambda: insert_query(Message, map(row, range(count))))
+
+
+@cache
+def _new_row_names(place: int) -> tuple[str, ...]:
+    return tuple(f"{column} {place}" for column in NewRow._fields)
+
+
+_LOCK = Prepared(lambda: _conversation("memory_id").select_for_update().values_list(*State._fields).query)
+_MEMORY = Prepared(lambda: _memory(_conversation("memory_id")))
+_OWN_MEMORY = Prepared(lambda: _memory(_conversation("memory_id", "owner")))
+_SYSTEMS = Prepared(lambda: _memory(_conversation("memory_id"), type=MessageType.SYSTEM.value))
+_MOVE = Prepared(
+    lambda: update_query(
+        _conversation("id"),
+        **{column: _parameter(Conversation, column) for column in MOVED},
+    )
+)

@@ -1,0 +1,358 @@
+"""
+Memories in Django's database: every message a row, the memory a window on the rows.
+
+A writer locks the row of the conversation first, so writers to one conversation queue and writers to different ones
+never meet. Rows are written once: what an ``add`` evicts it evicts by moving the start of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+import msgspec
+from asgiref.sync import sync_to_async
+from django.core.exceptions import PermissionDenied
+from django.db import connections, router, transaction
+from django.utils import timezone
+
+from chatmemory_django import conf, signals, statements
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.models import INCOMPLETE, Conversation, Message
+from chatmemory_django.rows import Columns, to_columns, to_message
+from chatmemory_django.statements import NewRow, Row, State
+from chatmemory_django.stores.base import ChatMemoryStore, checked_messages, memory_key
+from chatmemory_django.windows import Entry, Eviction, Window, continuation, to_entry
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.db.backends.utils import CursorWrapper
+    from django.dispatch import Signal
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class DjangoChatMemoryStore(ChatMemoryStore):
+    """
+    Memories in the database *using*, or where the router says.
+
+    *keep_history* is whether messages stay in the database once they have left the memory; by default the setting
+    ``KEEP_HISTORY`` says. With an *owner*, new conversations are the owner's, and those of others are out of reach:
+    ``PermissionDenied`` to a writer, empty to a reader.
+    """
+
+    def __init__(
+        self, using: str | None = None, keep_history: bool | None = None, *, owner: AbstractBaseUser | None = None
+    ) -> None:
+        if owner is not None and owner.pk is None:
+            raise ValueError("owner must be a saved user, or None for no owner at all.")
+        self.using = using
+        self._keep_history = keep_history
+        self.owner = owner
+
+    @property
+    def keep_history(self) -> bool:
+        """Whether messages stay in the database once they have left the memory."""
+        return conf.keep_history() if self._keep_history is None else self._keep_history
+
+    def get_messages(self, memory_id: object) -> list[ChatMessage]:
+        return [row.message for row in self._read(memory_key(memory_id))]
+
+    def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
+        messages, costs = self._read_counted(memory_id, window)
+        if costs is not None and window.overhead + sum(costs) <= window.limit:
+            return messages
+        return window.trim(messages, costs)
+
+    def read_memory(self, memory_id: object, window: Window) -> Eviction:
+        messages, costs = self._read_counted(memory_id, window)
+        eviction = Eviction.of(messages, window, costs)
+        eviction.trim()
+        return eviction
+
+    def append_messages(
+        self,
+        memory_id: object,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        *,
+        incomplete: bool = False,
+        completed: Sequence[int] = (),
+    ) -> Eviction:
+        key = memory_key(memory_id)
+        # All that can be refused or takes time is done before anybody has to wait for the lock.
+        columns = [to_columns(message) for message in messages]
+        costs = [window.cost(message) if window.is_additive else None for message in messages]
+        with self._locked(key) as (state, cursor):
+            if window.is_additive:
+                state = self._recounted(key, state, window, cursor)
+                eviction = self._eviction(key, state, messages, sum(filter(None, costs)), window, cursor)
+            else:
+                eviction = _whole_eviction(state, statements.memory(key, cursor), window)
+            added: list[Columns] = []
+            for message, its_columns, cost in zip(messages, columns, costs, strict=True):
+                eviction.add(message, cost)
+                if len(eviction.added) > len(added):
+                    added.append(its_columns)
+            if added:
+                self._write(key, state, _Change.by(eviction, state, added, incomplete=incomplete), cursor)
+            if completed:
+                statements.complete(state, completed, cursor)
+        return eviction
+
+    def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
+        """
+        Make *messages* the memory under *memory_id*.
+
+        Where they say "drop some at the front, add some at the end", that is done, and what was added was said.
+        Anything else is a memory that somebody made, of a summary for example: it is written behind all that was said,
+        and is no part of the history unless there was none.
+        """
+        key = memory_key(memory_id)
+        columns = [to_columns(message) for message in checked_messages(messages)]
+        with self._locked(key, create=bool(columns)) as (state, cursor):
+            if state is None:
+                return
+            rows = statements.memory(key, cursor)
+            # As columns, since to Python 1 and True are the same.
+            old = [Columns(row.type, row.text, row.payload) for row in rows]
+            if old != columns:
+                self._write(key, state, _Change.to(state, rows, columns, continuation(old, columns)), cursor)
+
+    def delete_messages(self, memory_id: object) -> None:
+        key = memory_key(memory_id)
+        with self._locked(key, create=False) as (state, cursor):
+            if state is None:
+                return
+            is_heard = signals.memory_cleared.has_listeners(Conversation)
+            sequences = [row.sequence for row in statements.memory(key, cursor)] if is_heard else []
+            self._write(key, state, _Change(start=state.next_sequence), cursor)
+            self._announce(signals.memory_cleared, key, state, sequences, cursor)
+
+    @contextmanager
+    def exclusive(self, memory_id: object) -> Iterator[None]:
+        """A transaction in which nobody else writes to *memory_id*."""
+        with self._locked(memory_key(memory_id)):
+            yield
+
+    async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        # Django has no asynchronous transactions: a whole one takes one hop into the thread that has the connection.
+        return await sync_to_async(method, thread_sensitive=True)(*args, **kwargs)
+
+    def _read(self, key: str) -> list[Row]:
+        owner_id = None if self.owner is None else self.owner.pk
+        with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
+            return statements.memory(key, cursor, owner_id=owner_id)
+
+    def _read_counted(self, memory_id: object, window: Window) -> tuple[list[ChatMessage], list[int] | None]:
+        rows = self._read(memory_key(memory_id))
+        messages = [to_message(row.type, row.text, row.payload) for row in rows]
+        return messages, _costs(rows, messages, window)
+
+    @overload
+    def _locked(self, key: str) -> AbstractContextManager[tuple[State, CursorWrapper]]: ...
+
+    @overload
+    def _locked(self, key: str, *, create: bool) -> AbstractContextManager[tuple[State | None, CursorWrapper]]: ...
+
+    @contextmanager
+    def _locked(self, key: str, *, create: bool = True) -> Iterator[Any]:
+        """A transaction in which nobody else writes to the conversation: its row, and the cursor for all the rest."""
+        owner_id = None if self.owner is None else self.owner.pk
+        using = self.using or router.db_for_write(Conversation)
+        with transaction.atomic(using=using, savepoint=False), connections[using].cursor() as cursor:
+            state = statements.lock(key, cursor)
+            if state is None and create:
+                statements.create(key, owner_id, cursor)
+                state = statements.lock(key, cursor)
+            if state is None or owner_id is None or state.owner_id == owner_id:
+                yield state, cursor
+                return
+        # Out here, so that a transaction around this one can go on.
+        raise PermissionDenied(f"The conversation {key!r} belongs to somebody else.")
+
+    def _recounted(self, key: str, state: State, window: Window, cursor: CursorWrapper) -> State:
+        """*state* with counters that *window* can go by. Counts that the rows did not have are kept there."""
+        if window.estimator is None or not state.memory_messages or state.token_counter == window.counter:
+            return state
+        rows = statements.memory(key, cursor)
+        counts = {entry.key: entry.cost or 0 for entry in _counted(rows, window)}
+        uncounted = {row.sequence: counts[row.sequence] for row in rows if row.token_counter != window.counter}
+        statements.keep_counts(state, uncounted, window.counter, cursor)
+        return state._replace(memory_tokens=sum(counts.values()), token_counter=window.counter)
+
+    def _eviction(
+        self, key: str, state: State, messages: Sequence[ChatMessage], cost: int, window: Window, cursor: CursorWrapper
+    ) -> Eviction:
+        """The memory before *messages*, which cost *cost*, are added to it. It is read as far as they push it out."""
+        takes = state.memory_messages if window.estimator is None else state.memory_tokens
+        excess = window.overhead + takes + cost - window.limit
+        # Twice as many as had to leave if all cost the same, and at least 8.
+        count = 8 << (max(excess, 0) * state.memory_messages // max(takes, 1) // 4).bit_length()
+        systems: list[Entry] = []
+        if any(message.type == MessageType.SYSTEM for message in messages):
+            systems = _counted(statements.memory(key, cursor, only_systems=True), window)
+        return Eviction(
+            window,
+            _front(state, count, window, cursor),
+            next_key=state.next_sequence,
+            pinned=None if state.pinned_sequence is None else Entry(state.pinned_sequence, MessageType.SYSTEM),
+            systems=systems,
+            total=window.overhead + takes,
+        )
+
+    def _write(self, key: str, state: State, change: _Change, cursor: CursorWrapper) -> None:
+        """Write *change*, and tell of it once it is committed."""
+        now = timezone.now()
+        left = set(change.left)
+        new = [
+            NewRow(
+                sequence,
+                *columns,
+                cost,
+                change.counter,
+                superseded=sequence in left and sequence >= change.start,
+                in_history=change.in_history,
+                metadata=INCOMPLETE if change.incomplete else None,
+            )
+            for sequence, columns, cost in change.new
+        ]
+        superseded = [sequence for sequence in change.left if change.start <= sequence < state.next_sequence]
+        if self.keep_history:
+            statements.insert(state.id, new, now, cursor)
+            if superseded:
+                statements.supersede(state, superseded, cursor)
+        else:
+            statements.insert(state.id, [row for row in new if row.sequence not in left], now, cursor)
+            statements.delete_left(state, change.start, change.pinned, superseded, cursor)
+        statements.move(
+            state,
+            cursor,
+            next_sequence=state.next_sequence + len(new),
+            window_start=change.start,
+            pinned_sequence=change.pinned,
+            memory_messages=change.messages,
+            memory_tokens=change.tokens,
+            token_counter=change.counter,
+            updated_at=now,
+        )
+        self._announce(signals.messages_added, key, state, [row.sequence for row in new], cursor)
+        self._announce(signals.messages_evicted, key, state, change.left, cursor)
+
+    def _announce(
+        self, signal: Signal, key: str, state: State, sequences: Sequence[int], cursor: CursorWrapper
+    ) -> None:
+        if not sequences or not signal.has_listeners(Conversation):
+            return
+        using = cursor.db.alias
+        conversation = Conversation.from_db(using, ("id", "memory_id"), (state.id, key))  # the rest is deferred
+        send = partial(
+            signal.send_robust, Conversation, conversation=conversation, sequences=tuple(sequences), using=using
+        )
+        transaction.on_commit(send, using=using)
+
+
+class _Change(msgspec.Struct):
+    """What a write makes of a conversation."""
+
+    start: int
+    pinned: int | None = None
+    messages: int = 0
+    """How many messages are in the memory then, and ..."""
+    tokens: int = 0
+    """... how many tokens, as *counter* counts, which is empty where nothing can be said."""
+    counter: str = ""
+    new: list[tuple[int, Columns, int | None]] = []
+    """The sequences, columns and token counts of the rows to write."""
+    in_history: bool = True
+    incomplete: bool = False
+    left: list[int] = []
+    """The sequences of the messages that leave the memory."""
+
+    @classmethod
+    def by(cls, eviction: Eviction, state: State, columns: Sequence[Columns], *, incomplete: bool) -> _Change:
+        """The change that *eviction* has come to, with the columns of what was added."""
+        window = eviction.window
+        counts_tokens = window.counter != ""
+        left = [*eviction.evicted, *eviction.replaced]
+        return cls(
+            start=state.window_start if eviction.start is None else eviction.start,
+            pinned=None if eviction.pinned is None else eviction.pinned.key,
+            messages=state.memory_messages + len(eviction.added) - len(left),
+            tokens=eviction.total - window.overhead if counts_tokens and eviction.total is not None else 0,
+            counter=window.counter,
+            new=[
+                (entry.key, its_columns, entry.cost if counts_tokens else None)
+                for entry, its_columns in zip(eviction.added, columns, strict=True)
+            ],
+            incomplete=incomplete,
+            left=[entry.key for entry in left],
+        )
+
+    @classmethod
+    def to(
+        cls, state: State, old: list[Row], columns: Sequence[Columns], kept_from: tuple[bool, int] | None
+    ) -> _Change:
+        """The change from the rows *old* to a memory of *columns*, which goes on from them as *kept_from* says."""
+        keeps_first, index = kept_from or (False, len(old))
+        kept = [*old[:keeps_first], *old[index:]]
+        new = columns[len(kept) :]
+        pinned = kept[0].sequence if keeps_first or (kept and kept[0].sequence == state.pinned_sequence) else None
+        rest = [row.sequence for row in kept if row.sequence != pinned]
+        counter = "" if new else state.token_counter
+        return cls(
+            start=rest[0] if rest else state.next_sequence,
+            pinned=pinned,
+            messages=len(columns),
+            tokens=sum(row.token_count or 0 for row in kept) if counter else 0,
+            counter=counter,
+            new=[(state.next_sequence + place, its_columns, None) for place, its_columns in enumerate(new)],
+            in_history=kept_from is not None or state.next_sequence == 1,
+            left=[row.sequence for row in old[keeps_first:index]],
+        )
+
+
+def _costs(rows: Sequence[Row], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
+    """What *messages*, which *rows* hold, cost each; counted only where that is not kept. None if it says nothing."""
+    if not window.is_additive:
+        return None
+    if window.estimator is None:
+        return [1] * len(rows)
+    return [
+        row.token_count if row.token_counter == window.counter and row.token_count is not None else window.cost(message)
+        for row, message in zip(rows, messages, strict=True)
+    ]
+
+
+def _counted(rows: Sequence[Row], window: Window) -> list[Entry]:
+    """The entries of *rows*."""
+    messages = [row.message for row in rows]
+    costs: Sequence[int | None] = _costs(rows, messages, window) or [None] * len(rows)
+    return [to_entry(row.sequence, message, cost) for row, message, cost in zip(rows, messages, costs, strict=True)]
+
+
+def _whole_eviction(state: State, rows: Sequence[Row], window: Window) -> Eviction:
+    """The memory of *rows*, where only the whole of it can be counted."""
+    entries = _counted(rows, window)
+    systems = [entry for entry in entries if entry.type == MessageType.SYSTEM]
+    pinned = None if state.pinned_sequence is None else entries.pop(0)
+    return Eviction(window, entries, next_key=state.next_sequence, pinned=pinned, systems=systems)
+
+
+def _front(state: State, count: int, window: Window, cursor: CursorWrapper) -> Iterator[Entry]:
+    """The memory from its front on, without what is pinned. Nothing is read before it is asked for."""
+    start = state.window_start
+    while start < state.next_sequence:
+        rows = statements.front(state, start, count, cursor)
+        for row in rows:
+            cost = 1 if window.estimator is None else row.token_count
+            if row.payload is None:
+                yield Entry(row.sequence, row.type, cost=cost)
+            else:
+                yield to_entry(row.sequence, to_message(row.type, "", row.payload), cost)
+        if len(rows) < count:
+            return
+        start, count = rows[-1].sequence + 1, 2 * count
