@@ -1,0 +1,176 @@
+"""Fills the example site with conversations, through the memory classes as a site would."""
+
+import time
+import unicodedata
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connection, reset_queries, transaction
+from django.db.models import Count
+
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.provider import get_chat_memory
+from example_project import corpus
+from example_project.corpus import Transcript
+
+NAME = "demo"
+"""The name of the demo user, and the password."""
+
+INTERRUPTED = 130
+"""How a shell reports a program that Ctrl-C has ended: 128 and the number of SIGINT."""
+
+COLUMNS = ("conversation", "messages said", "messages in memory", "tokens in memory", "evicted")
+
+
+class Command(BaseCommand):
+    """``manage.py demo [--corpus]``: safe to stop, safe to run again."""
+
+    help = "Make a demo user, load a few conversations, and show what is in their memories."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--corpus", action="store_true", help="Also load the 7,168 real conversations of chitchat-dataset."
+        )
+
+    def handle(self, *, corpus: bool, **options: Any) -> None:
+        if corpus and not (find_spec("chitchat_dataset") and find_spec("tqdm")):
+            raise CommandError("--corpus needs chitchat-dataset and tqdm: pip install -e '.[corpus]'")
+        call_command("migrate", interactive=False, verbosity=0)
+        owner = self.make_user()
+        self.complete = 0
+        try:
+            self.load_shipped(owner)
+            if corpus:
+                self.load_corpus(owner)
+        except KeyboardInterrupt:
+            raise CommandError(
+                f"Stopped. {self.complete:,} conversations are loaded; run it again for the others.",
+                returncode=INTERRUPTED,
+            ) from None
+        if settings.DEBUG:
+            self.stdout.write(f"\nSee them: python manage.py runserver, then log in at /admin/ as {NAME}.")
+
+    def make_user(self) -> User:
+        """The demo user, who may use the admin where DEBUG says that this is no public site."""
+        user = User.objects.filter(username=NAME).first()
+        if user is not None:
+            self.stdout.write(f"The user {NAME} was here before; the password is what it was.")
+            return user
+        is_private = settings.DEBUG
+        password = NAME if is_private else None
+        user = User.objects.create_user(NAME, password=password, is_staff=is_private, is_superuser=is_private)
+        if is_private:
+            self.stdout.write(f"New user {NAME}, password {NAME}.")
+        else:
+            self.stdout.write(f"New user {NAME}, who cannot log in: DEBUG is off.")
+        return user
+
+    def load_shipped(self, owner: User) -> None:
+        """Load the conversations that ship with the example message by message, as they would be said on a site."""
+        transcripts = corpus.shipped()
+        stored = stored_messages(owner)
+        for transcript in transcripts:
+            load(transcript, owner, already=stored.get(transcript.memory_id, 0), step=1)
+            self.complete += 1
+        self.print_table([transcript.memory_id for transcript in transcripts])
+
+    def load_corpus(self, owner: User) -> None:
+        """Load the real conversations, each in one ``add``: so no interruption can leave half of one."""
+        from tqdm import tqdm  # only the corpus needs it
+
+        transcripts = list(corpus.chitchat())
+        total = sum(len(transcript.messages) for transcript in transcripts)
+        stored = stored_messages(owner)
+        loaded = 0
+        begin = time.perf_counter()
+        with tqdm(total=total, unit=" messages", unit_scale=True, disable=None) as progress:
+            for transcript in transcripts:
+                already = stored.get(transcript.memory_id, 0)
+                with transaction.atomic():
+                    load(transcript, owner, already=already, step=len(transcript.messages))
+                loaded += max(0, len(transcript.messages) - already)
+                self.complete += 1
+                progress.update(len(transcript.messages))
+                reset_queries()  # with DEBUG on, Django keeps the text of every statement
+        seconds = time.perf_counter() - begin
+        longest = max(transcripts, key=lambda transcript: len(transcript.messages))
+        self.stdout.write(
+            f"\nCorpus: {len(transcripts):,} conversations, {total:,} messages; the longest: {len(longest.messages):,}."
+            f"\nLoaded now: {loaded:,} messages in {seconds:.1f} s, {loaded / seconds:,.0f} a second."
+            f"\nOn disk: {database_bytes() / 1e6:,.1f} MB, indexes included.\n"
+        )
+        self.print_table([longest.memory_id])
+
+    def print_table(self, memory_ids: Sequence[str]) -> None:
+        """Print what was said and what the memory holds of it, in the order of *memory_ids*."""
+        conversations = Conversation.objects.in_bulk(memory_ids, field_name="memory_id")
+        messages = Message.objects.filter(conversation__in=conversations.values())
+        said = count_by_conversation(messages.history())
+        evicted = count_by_conversation(messages.evicted())
+        rows: list[tuple[str, ...]] = [COLUMNS]
+        for conversation in map(conversations.__getitem__, memory_ids):
+            figures = (
+                said.get(conversation.pk, 0),
+                conversation.memory_messages,
+                conversation.memory_tokens,
+                evicted.get(conversation.pk, 0),
+            )
+            rows.append((str(conversation), *(f"{figure:,}" for figure in figures)))
+        widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            gaps = [" " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=True)]
+            first, *others = zip(row, gaps, strict=True)
+            self.stdout.write("  ".join([first[0] + first[1], *(gap + cell for cell, gap in others)]))
+
+
+def stored_messages(owner: User) -> dict[str, int]:
+    """How many messages each conversation of *owner* has ever been given, by memory id."""
+    rows = Conversation.objects.owned_by(owner).values_list("memory_id", "next_sequence")
+    return {memory_id: next_sequence - 1 for memory_id, next_sequence in rows}
+
+
+def count_by_conversation(messages: MessageQuerySet) -> dict[int, int]:
+    """How many of *messages* each conversation has, by its key."""
+    return dict(messages.order_by().values_list("conversation").annotate(Count("sequence")))
+
+
+def load(transcript: Transcript, owner: User, *, already: int, step: int) -> None:
+    """Add the messages of *transcript* behind the first *already* to its memory, *step* at a time."""
+    rest = transcript.messages[already:]
+    if not rest:
+        return
+    memory = get_chat_memory(transcript.memory_id, owner=owner)
+    for first in range(0, len(rest), step):
+        memory.add(*rest[first : first + step])
+    Conversation.objects.filter(memory_id=transcript.memory_id).update(title=transcript.title)
+
+
+def database_bytes() -> int:
+    """What the tables of conversations and messages take on disk with their indexes; on SQLite, the whole file."""
+    tables = [Conversation._meta.db_table, Message._meta.db_table]
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
+        elif connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(%s::text[]) AS name", [tables]
+            )
+        else:
+            cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")  # else the figures are those of some time ago
+            cursor.fetchall()
+            cursor.execute(
+                "SELECT sum(data_length + index_length) FROM information_schema.tables "
+                "WHERE table_schema = database() AND table_name IN %s",
+                [tables],
+            )
+        return int(cursor.fetchone()[0])
+
+
+def display_width(text: str) -> int:
+    """How many columns of a terminal *text* takes: Japanese characters take two."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
