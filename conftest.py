@@ -1,0 +1,31 @@
+"""The code blocks of the README are tests, each in a transaction of its own, with the names of those before it."""
+
+import pytest
+from sybil import Sybil
+from sybil.integration.pytest import SybilItem
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md"], fixtures=["db"]
+).pytest()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let CI run on each database what has to do with it, and the rest but once."""
+    parser.addoption("--database-only", action="store_true", help="run only the tests that use the database")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the blocks in order, whatever else is shuffled, and have a database made for them."""
+    blocks = sorted((item for item in items if isinstance(item, SybilItem)), key=lambda block: block.example.line)
+    for block in blocks:
+        block.add_marker(pytest.mark.django_db)
+    items[:] = [*(item for item in items if not isinstance(item, SybilItem)), *blocks]
+    if config.getoption("database_only"):
+        items[:] = [item for item in items if uses_database(item)]
+
+
+def uses_database(item: pytest.Item) -> bool:
+    """Whether *item* asks for the database, by its mark or by a fixture."""
+    return item.get_closest_marker("django_db") is not None or "transactional_db" in getattr(item, "fixturenames", ())

@@ -1,0 +1,56 @@
+"""Estimators that count words, as the recorded runs had them."""
+
+import re
+from collections.abc import Iterable
+
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    CustomMessage,
+    SystemMessage,
+    TextContent,
+)
+
+
+def words(text: str | None) -> int:
+    return len(re.findall(r"[^ \t\n\r\f]+", text or ""))
+
+
+class Words:
+    """The plain kind: three methods, and nothing said about how a list adds up."""
+
+    def estimate_token_count_in_text(self, text: str) -> int:
+        return words(text)
+
+    def estimate_token_count_in_message(self, message: ChatMessage) -> int:
+        if isinstance(message, CustomMessage):
+            return 3
+        if isinstance(message, SystemMessage):
+            return 3 + words(message.text)
+        if isinstance(message, AiMessage):
+            calls = message.tool_execution_requests
+            return 3 + words(message.text) + sum(words(call.name) + words(call.arguments) + 2 for call in calls)
+        return 3 + sum(words(content.text) for content in message.contents if isinstance(content, TextContent))
+
+    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
+        return 3 + sum(map(self.estimate_token_count_in_message, messages))
+
+
+class AdditiveWords(Words):
+    """The kind whose counts can be kept and added up."""
+
+    name = "words"
+    tokens_per_list = 3
+
+
+class Joint(Words):
+    """One whose count of a list is more than the sum of its parts."""
+
+    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
+        messages = list(messages)
+        return super().estimate_token_count_in_messages(messages) + 2 * max(len(messages) - 1, 0)
+
+
+WORDS = Words()
+ADDITIVE_WORDS = AdditiveWords()
+JOINT = Joint()

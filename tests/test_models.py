@@ -1,0 +1,423 @@
+"""The tables, and what can be asked of them: always the same as what the store says."""
+
+import datetime
+import uuid
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    CustomMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+pytestmark = pytest.mark.django_db
+
+PRIVATE = "what nobody else may read"
+S1, S2, S3 = SystemMessage("be brief"), SystemMessage("be long"), SystemMessage("be both")
+U1, U2, U3, U4 = (UserMessage(text) for text in ("one", "two", "three", "four"))
+A1 = AiMessage("hello")
+CALL = AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "tool", "{}")])
+RESULT = ToolExecutionResultMessage("1", "tool", "4")
+
+
+def memory_of(limit: int, memory_id: str = "a", **options: object) -> ChatMemory:
+    return MessageWindowChatMemory(max_messages=limit, id=memory_id, store=DjangoChatMemoryStore(), **options)
+
+
+def said(rows) -> list[ChatMessage]:
+    return [row.chat_message for row in rows]
+
+
+def evict_some(memory: ChatMemory) -> None:
+    memory.add(U1, A1)
+    memory.add(U2, U3)
+
+
+def pin_the_system_message(memory: ChatMemory) -> None:
+    memory.add(S1, U1, A1)
+    memory.add(U2, U3, U4)
+
+
+def replace_the_system_message(memory: ChatMemory) -> None:
+    memory.add(S1, U1)
+    memory.add(S2)
+
+
+def replace_a_pinned_system_message(memory: ChatMemory) -> None:
+    memory.add(S1, U1, A1, U2)
+    memory.add(S2)
+
+
+def replace_twice_at_once(memory: ChatMemory) -> None:
+    memory.add(U1, S1, S2, U2, S3)
+
+
+def evict_a_call_with_its_result(memory: ChatMemory) -> None:
+    memory.add(U1, CALL, RESULT)
+    memory.add(U2, U3)
+
+
+def add_more_than_fits(memory: ChatMemory) -> None:
+    memory.add(S1, U1, A1, U2, U3, U4)
+
+
+def compact(memory: ChatMemory) -> None:
+    memory.add(U1, A1, U2)
+    memory.set([SystemMessage("summary"), U2])
+    memory.add(U3)
+
+
+def compact_behind_a_pinned_message(memory: ChatMemory) -> None:
+    memory.add(S1, U1, A1, U2)
+    memory.set([UserMessage("summary"), S1, U2])
+
+
+def go_on_with_set(memory: ChatMemory) -> None:
+    memory.add(S1, U1, A1)
+    memory.set([S1, A1, U2])
+
+
+def clear_and_go_on(memory: ChatMemory) -> None:
+    memory.add(S1, U1)
+    memory.clear()
+    memory.add(U2)
+
+
+def only_clear(memory: ChatMemory) -> None:
+    memory.add(S1, U1, A1, U2)
+    memory.clear()
+
+
+# What is done; and then the memory, the whole history, and what of it is not in the memory.
+STORIES = {
+    "eviction": (evict_some, {}, [A1, U2, U3], [U1, A1, U2, U3], [U1]),
+    "pinned": (pin_the_system_message, {}, [S1, U3, U4], [S1, U1, A1, U2, U3, U4], [U1, A1, U2]),
+    "replaced": (replace_the_system_message, {}, [U1, S2], [S1, U1, S2], [S1]),
+    "replaced_in_front": (
+        replace_the_system_message,
+        {"always_keep_system_message_first": True},
+        [S2, U1],
+        [S1, U1, S2],
+        [S1],
+    ),
+    "replaced_pinned": (replace_a_pinned_system_message, {}, [A1, U2, S2], [S1, U1, A1, U2, S2], [S1, U1]),
+    "replaced_pinned_in_front": (
+        replace_a_pinned_system_message,
+        {"always_keep_system_message_first": True},
+        [S2, A1, U2],
+        [S1, U1, A1, U2, S2],
+        [S1, U1],
+    ),
+    "replaced_twice_at_once": (replace_twice_at_once, {}, [U1, U2, S3], [U1, S1, S2, U2, S3], [S1, S2]),
+    "replaced_twice_in_front": (
+        replace_twice_at_once,
+        {"always_keep_system_message_first": True},
+        [S3, U1, U2],
+        [U1, S1, S2, U2, S3],
+        [S1, S2],
+    ),
+    "tools": (evict_a_call_with_its_result, {}, [U2, U3], [U1, CALL, RESULT, U2, U3], [U1, CALL, RESULT]),
+    "too_many_at_once": (add_more_than_fits, {}, [S1, U3, U4], [S1, U1, A1, U2, U3, U4], [U1, A1, U2]),
+    "compaction": (compact, {}, [SystemMessage("summary"), U2, U3], [U1, A1, U2, U3], [U1, A1, U2]),
+    "compaction_of_pinned": (
+        compact_behind_a_pinned_message,
+        {},
+        [UserMessage("summary"), S1, U2],
+        [S1, U1, A1, U2],
+        [S1, U1, A1, U2],
+    ),
+    "continuation": (go_on_with_set, {}, [S1, A1, U2], [S1, U1, A1, U2], [U1]),
+    "clear": (only_clear, {}, [], [S1, U1, A1, U2], [S1, U1, A1, U2]),
+    "clear_and_go_on": (clear_and_go_on, {}, [U2], [S1, U1, U2], [S1, U1]),
+}
+
+
+class TestHistoryMemoryAndEvicted:
+    """A window of three messages, whatever happens to it."""
+
+    @pytest.fixture(params=STORIES.values(), ids=STORIES.keys())
+    def story(self, request):
+        happens, options, in_memory, history, evicted = request.param
+        memory = memory_of(3, **options)
+        happens(memory)
+        # Another conversation, of which nothing may show.
+        memory_of(2, "other").add(S3, U1, U2, U3)
+        return memory, in_memory, history, evicted
+
+    def test_the_conversation_says_what_its_store_says(self, story):
+        memory, in_memory, _, _ = story
+        conversation = Conversation.objects.get(memory_id="a")
+
+        rows = conversation.memory()
+
+        assert said(rows) == in_memory
+        assert said(rows) == memory.store.get_messages("a")
+        assert said(rows) == memory.messages()
+        assert conversation.memory_messages == len(in_memory)
+
+    def test_the_history_is_all_that_was_said_in_order(self, story):
+        _, _, history, _ = story
+        conversation = Conversation.objects.get(memory_id="a")
+
+        assert said(conversation.history()) == history
+
+    def test_evicted_is_what_was_said_and_is_not_in_the_memory(self, story):
+        _, _, _, evicted = story
+        conversation = Conversation.objects.get(memory_id="a")
+
+        assert said(conversation.evicted()) == evicted
+
+    def test_every_message_of_the_history_is_in_the_memory_or_evicted(self, story):
+        conversation = Conversation.objects.get(memory_id="a")
+
+        in_memory = [row.sequence for row in conversation.memory() if row.in_history]
+        evicted = [row.sequence for row in conversation.evicted()]
+
+        assert sorted(in_memory + evicted) == [row.sequence for row in conversation.history()]
+
+    def test_the_verbs_of_all_messages_say_the_same(self, story):
+        conversation = Conversation.objects.get(memory_id="a")
+        mine = Message.objects.filter(conversation=conversation).order_by("sequence")
+
+        assert set(mine.in_memory()) == set(conversation.memory())
+        assert list(mine.evicted()) == list(conversation.evicted())
+        assert list(mine.history()) == list(conversation.history())
+        assert set(conversation.messages.in_memory()) == set(conversation.memory())
+
+    def test_the_verbs_cover_all_conversations(self, story):
+        both = Conversation.objects.order_by("memory_id")
+
+        for verb in ("history", "evicted"):
+            rows = getattr(Message.objects.all(), verb)().order_by("conversation__memory_id", "sequence")
+            assert list(rows) == [row for conversation in both for row in getattr(conversation, verb)()]
+        assert Message.objects.in_memory().count() == sum(conversation.memory().count() for conversation in both)
+
+    def test_sequences_are_dense_and_never_used_again(self, story):
+        conversation = Conversation.objects.get(memory_id="a")
+
+        sequences = [row.sequence for row in conversation.messages.all()]
+
+        assert sequences == list(range(1, conversation.next_sequence))
+
+
+class TestWhatIsNotHistory:
+    def test_a_compaction_is_written_behind_the_history_and_is_none_of_it(self):
+        memory = memory_of(3)
+        memory.add(U1, A1, U2)
+
+        memory.set([SystemMessage("summary"), U2])
+
+        rows = Conversation.objects.get(memory_id="a").messages.all()
+        assert [(row.sequence, row.in_history) for row in rows] == [
+            (1, True),
+            (2, True),
+            (3, True),
+            (4, False),
+            (5, False),
+        ]
+
+    def test_what_an_empty_conversation_is_set_to_was_said(self):
+        memory_of(3).set([S1, U1])
+
+        assert said(Conversation.objects.get(memory_id="a").history()) == [S1, U1]
+
+    def test_a_compaction_that_has_left_the_memory_is_no_evicted_message(self):
+        memory = memory_of(2)
+        memory.add(U1, A1)
+        memory.set([UserMessage("summary")])
+
+        memory.add(U2, U3)
+
+        conversation = Conversation.objects.get(memory_id="a")
+        assert said(conversation.memory()) == [U2, U3]
+        assert said(conversation.evicted()) == [U1, A1]
+        assert said(Message.objects.evicted()) == [U1, A1]
+
+    @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
+    def test_where_no_history_is_kept_only_the_memory_has_rows(self, story):
+        happens, options, in_memory, _, _ = story
+        store = DjangoChatMemoryStore(keep_history=False)
+        memory = MessageWindowChatMemory(max_messages=3, id="a", store=store, **options)
+
+        happens(memory)
+
+        conversation = Conversation.objects.get(memory_id="a")
+        assert set(conversation.messages.all()) == set(conversation.memory())
+        assert said(conversation.memory()) == memory.messages() == in_memory
+
+
+class TestConversationVerbs:
+    @pytest.fixture
+    def ann(self):
+        return User.objects.create_user("ann")
+
+    def test_owned_by_finds_those_of_a_user_and_no_other(self, ann):
+        bob = User.objects.create_user("bob")
+        mine = Conversation.objects.create(owner=ann)
+        Conversation.objects.create(owner=bob)
+        Conversation.objects.create()
+
+        assert list(Conversation.objects.owned_by(ann)) == [mine]
+
+    def test_to_an_anonymous_user_not_even_those_of_nobody_belong(self, ann):
+        Conversation.objects.create()
+        Conversation.objects.create(owner=ann)
+
+        assert list(Conversation.objects.owned_by(AnonymousUser())) == []
+
+    def test_idle_since_and_active_since_part_all_conversations(self):
+        now = timezone.now()
+        hour = datetime.timedelta(hours=1)
+        old = Conversation.objects.create(updated_at=now - hour)
+        at_the_cutoff = Conversation.objects.create(updated_at=now)
+        new = Conversation.objects.create(updated_at=now + hour)
+
+        assert list(Conversation.objects.idle_since(now)) == [old]
+        assert set(Conversation.objects.active_since(now)) == {at_the_cutoff, new}
+
+    def test_a_write_makes_a_conversation_active(self):
+        memory = memory_of(3)
+        memory.add(U1)
+        Conversation.objects.update(updated_at=timezone.now() - datetime.timedelta(days=30))
+        cutoff = timezone.now()
+
+        memory.messages()
+        after_reading = Conversation.objects.active_since(cutoff).count()
+        memory.add(U2)
+
+        assert after_reading == 0
+        assert Conversation.objects.active_since(cutoff).count() == 1
+
+    def test_verbs_chain(self, ann):
+        mine = Conversation.objects.create(owner=ann)
+        cutoff = timezone.now() + datetime.timedelta(hours=1)
+
+        assert list(Conversation.objects.owned_by(ann).idle_since(cutoff)) == [mine]
+        assert list(Conversation.objects.active_since(cutoff).owned_by(ann)) == []
+
+
+class TestConversation:
+    def test_a_new_one_gets_a_memory_id_that_nobody_can_guess(self):
+        one, other = Conversation.objects.create(), Conversation.objects.create()
+
+        assert uuid.UUID(one.memory_id).version == 4
+        assert one.memory_id != other.memory_id
+
+    def test_one_made_beforehand_is_the_one_that_is_filled(self):
+        conversation = Conversation.objects.create(title="A talk", metadata={"topic": "tea"})
+
+        memory_of(3, conversation.memory_id).add(U1)
+
+        conversation.refresh_from_db()
+        assert said(conversation.memory()) == [U1]
+        assert (conversation.title, conversation.metadata) == ("A talk", {"topic": "tea"})
+
+    @pytest.mark.parametrize("other", ["A", "a ", " a", "á", "a\u0301", "\uff41", "a\u200b", "a\n"], ids=ascii)
+    def test_ids_that_are_not_the_same_text_name_different_conversations(self, other):
+        memory_of(3, "a").add(U1)
+
+        memory_of(3, other).add(U2)
+
+        assert memory_of(3, "a").messages() == [U1]
+        assert memory_of(3, other).messages() == [U2]
+        assert Conversation.objects.get(memory_id=other).memory_id == other
+        assert Conversation.objects.count() == 2
+
+    def test_no_two_have_the_same_memory_id(self):
+        Conversation.objects.create(memory_id="a")
+
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Conversation.objects.create(memory_id="a")
+
+    def test_its_str_is_its_title_or_its_memory_id(self):
+        memory_of(3).add(UserMessage(PRIVATE))
+        conversation = Conversation.objects.get()
+
+        assert str(conversation) == "a"
+        assert str(Conversation(memory_id="b", title="A talk")) == "A talk"
+        assert PRIVATE not in repr(conversation)
+
+    def test_deleting_one_deletes_its_messages_and_no_others_in_a_few_statements(self, django_assert_max_num_queries):
+        memory_of(10).add(*(UserMessage(str(number)) for number in range(500)))
+        memory_of(10, "b").add(U1)
+        conversation = Conversation.objects.get(memory_id="a")
+
+        # That holds though a table of the site's own points at messages, as the example site's does.
+        with django_assert_max_num_queries(4):
+            conversation.delete()
+
+        assert said(Message.objects.all()) == [U1]
+        assert memory_of(10).messages() == []
+
+
+class TestMessage:
+    ONE_OF_EACH = (
+        SystemMessage(PRIVATE),
+        UserMessage(PRIVATE, name=PRIVATE),
+        AiMessage(PRIVATE, PRIVATE),
+        ToolExecutionResultMessage("1", "tool", PRIVATE),
+        CustomMessage({"k": PRIVATE}),
+    )
+
+    def test_its_str_never_contains_its_text(self):
+        memory_of(10).add(*self.ONE_OF_EACH)
+
+        rows = list(Message.objects.all())
+
+        assert [str(row) for row in rows] == ["SYSTEM 1", "USER 2", "AI 3", "TOOL_EXECUTION_RESULT 4", "CUSTOM 5"]
+        assert PRIVATE not in repr(rows)
+
+    def test_it_is_the_message_that_was_said(self):
+        memory_of(10).add(*self.ONE_OF_EACH)
+
+        assert said(Message.objects.all()) == list(self.ONE_OF_EACH)
+
+    def test_its_text_is_what_a_person_would_search_for(self):
+        memory_of(10).add(*self.ONE_OF_EACH)
+
+        assert [row.text for row in Message.objects.all()] == [PRIVATE, PRIVATE, PRIVATE, PRIVATE, ""]
+
+    def test_one_that_is_nothing_but_its_text_needs_no_payload(self):
+        memory_of(10).add(S1, U1, A1, CALL, UserMessage("Hi", name="Klaus"))
+
+        has_payload = [row.payload is not None for row in Message.objects.all()]
+
+        assert has_payload == [False, False, False, True, True]
+
+    def test_it_is_reached_by_conversation_and_sequence(self):
+        memory_of(10).add(U1, A1)
+        conversation = Conversation.objects.get()
+
+        row = Message.objects.get(pk=(conversation.pk, 2))
+
+        assert row.chat_message == A1
+        assert conversation.messages.get(sequence=1).chat_message == U1
+
+    def test_no_two_of_a_conversation_have_the_same_client_id(self):
+        memory_of(10).add(U1, A1)
+        client_id = uuid.uuid4()
+        Message.objects.filter(sequence=1).update(client_id=client_id)
+
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Message.objects.filter(sequence=2).update(client_id=client_id)
+
+    def test_two_conversations_may_use_the_same_client_id_and_many_have_none(self):
+        memory_of(10).add(U1, A1)
+        memory_of(10, "b").add(U1, A1)
+        client_id = uuid.uuid4()
+
+        Message.objects.filter(sequence=1).update(client_id=client_id)
+
+        assert Message.objects.filter(client_id=client_id).count() == 2
+        assert Message.objects.filter(client_id=None).count() == 2

@@ -1,0 +1,230 @@
+"""Settings to a memory, and whose it is."""
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+
+from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from tests.estimators import ADDITIVE_WORDS
+
+U1, A1, U2 = UserMessage("one"), AiMessage("hello"), UserMessage("two")
+MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
+TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"
+
+
+def by_id(memory_id: object) -> dict:
+    """Short memories for short ids."""
+    return {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": len(str(memory_id))}}
+
+
+class Own(MessageWindowChatMemory):
+    """A memory of somebody's own."""
+
+
+@pytest.fixture
+def ann(db):
+    return User.objects.create_user("ann")
+
+
+@pytest.fixture
+def bob(db):
+    return User.objects.create_user("bob")
+
+
+class TestSettings:
+    """No database is asked before a message is."""
+
+    @pytest.mark.parametrize("given", [None, {}], ids=["no_setting", "empty_setting"])
+    def test_without_a_setting_a_memory_holds_twenty_messages(self, settings, given):
+        if given is None:
+            del settings.CHATMEMORY
+        else:
+            settings.CHATMEMORY = given
+
+        memory = get_chat_memory("a")
+
+        assert type(memory) is MessageWindowChatMemory
+        assert memory.window().limit == 20
+        assert memory.id == "a"
+        assert isinstance(memory.store, DjangoChatMemoryStore)
+
+    def test_a_dict_gives_class_and_options(self, settings):
+        settings.CHATMEMORY = {
+            "MEMORY": {
+                "CLASS": MESSAGE_WINDOW,
+                "OPTIONS": {
+                    "max_messages": 7,
+                    "always_keep_system_message_first": True,
+                    "start_on_user": True,
+                    "repair_tools": True,
+                },
+            }
+        }
+
+        memory = get_chat_memory("a")
+
+        assert memory.window().limit == 7
+        assert memory.window().always_keep_system_message_first
+        assert memory.start_on_user
+        assert memory.repair_tools
+
+    def test_a_class_of_ones_own_will_do(self, settings):
+        settings.CHATMEMORY = {"MEMORY": {"CLASS": f"{__name__}.Own", "OPTIONS": {"max_messages": 7}}}
+
+        assert type(get_chat_memory("a")) is Own
+
+    @pytest.mark.parametrize("memory", [by_id, f"{__name__}.by_id"], ids=["function", "path"])
+    def test_a_function_is_asked_with_the_memory_id(self, settings, memory):
+        settings.CHATMEMORY = {"MEMORY": memory}
+
+        assert get_chat_memory("ab").window().limit == 2
+        assert get_chat_memory("abcd").window().limit == 4
+
+    def test_the_path_of_a_dict_will_do(self, settings):
+        settings.CHATMEMORY = {"MEMORY": "chatmemory_django.conf.DEFAULT_MEMORY"}
+
+        assert get_chat_memory("a").window().limit == 20
+
+    def test_settings_are_read_each_time(self, settings):
+        settings.CHATMEMORY = {"MEMORY": {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": 1}}}
+        before = get_chat_memory("a").window().limit
+
+        settings.CHATMEMORY = {"MEMORY": {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": 2}}}
+
+        assert (before, get_chat_memory("a").window().limit) == (1, 2)
+
+    def test_the_name_of_a_model_stands_for_its_estimator(self, settings):
+        options = {"max_tokens": 100, "token_count_estimator": "gpt-4o"}
+        settings.CHATMEMORY = {"MEMORY": {"CLASS": TOKEN_WINDOW, "OPTIONS": options}}
+
+        memory = get_chat_memory("a")
+
+        assert isinstance(memory, TokenWindowChatMemory)
+        assert isinstance(memory.token_count_estimator, OpenAiTokenCountEstimator)
+        assert memory.token_count_estimator.model_name == "gpt-4o"
+        assert options["token_count_estimator"] == "gpt-4o"
+
+    def test_an_estimator_may_be_given_itself(self, settings):
+        options = {"max_tokens": 100, "token_count_estimator": ADDITIVE_WORDS}
+        settings.CHATMEMORY = {"MEMORY": {"CLASS": TOKEN_WINDOW, "OPTIONS": options}}
+
+        assert get_chat_memory("a").token_count_estimator is ADDITIVE_WORDS
+
+    @pytest.mark.parametrize(
+        ("memory", "error"),
+        [
+            ({"CLASS": "nowhere.Memory"}, ImportError),
+            ("nowhere.by_id", ImportError),
+            ({"CLASS": MESSAGE_WINDOW, "OPTIONS": {}}, TypeError),
+            ({"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": 0}}, ValueError),
+            ({"CLASS": TOKEN_WINDOW, "OPTIONS": {"max_tokens": 5, "token_count_estimator": "gpt-none"}}, ValueError),
+        ],
+        ids=["class", "function", "missing_option", "wrong_option", "unknown_model"],
+    )
+    def test_what_is_wrong_fails_at_once(self, settings, memory, error):
+        settings.CHATMEMORY = {"MEMORY": memory}
+
+        with pytest.raises(error):
+            get_chat_memory("a")
+
+    def test_a_wrong_memory_id_fails_at_once(self):
+        with pytest.raises(TypeError, match="A memory id must not be None"):
+            get_chat_memory(None)
+
+
+@pytest.mark.django_db
+class TestMemory:
+    def test_what_is_added_is_there_for_the_next_one_who_asks(self):
+        get_chat_memory("a").add(U1, A1)
+
+        assert get_chat_memory("a").messages() == [U1, A1]
+        assert get_chat_memory("b").messages() == []
+
+    def test_its_window_is_that_of_the_settings(self, settings):
+        settings.CHATMEMORY = {"MEMORY": by_id}
+
+        get_chat_memory("ab").add(U1, A1, U2)
+
+        assert get_chat_memory("ab").messages() == [A1, U2]
+
+    @pytest.mark.parametrize(("keeps", "rows"), [(True, 3), (False, 2)], ids=["kept", "not_kept"])
+    def test_the_settings_say_whether_history_is_kept(self, settings, keeps, rows):
+        settings.CHATMEMORY = {"MEMORY": by_id, "KEEP_HISTORY": keeps}
+
+        get_chat_memory("ab").add(U1)
+        get_chat_memory("ab").add(A1)
+        get_chat_memory("ab").add(U2)
+
+        assert Conversation.objects.get(memory_id="ab").messages.count() == rows
+
+    def test_without_an_owner_a_conversation_is_nobodys(self):
+        get_chat_memory("a").add(U1)
+
+        assert Conversation.objects.get(memory_id="a").owner is None
+
+
+class TestOwner:
+    def test_a_new_conversation_is_its_owners(self, ann):
+        get_chat_memory("a", owner=ann).add(U1)
+
+        assert Conversation.objects.get(memory_id="a").owner == ann
+        assert get_chat_memory("a", ann).messages() == [U1]
+
+    @pytest.mark.parametrize(
+        "write",
+        [lambda memory: memory.add(U2), lambda memory: memory.set([U2]), lambda memory: memory.clear()],
+        ids=["add", "set", "clear"],
+    )
+    @pytest.mark.parametrize("has_owner", [True, False], ids=["of_somebody_else", "of_nobody"])
+    def test_nobody_writes_to_a_conversation_that_is_not_theirs(self, ann, bob, write, has_owner):
+        get_chat_memory("a", owner=ann if has_owner else None).add(U1)
+
+        with pytest.raises(PermissionDenied, match="The conversation 'a' belongs to somebody else"):
+            write(get_chat_memory("a", owner=bob))
+
+        assert get_chat_memory("a").messages() == [U1]
+        assert Conversation.objects.get(memory_id="a").owner == (ann if has_owner else None)
+
+    @pytest.mark.parametrize("has_owner", [True, False], ids=["of_somebody_else", "of_nobody"])
+    def test_to_a_reader_it_is_empty(self, ann, bob, has_owner):
+        memory = get_chat_memory("a", owner=ann if has_owner else None)
+        memory.add(SystemMessage("be brief"), U1)
+
+        assert get_chat_memory("a", owner=bob).messages() == []
+        assert memory.messages() == [SystemMessage("be brief"), U1]
+
+    def test_reading_makes_no_conversation_and_takes_none(self, ann, bob):
+        get_chat_memory("a", owner=bob).messages()
+
+        get_chat_memory("a", owner=ann).add(U1)
+
+        assert Conversation.objects.get().owner == ann
+
+    def test_clearing_what_is_not_there_makes_nothing(self, ann):
+        get_chat_memory("a", owner=ann).clear()
+
+        assert Conversation.objects.count() == 0
+
+    def test_without_an_owner_everything_is_in_reach(self, ann):
+        get_chat_memory("a", owner=ann).add(U1)
+
+        get_chat_memory("a").add(A1)
+
+        assert get_chat_memory("a", owner=ann).messages() == [U1, A1]
+
+    def test_an_owner_has_to_be_saved_first(self):
+        with pytest.raises(ValueError, match="owner must be a saved user, or None for no owner at all"):
+            get_chat_memory("a", owner=User(username="new"))
+
+    def test_deleting_the_owner_deletes_the_conversations(self, ann, bob):
+        get_chat_memory("a", owner=ann).add(U1)
+        get_chat_memory("b", owner=bob).add(U1)
+
+        ann.delete()
+
+        assert [conversation.memory_id for conversation in Conversation.objects.all()] == ["b"]

@@ -1,0 +1,184 @@
+"""Whatever is done to a memory, the Django store holds what the store in memory holds."""
+
+import itertools
+
+import pytest
+from django.db.models import QuerySet
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    CustomMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.estimators import ADDITIVE_WORDS, JOINT
+
+CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")
+POOL: list[ChatMessage] = [
+    SystemMessage("Be brief."),
+    SystemMessage("Be kind, and patient."),
+    UserMessage("hi"),
+    UserMessage("one two three four five"),
+    UserMessage("hi", name="Klaus"),
+    AiMessage("hello"),
+    AiMessage(tool_execution_requests=[CALL]),
+    AiMessage("looking", tool_execution_requests=[CALL, CALL]),
+    ToolExecutionResultMessage("1", "look", "found it"),
+    CustomMessage({"any": "json"}),
+]
+some_messages = st.lists(st.sampled_from(POOL), max_size=4)
+limits = st.integers(min_value=1, max_value=40)
+numbers = itertools.count()
+
+
+class SameAsInMemory(RuleBasedStateMachine):
+    @initialize(
+        keep_history=st.booleans(),
+        estimator=st.sampled_from([None, ADDITIVE_WORDS, JOINT]),
+        limit=limits,
+        system_first=st.booleans(),
+    )
+    def begin(self, keep_history, estimator, limit, system_first):
+        self.memory_id = f"machine {next(numbers)}"
+        self.keeps_history = keep_history
+        self.estimator = estimator
+        self.limit = limit
+        self.system_first = system_first
+        self.said: list[ChatMessage] | None = []
+        self.expected = self.build(InMemoryChatMemoryStore())
+        self.memory = self.build(DjangoChatMemoryStore(keep_history=keep_history))
+
+    def build(self, store: ChatMemoryStore) -> ChatMemory:
+        options = {"id": self.memory_id, "store": store, "always_keep_system_message_first": self.system_first}
+        if self.estimator is None:
+            return MessageWindowChatMemory(max_messages=lambda _: self.limit, **options)
+        return TokenWindowChatMemory(max_tokens=lambda _: self.limit, token_count_estimator=self.estimator, **options)
+
+    def rebuild(self) -> None:
+        self.expected, self.memory = self.build(self.expected.store), self.build(self.memory.store)
+
+    @rule(messages=some_messages)
+    def add(self, messages):
+        if self.said is not None:
+            before = self.expected.store.get_messages(self.memory_id)
+            self.said += heard(before, messages)
+        self.expected.add(*messages)
+        self.memory.add(*messages)
+
+    @rule(messages=some_messages)
+    def set(self, messages):
+        self.expected.set(messages)
+        self.memory.set(messages)
+        self.said = None  # what of it is history is told elsewhere
+
+    @rule(drop=st.integers(0, 3), messages=some_messages)
+    def use_another_algorithm(self, drop, messages):
+        now = [*self.memory.store.get_messages(self.memory_id)[drop:], *messages]
+        self.expected.store.update_messages(self.memory_id, now)
+        self.memory.store.update_messages(self.memory_id, now)
+        self.said = None
+
+    @rule()
+    def clear(self):
+        self.expected.clear()
+        self.memory.clear()
+
+    @rule(limit=limits)
+    def change_the_limit(self, limit):
+        self.limit = limit
+
+    @rule(system_first=st.booleans())
+    def change_the_place_of_system_messages(self, system_first):
+        self.system_first = system_first
+        self.rebuild()
+
+    @rule(estimator=st.sampled_from([None, ADDITIVE_WORDS, JOINT]))
+    def change_the_measure(self, estimator):
+        self.estimator = estimator
+        self.rebuild()
+
+    @invariant()
+    def both_hold_the_same(self):
+        if hasattr(self, "memory"):
+            assert self.memory.messages() == self.expected.messages()
+            assert self.memory.store.get_messages(self.memory_id) == self.expected.store.get_messages(self.memory_id)
+
+    @invariant()
+    def the_tables_tell_the_same(self):
+        conversation = Conversation.objects.filter(memory_id=getattr(self, "memory_id", "")).first()
+        if conversation is None:
+            return
+        rows = list(conversation.memory())
+        stored = self.expected.store.get_messages(self.memory_id)
+        assert [row.chat_message for row in rows] == stored
+        assert conversation.memory_messages == len(stored)
+        if conversation.token_counter:
+            assert {row.token_counter for row in rows} <= {conversation.token_counter}
+            assert conversation.memory_tokens == sum(row.token_count for row in rows)
+        sequences = {row.sequence for row in rows}
+        assert (
+            set(Message.objects.in_memory().filter(conversation=conversation).values_list("sequence", flat=True))
+            == sequences
+        )
+        out = [row.sequence for row in conversation.history() if row.sequence not in sequences]
+        assert [row.sequence for row in conversation.evicted()] == out
+        assert (
+            list(Message.objects.evicted().filter(conversation=conversation).values_list("sequence", flat=True)) == out
+        )
+        if self.keeps_history:
+            assert list(conversation.messages.values_list("sequence", flat=True)) == list(
+                range(1, conversation.next_sequence)
+            )
+        else:
+            assert out == []
+
+    @precondition(lambda self: self.keeps_history and self.said is not None)
+    @invariant()
+    def history_is_all_that_was_said(self):
+        conversation = Conversation.objects.filter(memory_id=self.memory_id).first()
+        history = [] if conversation is None else [row.chat_message for row in conversation.history()]
+        assert history == self.said
+
+
+def places(rows: QuerySet[Message], conversation: Conversation) -> list[int]:
+    return list(rows.filter(conversation=conversation).values_list("sequence", flat=True))
+
+
+def heard(memory: list[ChatMessage], messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Those of *messages* that are not the system message that is there already."""
+    systems = [message for message in memory if isinstance(message, SystemMessage)]
+    said = []
+    for message in messages:
+        if isinstance(message, SystemMessage):
+            if systems and systems[0] == message:
+                continue
+            systems = [*systems[1:], message]
+        said.append(message)
+    return said
+
+
+@pytest.mark.django_db
+def test_the_django_store_holds_what_the_store_in_memory_holds():
+    run_state_machine_as_test(
+        SameAsInMemory,
+        settings=settings(
+            max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

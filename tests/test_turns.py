@@ -1,0 +1,178 @@
+"""A turn: one read, one write, or nothing at all."""
+
+import asyncio
+
+import pytest
+
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.asgi import run
+from tests.estimators import ADDITIVE_WORDS
+
+QUESTION, ANSWER = UserMessage("how are you"), AiMessage("very well")
+
+pytestmark = pytest.mark.django_db
+
+
+def memory(max_messages: int = 4, **options) -> ChatMemory:
+    return MessageWindowChatMemory(max_messages=max_messages, id="c", store=DjangoChatMemoryStore(), **options)
+
+
+def history() -> list:
+    return [row.chat_message for row in Message.objects.history()]
+
+
+@pytest.fixture(params=["in memory", "django"])
+def any_memory(request) -> ChatMemory:
+    store = DjangoChatMemoryStore() if request.param == "django" else None
+    return MessageWindowChatMemory(max_messages=4, id="c", store=store)
+
+
+class TestOnEveryStore:
+    def test_what_a_turn_adds_is_stored_when_it_ends(self, any_memory):
+        any_memory.add(UserMessage("hi"))
+
+        with any_memory.turn() as turn:
+            turn.add(QUESTION)
+            turn.add(ANSWER)
+            stored_meanwhile = any_memory.messages()
+
+        assert stored_meanwhile == [UserMessage("hi")]
+        assert any_memory.messages() == [UserMessage("hi"), QUESTION, ANSWER]
+
+    def test_a_turn_sees_what_was_there_and_what_it_adds_as_far_as_it_fits(self, any_memory):
+        any_memory.add(SystemMessage("Be brief."), *(UserMessage(str(number)) for number in range(3)))
+
+        with any_memory.turn() as turn:
+            before = turn.messages
+            turn.add(QUESTION)
+            after = turn.messages
+
+        assert before == [SystemMessage("Be brief."), UserMessage("0"), UserMessage("1"), UserMessage("2")]
+        assert after == [SystemMessage("Be brief."), UserMessage("1"), UserMessage("2"), QUESTION]
+        assert any_memory.messages() == after
+
+    def test_a_turn_that_fails_leaves_nothing(self, any_memory):
+        any_memory.add(UserMessage("hi"))
+
+        with pytest.raises(TimeoutError), any_memory.turn() as turn:  # noqa: PT012
+            turn.add(QUESTION)
+            raise TimeoutError
+
+        assert any_memory.messages() == [UserMessage("hi")]
+
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_a_turn_that_adds_nothing_changes_nothing(self, any_memory, persist):
+        any_memory.add(UserMessage("hi"))
+
+        with any_memory.turn(persist=persist):
+            pass
+
+        assert any_memory.messages() == [UserMessage("hi")]
+
+    def test_an_early_turn_stores_what_the_user_says_at_once(self, any_memory):
+        with any_memory.turn(persist="early") as turn:
+            turn.add(QUESTION)
+            stored_meanwhile = any_memory.messages()
+            turn.add(ANSWER)
+
+        assert stored_meanwhile == [QUESTION]
+        assert any_memory.messages() == [QUESTION, ANSWER]
+
+    def test_what_others_add_meanwhile_comes_before_it(self, any_memory):
+        with any_memory.turn() as turn:
+            turn.add(QUESTION)
+            any_memory.add(UserMessage("from another tab"))
+
+        assert any_memory.messages() == [UserMessage("from another tab"), QUESTION]
+
+    def test_it_can_only_be_used_while_it_lasts(self, any_memory):
+        with pytest.raises(RuntimeError, match=r"use it as 'with memory.turn\(\) as turn:'"):
+            any_memory.turn().add(QUESTION)
+
+    def test_there_are_two_ways_to_persist(self, any_memory):
+        with pytest.raises(ValueError, match=r"persist must be 'late' or 'early', not 'never'\."):
+            any_memory.turn(persist="never")
+
+    def test_the_options_of_the_memory_hold_in_a_turn(self):
+        calling = MessageWindowChatMemory(max_messages=9, repair_tools=True, start_on_user=True)
+        calling.add(AiMessage("first"), QUESTION)
+
+        with calling.turn() as turn:
+            turn.add(AiMessage("looking", tool_execution_requests=[ToolExecutionRequest(id="1", name="f")]))
+            seen = turn.messages
+
+        assert seen == [QUESTION, AiMessage("looking")]
+
+
+class TestStatements:
+    def test_a_turn_takes_one_read_and_one_write(self, django_assert_num_queries):
+        chat = TokenWindowChatMemory(
+            max_tokens=23, token_count_estimator=ADDITIVE_WORDS, id="c", store=DjangoChatMemoryStore()
+        )
+        chat.add(*[QUESTION, ANSWER] * 2)
+
+        with django_assert_num_queries(1 + 4), chat.turn() as turn:
+            turn.add(QUESTION)
+            turn.add(ANSWER)
+            sent = turn.messages
+
+        assert chat.messages() == sent == [ANSWER, QUESTION, ANSWER]
+
+
+class TestEarlyTurns:
+    def test_the_message_is_marked_as_incomplete_until_the_turn_ends(self):
+        with memory().turn(persist="early") as turn:
+            turn.add(QUESTION)
+            meanwhile = [row.chat_message for row in Message.objects.incomplete()]
+            turn.add(ANSWER)
+
+        assert meanwhile == [QUESTION]
+        assert not Message.objects.incomplete().exists()
+        assert history() == [QUESTION, ANSWER]
+
+    def test_the_mark_stays_on_a_turn_that_failed(self):
+        with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:  # noqa: PT012
+            turn.add(QUESTION)
+            turn.add(AiMessage("half an ans"))
+            raise TimeoutError
+
+        assert history() == [row.chat_message for row in Message.objects.incomplete()] == [QUESTION]
+
+    def test_what_was_added_before_the_user_spoke_comes_before_it(self):
+        with memory().turn(persist="early") as turn:
+            turn.add(SystemMessage("Be brief."))
+            turn.add(QUESTION)
+
+        assert memory().messages() == [SystemMessage("Be brief."), QUESTION]
+
+
+class TestUnderAsgi:
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_a_turn_is_stored_when_it_ends(self, persist):
+        async def talk():
+            async with memory().turn(persist=persist) as turn:
+                await turn.aadd(QUESTION)
+                await turn.aadd(ANSWER)
+                return turn.messages
+
+        assert run(talk()) == history() == [QUESTION, ANSWER]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_call_of_the_llm_that_is_cancelled_leaves_nothing(self):
+        async def talk():
+            async with memory().turn() as turn:
+                turn.add(QUESTION)
+                await asyncio.sleep(60)
+
+        async def impatient():
+            async with asyncio.timeout(0.2):
+                await talk()
+
+        with pytest.raises(TimeoutError):
+            run(impatient())
+
+        assert not Conversation.objects.exists()

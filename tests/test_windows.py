@@ -1,0 +1,653 @@
+"""The rules of a window, each on its own, and all of them against a plain list that keeps them step by step."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    CustomMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.windows import (
+    Entry,
+    Eviction,
+    Window,
+    continuation,
+    repair_tools,
+    start_on_user,
+    to_entry,
+)
+from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
+
+S1, S2, S3 = SystemMessage("be brief"), SystemMessage("be long"), SystemMessage("a b c d e f")
+U1, U2, U3 = UserMessage("one"), UserMessage("two words"), UserMessage("a few more words")
+A1, A2 = AiMessage("hello"), AiMessage("hello again")
+C1 = CustomMessage({"k": 1})
+
+
+def call(*ids: str | None, text: str | None = None, name: str = "tool") -> AiMessage:
+    return AiMessage(text, tool_execution_requests=[ToolExecutionRequest(each, name, "{}") for each in ids])
+
+
+def result(id: str | None, name: str = "tool") -> ToolExecutionResultMessage:
+    return ToolExecutionResultMessage(id, name, "4")
+
+
+CALL, TWO_CALLS, R1, R2 = call("1"), call("1", "2"), result("1"), result("2")
+
+
+# An oracle: the rules of the design, on a list, as slowly as they are written there.
+
+
+def trimmed(messages: list[ChatMessage], window: Window) -> list[ChatMessage]:
+    left = list(messages)
+    total = window.total(left)
+    while total > window.limit:
+        place = 1 if left and isinstance(left[0], SystemMessage) else 0
+        if place >= len(left):
+            break
+        gone = left.pop(place)
+        total -= window.cost(gone)
+        if isinstance(gone, AiMessage) and gone.tool_execution_requests:
+            while place < len(left) and isinstance(left[place], ToolExecutionResultMessage):
+                total -= window.cost(left.pop(place))
+    return left
+
+
+def with_one_more(messages: list[ChatMessage], message: ChatMessage, window: Window) -> list[ChatMessage]:
+    left = trimmed(messages, window)
+    if isinstance(message, SystemMessage):
+        present = [each for each in left if isinstance(each, SystemMessage)]
+        if present and present[0] == message:
+            return messages
+        if present:
+            left.remove(present[0])
+        left.insert(0 if window.always_keep_system_message_first else len(left), message)
+    else:
+        left.append(message)
+    return trimmed(left, window)
+
+
+def with_more(messages: list[ChatMessage], new: list[ChatMessage], window: Window) -> list[ChatMessage]:
+    for message in new:
+        messages = with_one_more(messages, message, window)
+    return messages
+
+
+pools = st.sampled_from([S1, S2, S3, U1, U2, U3, A1, A2, CALL, TWO_CALLS, R1, R2, R2, R1, C1, U1])
+memories = st.lists(pools, max_size=12)
+
+
+def to_entries(messages: list[ChatMessage]) -> list[Entry]:
+    return [to_entry(key, message) for key, message in enumerate(messages)]
+
+
+def windows(*estimators) -> st.SearchStrategy[Window]:
+    return st.builds(
+        Window,
+        st.integers(1, 8) | st.integers(1, 40),
+        st.sampled_from(estimators),
+        always_keep_system_message_first=st.booleans(),
+    )
+
+
+def additive_eviction(memory: list[ChatMessage], window: Window, *, pin: bool) -> Eviction:
+    """As a store makes it that keeps counts: a total, costs, and perhaps a system message that is pinned already."""
+    entries = [to_entry(10 + place, message, window.cost(message)) for place, message in enumerate(memory)]
+    pinned = entries[0] if pin and memory and isinstance(memory[0], SystemMessage) else None
+    return Eviction(
+        window,
+        entries if pinned is None else entries[1:],
+        next_key=10 + len(entries),
+        pinned=pinned,
+        systems=[entry for entry in entries if entry.type == "SYSTEM"],
+        total=window.overhead + sum(entry.cost for entry in entries),
+    )
+
+
+class TestAnyRunOfMessages:
+    """Whatever is in a memory and comes into it, what is left is what the rules leave."""
+
+    @settings(deadline=None, max_examples=500)
+    @given(memories, windows(None, ADDITIVE_WORDS, WORDS, JOINT))
+    def test_trim_leaves_what_the_rules_leave(self, memory, window):
+        before = list(memory)
+
+        left = window.trim(memory)
+
+        assert left == trimmed(memory, window)
+        assert memory == before
+        assert left is not memory
+
+    @settings(deadline=None, max_examples=300)
+    @given(memories, windows(None, ADDITIVE_WORDS))
+    def test_costs_that_are_known_lead_to_the_same(self, memory, window):
+        assert window.trim(memory, [window.cost(message) for message in memory]) == trimmed(memory, window)
+
+    @settings(deadline=None, max_examples=500)
+    @given(memories, memories, windows(None, ADDITIVE_WORDS, WORDS, JOINT))
+    def test_several_added_at_once_end_as_if_added_one_by_one(self, memory, new, window):
+        eviction = Eviction.of(memory, window)
+
+        for message in new:
+            eviction.add(message)
+
+        assert eviction.messages() == with_more(memory, new, window)
+
+    @settings(deadline=None, max_examples=500)
+    @given(memories, memories, windows(None, ADDITIVE_WORDS), st.booleans(), st.booleans())
+    def test_kept_counts_lead_to_the_same(self, memory, new, window, pin, given_costs):
+        eviction = additive_eviction(memory, window, pin=pin)
+
+        for message in new:
+            eviction.add(message, window.cost(message) if given_costs else None)
+
+        left = with_more(memory, new, window)
+        assert eviction.messages() == left
+        assert eviction.total == window.total(left)
+
+    @settings(deadline=None, max_examples=500)
+    @given(memories, memories, windows(None, ADDITIVE_WORDS), st.booleans())
+    def test_what_is_left_is_told_by_what_is_pinned_and_where_the_rest_begins(self, memory, new, window, pin):
+        eviction = additive_eviction(memory, window, pin=pin)
+        stored = {10 + place: message for place, message in enumerate(memory)}
+
+        for message in new:
+            eviction.add(message)
+
+        everything = stored | {entry.key: entry.message for entry in eviction.added}
+        pinned = None if eviction.pinned is None else eviction.pinned.key
+        start = 10 if eviction.start is None else eviction.start
+        replaced = {entry.key for entry in eviction.replaced}
+        evicted = {entry.key for entry in eviction.evicted}
+        window_keys = [key for key in everything if key >= start and key != pinned and key not in replaced]
+        kept = window_keys if pinned is None else [pinned, *window_keys]
+        assert [everything[key] for key in kept] == eviction.messages()
+        assert sorted([*(entry.key for entry in eviction.entries()), *replaced, *evicted]) == sorted(everything)
+        assert not replaced & evicted
+
+    @settings(deadline=None)
+    @given(memories, memories, windows(None, ADDITIVE_WORDS))
+    def test_nothing_is_left_of_what_was_added_or_something_is(self, memory, new, window):
+        eviction = Eviction.of(memory, window)
+
+        for message in new:
+            eviction.add(message)
+
+        added = {entry.key for entry in eviction.added}
+        left = {entry.key for entry in eviction.entries()}
+        assert eviction.lost_all == (bool(added) and not added & left)
+
+
+class TestTrim:
+    """The rules, one by one."""
+
+    @pytest.mark.parametrize(
+        ("limit", "memory", "left"),
+        [
+            (2, [U1, A1, U2], [A1, U2]),
+            (3, [U1, A1, U2], [U1, A1, U2]),
+            (2, [], []),
+            (2, [S1, U1, A1, U2], [S1, U2]),
+            (1, [S1, U1], [S1]),
+            (2, [U1, S1, U2, U3], [S1, U3]),
+            (3, [U1, S1, U2, U3], [S1, U2, U3]),
+            (2, [S1, S2, U1], [S1, U1]),
+            (2, [CALL, R1, U1, U2], [U1, U2]),
+            (3, [CALL, R1, U1, U2], [U1, U2]),
+            (3, [CALL, R2, R1, result("unknown"), U1], [U1]),
+            (2, [TWO_CALLS, R1, R2], []),
+            (2, [TWO_CALLS, R1, S1, R2], [S1, R2]),
+            (3, [S1, CALL, R1, U1], [S1, U1]),
+            (2, [R1, R2, U1], [R2, U1]),
+            (2, [A1, R1, R2], [R1, R2]),
+            (2, [CALL, U1, R1], [U1, R1]),
+        ],
+        ids=[
+            "the_first_goes_first",
+            "at_the_limit_nothing_goes",
+            "nothing_stays_nothing",
+            "behind_a_system_message_that_is_first",
+            "a_system_message_is_never_evicted",
+            "a_system_message_in_the_middle_is_protected_once_it_is_first",
+            "one_that_has_come_to_the_front_stays_there",
+            "a_second_system_message_is_like_any_other",
+            "results_go_with_their_call",
+            "results_go_with_their_call_though_less_would_do",
+            "results_go_with_the_call_before_them_whatever_their_id",
+            "that_may_leave_nothing",
+            "results_behind_another_message_stay",
+            "results_go_with_a_call_behind_the_system_message",
+            "results_without_a_call_go_one_by_one",
+            "an_ai_message_that_calls_no_tool_takes_no_result_along",
+            "results_that_do_not_stand_directly_behind_stay",
+        ],
+    )
+    def test_of_messages(self, limit, memory, left):
+        assert Window(limit).trim(memory) == left
+
+    def test_a_system_message_larger_than_the_limit_stays_alone(self):
+        window = Window(5, WORDS)
+
+        assert window.total([S3]) == 12
+        assert window.trim([S3]) == [S3]
+        assert window.trim([S3, U1, A1]) == [S3]
+
+    def test_another_message_larger_than_the_limit_goes(self):
+        assert Window(5, WORDS).trim([U3]) == []
+
+    def test_tokens_are_taken_off_the_count_of_the_whole(self):
+        memory = [U1, U1, U1]  # 4 each; the whole takes 3 + 12 or, joint, 4 more
+
+        assert Window(15, WORDS).trim(memory) == memory
+        assert Window(15, JOINT).trim(memory) == [U1, U1]
+        assert JOINT.estimate_token_count_in_messages(memory) == 19
+        assert Window(13, WORDS).trim(memory) == [U1, U1]
+        assert Window(13, JOINT).trim(memory) == [U1]
+
+    def test_trimming_a_tuple_makes_a_list(self):
+        assert Window(1).trim((U1, U2)) == [U2]
+
+
+class TestAdd:
+    def test_a_system_message_replaces_the_first_at_the_end(self):
+        eviction = Eviction.of([S1, U1], Window(3))
+
+        eviction.add(S2)
+
+        assert eviction.messages() == [U1, S2]
+        assert [entry.message for entry in eviction.replaced] == [S1]
+        assert eviction.evicted == []
+
+    def test_a_system_message_replaces_the_first_in_front_if_it_is_kept_there(self):
+        eviction = Eviction.of([U1, S1, U2], Window(3, always_keep_system_message_first=True))
+
+        eviction.add(S2)
+
+        assert eviction.messages() == [S2, U1, U2]
+
+    def test_of_two_system_messages_the_first_is_replaced(self):
+        eviction = Eviction.of([U1, S1, S2], Window(5))
+
+        eviction.add(S3)
+
+        assert eviction.messages() == [U1, S2, S3]
+
+    def test_an_equal_system_message_changes_nothing_at_all(self):
+        eviction = Eviction.of([U1, S1, U2], Window(1, always_keep_system_message_first=True))
+
+        eviction.add(S1)
+
+        assert eviction.messages() == [U1, S1, U2]
+        assert (eviction.added, eviction.evicted, eviction.start) == ([], [], None)
+        assert not eviction.lost_all
+
+    def test_one_equal_to_the_second_system_message_replaces_the_first(self):
+        eviction = Eviction.of([S1, U1, S2], Window(5))
+
+        eviction.add(S2)
+
+        assert eviction.messages() == [U1, S2, S2]
+
+    def test_what_was_just_added_can_be_evicted_at_once(self):
+        eviction = Eviction.of([S3, U1], Window(5, ADDITIVE_WORDS))
+
+        eviction.add(U2)
+
+        assert eviction.messages() == [S3]
+        assert eviction.lost_all
+
+    def test_as_long_as_one_of_several_is_left_not_all_is_lost(self):
+        eviction = Eviction.of([], Window(1))
+
+        eviction.add(U1)
+        eviction.add(U2)
+
+        assert eviction.messages() == [U2]
+        assert not eviction.lost_all
+
+    def test_an_entry_with_neither_cost_nor_message_cannot_be_evicted(self):
+        eviction = Eviction(Window(1), [Entry(1, "USER"), Entry(2, "USER", cost=1)], next_key=3, total=2)
+
+        with pytest.raises(ValueError, match="The entry with key 1 has neither a cost nor a message to count"):
+            eviction.trim()
+
+
+class TestLaziness:
+    """A memory that reads from its front reads no more than what leaves."""
+
+    @staticmethod
+    def reading(entries: list[Entry], at_most: int) -> Iterator[Entry]:
+        for count, entry in enumerate(entries):
+            if count == at_most:
+                raise AssertionError(f"more than {at_most} entries were read")
+            yield entry
+
+    def test_while_all_fits_nothing_is_read(self):
+        stored = self.reading(to_entries([U1] * 9), at_most=0)
+        eviction = Eviction(Window(10), stored, next_key=9, total=9)
+
+        eviction.add(U2)
+
+        assert (eviction.start, eviction.evicted, eviction.total) == (None, [], 10)
+
+    def test_one_that_leaves_is_read_and_no_other(self):
+        stored = self.reading([Entry(key, "USER", cost=1) for key in range(10)], at_most=1)
+        eviction = Eviction(Window(10), stored, next_key=10, total=10)
+
+        eviction.add(U2)
+
+        assert (eviction.start, [entry.key for entry in eviction.evicted]) == (1, [0])
+
+    def test_behind_a_call_the_results_are_read_and_one_more(self):
+        entries = [to_entry(key, message, 1) for key, message in enumerate([TWO_CALLS, R1, R2, U1, U1])]
+        eviction = Eviction(Window(5), self.reading(entries, at_most=4), next_key=5, total=5)
+
+        eviction.add(U2)
+
+        assert (eviction.start, [entry.key for entry in eviction.evicted]) == (3, [0, 1, 2])
+
+    def test_a_system_message_that_comes_to_the_front_is_pinned(self):
+        entries = [to_entry(key, message, 1) for key, message in enumerate([S1, U1, U2, U3])]
+        stored = self.reading(entries, at_most=2)
+        eviction = Eviction(Window(4), stored, next_key=4, systems=entries[:1], total=4)
+
+        eviction.add(U2)
+
+        assert (eviction.pinned, eviction.start) == (entries[0], 2)
+
+    def test_an_equal_system_message_reads_nothing(self):
+        entries = to_entries([S1, U1, U2])
+        stored = self.reading(entries, at_most=0)
+        eviction = Eviction(Window(1), stored, next_key=3, systems=entries[:1], total=3)
+
+        eviction.add(S1)
+
+        assert eviction.added == []
+
+    def test_a_large_message_reads_all_that_it_pushes_out(self):
+        entries = [Entry(key, "USER", cost=4) for key in range(5)]
+        eviction = Eviction(Window(23, ADDITIVE_WORDS), self.reading(entries, at_most=2), next_key=5, total=23)
+
+        eviction.add(U3)  # 7
+
+        assert (eviction.start, eviction.total) == (2, 22)
+
+
+class TestWindow:
+    def test_a_message_window_counts_messages(self):
+        window = Window(5)
+
+        assert (window.cost(U3), window.total([U1, U2]), window.overhead, window.counter) == (1, 2, 0, "")
+        assert window.is_additive
+
+    def test_a_token_window_counts_as_its_estimator(self):
+        window = Window(5, WORDS)
+
+        assert (window.cost(U3), window.total([U1, U2])) == (7, 3 + 4 + 5)
+        assert (window.is_additive, window.overhead, window.counter) == (False, 0, "")
+
+    def test_counts_of_an_additive_estimator_can_be_kept_under_its_name(self):
+        window = Window(5, ADDITIVE_WORDS)
+
+        assert (window.is_additive, window.overhead, window.counter) == (True, 3, "words")
+
+    def test_an_estimator_that_says_nothing_of_sums_is_not_taken_for_additive(self):
+        assert not Window(5, JOINT).is_additive
+
+    def test_nor_is_one_that_only_has_a_name(self):
+        named = type("Named", (type(JOINT),), {"name": "joint"})()
+
+        window = Window(13, named)
+
+        assert not window.is_additive
+        assert window.counter == ""
+        assert window.trim([U1, U1, U1]) == [U1]
+
+    def test_an_entry_knows_whether_its_message_calls_tools(self):
+        assert [entry.calls_tools for entry in to_entries([CALL, A1, R1, U1])] == [True, False, False, False]
+
+
+few = st.lists(st.sampled_from([S1, S2, U1, A1]), max_size=6)
+
+
+class TestContinuation:
+    @pytest.mark.parametrize(
+        ("old", "new", "kept"),
+        [
+            ([], [], (False, 0)),
+            ([], [U1], (False, 0)),
+            ([U1, A1], [U1, A1], (False, 0)),
+            ([U1, A1], [U1, A1, U2], (False, 0)),
+            ([U1, A1, U2], [A1, U2], (False, 1)),
+            ([U1, A1, U2], [U2, A2, U3], (False, 2)),
+            ([S1, U1, A1, U2], [S1, U2, A2], (True, 3)),
+            ([S1, U1, A1], [S1, U1, A1, U2], (False, 0)),
+            ([S1, U1, A1], [U1, A1], (False, 1)),
+            ([S1, U1], [S1], None),
+            ([S1, U1, A1], [S1, U2], None),
+            ([U1, A1], [], None),
+            ([U1, A1], [U2], None),
+            ([U1, A1], [U1], None),
+            ([U1, A1, U2], [U1, U2], None),
+            ([S1, U1, A1], [S2, A1], None),
+            ([U1, U1, U1], [U1, U1], (False, 1)),
+            ([S1], [S1, U1], (False, 0)),
+        ],
+        ids=[
+            "nothing_to_nothing",
+            "anything_goes_on_from_nothing",
+            "the_same",
+            "one_more",
+            "one_less_in_front",
+            "less_in_front_and_more_behind",
+            "the_same_behind_a_protected_system_message",
+            "all_kept_needs_no_protection",
+            "without_the_system_message",
+            "nothing_but_the_system_message",
+            "a_system_message_and_something_else",
+            "emptied",
+            "something_else",
+            "one_less_at_the_end",
+            "one_less_in_the_middle",
+            "another_system_message_in_front",
+            "repeated_messages_keep_as_much_as_they_can",
+            "a_lone_system_message_that_all_is_added_to",
+        ],
+    )
+    def test_cases(self, old, new, kept):
+        assert continuation(old, new) == kept
+
+    @settings(deadline=None, max_examples=500)
+    @given(few, few, st.integers(0, 6), st.booleans())
+    def test_what_is_kept_and_the_rest_of_the_new_make_the_new(self, old, more, cut, protect):
+        new = [*(old[:1] if protect and old and old[0].type == "SYSTEM" else []), *old[cut:], *more]
+        ways = [
+            (keeps_first, index)
+            for keeps_first in (False, True)
+            for index in range(2 if keeps_first else 0, len(old))
+            if not keeps_first or old[0].type == "SYSTEM"
+            if new[: len(old) - index + keeps_first] == [*old[:keeps_first], *old[index:]]
+        ]
+
+        found = continuation(old, new)
+
+        assert found == ((False, 0) if not old else ways[0] if ways else None)
+
+    def test_tuples_will_do(self):
+        assert continuation((U1, A1), (A1, U2)) == (False, 1)
+
+
+class TestStartOnUser:
+    @pytest.mark.parametrize(
+        ("memory", "read"),
+        [
+            ([], []),
+            ([U1, A1], [U1, A1]),
+            ([A1, U1, A2], [U1, A2]),
+            ([S1, A1, U1], [S1, U1]),
+            ([CALL, R1, A1, S1, U1, A1], [S1, U1, A1]),
+            ([A1, C1, R1], []),
+            ([S1, A1], [S1]),
+            ([A1, S1], [S1]),
+        ],
+        ids=[
+            "nothing",
+            "starts_there_already",
+            "an_ai_message_in_front_goes",
+            "behind_the_system_message_too",
+            "a_system_message_in_between_stays",
+            "without_a_user_message_nothing_is_left",
+            "but_the_system_message",
+            "wherever_it_stands",
+        ],
+    )
+    def test_cases(self, memory, read):
+        before = list(memory)
+
+        assert start_on_user(memory) == read
+        assert memory == before
+
+
+some_ids = st.sampled_from(["1", "2", "", None])
+some_names = st.sampled_from(["a", "b", None])
+tool_talk = st.lists(
+    st.one_of(
+        st.builds(
+            AiMessage,
+            st.sampled_from([None, "text"]),
+            tool_execution_requests=st.lists(
+                st.builds(ToolExecutionRequest, some_ids, some_names, st.none()), max_size=3
+            ),
+        ),
+        st.builds(ToolExecutionResultMessage, some_ids, some_names, st.just("4")),
+        st.sampled_from([S1, U1]),
+    ),
+    max_size=12,
+)
+
+
+def key_of(id: str | None, name: str | None) -> tuple:
+    """What matches a call and its result: the id, or without one the name."""
+    return ("named", name) if id is None else ("id", id)
+
+
+def open_calls(messages: list[ChatMessage]) -> tuple[dict[tuple, int], int, int]:
+    """By key, how many calls are without result at the end; how many results came without a call; and with one."""
+    waiting: dict[tuple, int] = {}
+    orphans = answers = 0
+    for message in messages:
+        if isinstance(message, AiMessage):
+            for request in message.tool_execution_requests:
+                key = key_of(request.id, request.name)
+                waiting[key] = waiting.get(key, 0) + 1
+        elif isinstance(message, ToolExecutionResultMessage):
+            key = key_of(message.id, message.tool_name)
+            if waiting.get(key, 0):
+                waiting[key] -= 1
+                answers += 1
+            else:
+                orphans += 1
+    return {key: count for key, count in waiting.items() if count}, orphans, answers
+
+
+class TestRepairTools:
+    @pytest.mark.parametrize(
+        ("memory", "read"),
+        [
+            ([U1, CALL, R1, A1], [U1, CALL, R1, A1]),
+            ([U1, CALL], [U1]),
+            ([R1, U1], [U1]),
+            ([R1, CALL], []),
+            ([call("1", text="See."), U1], [AiMessage("See."), U1]),
+            ([call("1", text="")], [AiMessage("")]),
+            ([TWO_CALLS, R2, R1], [TWO_CALLS, R2, R1]),
+            ([TWO_CALLS, R2], [call("2"), R2]),
+            ([call("1", "2", text="See."), R1], [call("1", text="See."), R1]),
+            ([CALL, U1, A1, R1], [CALL, U1, A1, R1]),
+            ([CALL, R1, R1], [CALL, R1]),
+            ([CALL, R1, CALL, R1], [CALL, R1, CALL, R1]),
+            ([CALL, CALL, R1], [CALL, R1]),
+            ([call(None), result(None)], [call(None), result(None)]),
+            ([call(None), result(None, "other")], []),
+            ([call("1"), result(None)], []),
+            ([call(None), result("1")], []),
+            ([call("1"), result("1", "other")], [call("1"), result("1", "other")]),
+            ([S1, A1, C1], [S1, A1, C1]),
+            ([AiMessage()], [AiMessage()]),
+        ],
+        ids=[
+            "a_call_and_its_result_stay",
+            "a_call_without_result_goes",
+            "a_result_without_call_goes",
+            "a_result_before_its_call_is_none",
+            "a_call_without_result_leaves_its_text",
+            "even_an_empty_one",
+            "parallel_calls_may_be_answered_in_any_order",
+            "of_parallel_calls_the_answered_stay",
+            "so_does_their_text",
+            "a_result_need_not_stand_directly_behind",
+            "a_second_result_goes",
+            "an_id_may_be_used_again",
+            "of_two_calls_with_an_id_one_result_answers_one",
+            "without_an_id_the_name_counts",
+            "without_an_id_another_name_is_no_answer",
+            "a_result_without_an_id_answers_no_call_that_has_one",
+            "a_result_with_an_id_answers_no_call_that_has_none",
+            "with_an_id_the_name_does_not_count",
+            "what_has_to_do_with_no_tool_stays",
+            "an_empty_ai_message_that_calls_nothing_stays",
+        ],
+    )
+    def test_cases(self, memory, read):
+        before = list(memory)
+
+        assert repair_tools(memory) == read
+        assert memory == before
+
+    def test_the_latest_open_call_is_the_one_that_is_answered(self):
+        first, second = call("1", text="first"), call("1", text="second")
+
+        assert repair_tools([first, second, R1]) == [AiMessage("first"), second, R1]
+
+    def test_a_repaired_message_keeps_all_else(self):
+        message = AiMessage("text", "thinking", TWO_CALLS.tool_execution_requests, {"k": 1})
+
+        repaired = repair_tools([message, R1])
+
+        assert repaired[0] == AiMessage("text", "thinking", CALL.tool_execution_requests, {"k": 1})
+
+    @settings(deadline=None, max_examples=500)
+    @given(tool_talk)
+    def test_after_it_every_call_has_one_later_result_and_every_result_one_earlier_call(self, memory):
+        repaired = repair_tools(memory)
+
+        unanswered, orphans, answers = open_calls(repaired)
+        assert (unanswered, orphans) == ({}, 0)
+        assert answers == open_calls(memory)[2]  # and nothing was dropped that could stay
+
+    @settings(deadline=None, max_examples=300)
+    @given(tool_talk)
+    def test_twice_is_as_good_as_once(self, memory):
+        once = repair_tools(memory)
+
+        assert repair_tools(once) == once
+
+    @settings(deadline=None, max_examples=300)
+    @given(tool_talk)
+    def test_all_texts_stay_in_their_order(self, memory):
+        def texts(messages: list[ChatMessage]) -> list:
+            return [
+                message.text if isinstance(message, AiMessage) else message
+                for message in messages
+                if message in (S1, U1) or (isinstance(message, AiMessage) and message.text is not None)
+            ]
+
+        assert texts(repair_tools(memory)) == texts(memory)
