@@ -1,0 +1,93 @@
+"""The limit: the same tables, read and written with SQL by hand on the bare driver, by somebody who knows them."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from benchmarks.databases import connect
+from benchmarks.histories import estimator, load_conversation
+from benchmarks.subjects import Bound, Subject
+from chatmemory_django.encodings import get_encoding
+from chatmemory_django.messages import AiMessage, ChatMessage, UserMessage
+
+LOCK = (
+    "SELECT id, next_sequence, window_start, memory_messages, memory_tokens "
+    "FROM chatmemory_conversation WHERE memory_id = %s FOR UPDATE"
+)
+FRONT = (
+    "SELECT sequence, token_count FROM chatmemory_message "
+    "WHERE conversation_id = %s AND sequence >= %s AND NOT superseded ORDER BY sequence LIMIT 4"
+)
+INSERT = (
+    "INSERT INTO chatmemory_message (conversation_id, sequence, type, text, token_count, token_counter, superseded, "
+    "in_history, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+)
+UPDATE = (
+    "UPDATE chatmemory_conversation SET next_sequence = %s, window_start = %s, memory_messages = %s, "
+    "memory_tokens = %s, token_counter = %s, updated_at = %s WHERE id = %s"
+)
+# It knows that nothing is pinned here, and that what is in the memory fits the window.
+READ = (
+    "SELECT m.type, m.text FROM chatmemory_conversation AS c "
+    "JOIN chatmemory_message AS m ON m.conversation_id = c.id AND m.sequence >= c.window_start "
+    "WHERE c.memory_id = %s AND NOT m.superseded ORDER BY m.sequence"
+)
+
+
+class ByHand(Subject):
+    """The hand-written SQL."""
+
+    name = "limit"
+    label = "hand-written SQL: the limit"
+    largest = 1_000_000
+
+    def __init__(self, server: str, bound: Bound) -> None:
+        super().__init__(server, bound)
+        self.connection = connect(server)
+        self.cursor = self.connection.cursor()
+        self.encode = get_encoding("o200k_base").encode_ordinary
+        self.begin = "BEGIN IMMEDIATE" if server == "sqlite" else "BEGIN"
+        statements = (LOCK, FRONT, INSERT, UPDATE, READ)
+        if server == "sqlite":
+            statements = tuple(each.replace("%s", "?").replace(" FOR UPDATE", "") for each in statements)
+        self.lock, self.front, self.insert, self.update, self.select = statements
+
+    def load(self, key: str, count: int) -> None:
+        load_conversation(self.server, key, count, self.bound)
+
+    def add(self, key: str, text: str, is_user: bool) -> None:
+        execute = self.cursor.execute
+        counts_tokens = self.bound.unit == "tokens"
+        cost = 4 + len(self.encode(text)) if counts_tokens else 1
+        now = self._now()
+        execute(self.begin)
+        execute(self.lock, (key,))
+        conversation, sequence, start, messages, tokens = self.cursor.fetchone()
+        excess = (tokens + estimator.tokens_per_list if counts_tokens else messages) + cost - self.bound.limit
+        while excess > 0:
+            execute(self.front, (conversation, start))
+            for front, token_count in self.cursor.fetchall():
+                start, messages = front + 1, messages - 1
+                tokens -= token_count or 0
+                excess -= token_count or 1
+                if excess <= 0:
+                    break
+        counter = estimator.name if counts_tokens else ""
+        count = cost if counts_tokens else None
+        kind = "USER" if is_user else "AI"
+        execute(self.insert, (conversation, sequence, kind, text, count, counter, False, True, now))
+        tokens = tokens + cost if counts_tokens else 0
+        execute(self.update, (sequence + 1, start, messages + 1, tokens, counter, now, conversation))
+        execute("COMMIT")
+
+    def read(self, key: str) -> list[ChatMessage]:
+        self.cursor.execute(self.select, (key,))
+        return [UserMessage(text) if kind == "USER" else AiMessage(text) for kind, text in self.cursor.fetchall()]
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _now(self) -> Any:
+        now = datetime.datetime.now(datetime.UTC)
+        return now if self.server == "postgresql" else str(now.replace(tzinfo=None))

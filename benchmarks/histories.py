@@ -1,0 +1,126 @@
+"""Real text, and long histories made of it, written by the database itself: it takes seconds for a million messages."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+from django.utils import timezone
+
+from chatmemory_django.models import Conversation
+from chatmemory_django.tokens import OpenAiTokenCountEstimator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.subjects import Bound
+
+TOKENS = 60
+"""How long a message is."""
+
+COST = 4 + TOKENS
+"""What the estimator makes of it."""
+
+TEXTS = 1000
+"""How many different messages there are; longer histories repeat them."""
+
+PLACE = f"(block.n * {TEXTS} + texts.n)"
+"""In SQL: the index of a message in its history."""
+
+estimator = OpenAiTokenCountEstimator("gpt-4o-mini")
+
+
+@cache
+def texts() -> list[str]:
+    """What people wrote to each other in the chitchat dataset, in pieces of ``TOKENS`` tokens."""
+    from chitchat_dataset import Dataset
+
+    from chatmemory_django.encodings import get_encoding
+
+    encoding = get_encoding("o200k_base")
+    lines = [line["text"] for chat in Dataset().values() for turn in chat["messages"] for line in turn]
+    random.Random(3).shuffle(lines)
+    line = iter(lines)
+    made: list[str] = []
+    while len(made) < TEXTS:
+        text = next(line)
+        while len(tokens := encoding.encode_ordinary(text)) < TOKENS:
+            text = f"{text} {next(line)}"
+        text = encoding.decode(tokens[:TOKENS]).replace("\0", "")
+        if estimator.estimate_token_count_in_text(text) == TOKENS:  # cut within a character, it would not be
+            made.append(text)
+    return made
+
+
+def prepare(server: str) -> None:
+    """Make the table that ``load`` takes its messages from."""
+    with connections[server].cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE bench_texts "
+            "(format varchar(30), n integer, type varchar(4), body text, PRIMARY KEY (format, n))"
+        )
+    add_format(server, "text", lambda text, is_user: text)
+
+
+def add_format(server: str, name: str, encode: Callable[[str, bool], str]) -> None:
+    """Have the messages also as *encode* writes them."""
+    rows = [
+        (name, n, "USER" if n % 2 == 0 else "AI", encode(text, n % 2 == 0))  # a user begins
+        for n, text in enumerate(texts())
+    ]
+    with transaction.atomic(using=server), connections[server].cursor() as cursor:
+        cursor.executemany("INSERT INTO bench_texts (format, n, type, body) VALUES (%s, %s, %s, %s)", rows)
+
+
+def load(server: str, table: str, columns: dict[str, Any], count: int, format_name: str = "text") -> None:
+    """Write *count* messages to *table*. *columns* are names with values or, as ``Sql``, expressions."""
+    expressions = [value if isinstance(value, Sql) else "%s" for value in columns.values()]
+    values = [value for value in columns.values() if not isinstance(value, Sql)]
+    names = ", ".join(columns)
+    blocks = -(-count // TEXTS)
+    with connections[server].cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table} ({names}) SELECT {', '.join(expressions)} "
+            "FROM bench_texts AS block CROSS JOIN bench_texts AS texts "
+            "WHERE block.format = %s AND texts.format = %s AND block.n < %s "
+            f"AND {PLACE} < %s ORDER BY block.n, texts.n",
+            [*values, format_name, format_name, blocks, count],
+        )
+
+
+class Sql(str):
+    """An expression, not a value."""
+
+    __slots__ = ()
+
+
+def load_conversation(server: str, key: str, count: int, bound: Bound) -> None:
+    """A conversation of *count* messages as our own store would have written it, unless there is one."""
+    if Conversation.objects.using(server).filter(memory_id=key).exists():
+        return
+    counts_tokens = bound.unit == "tokens"
+    room = (bound.limit - estimator.tokens_per_list) // COST if counts_tokens else bound.limit
+    in_memory = min(count, room)
+    counter = estimator.name if counts_tokens else ""
+    conversation = Conversation.objects.using(server).create(
+        memory_id=key,
+        next_sequence=count + 1,
+        window_start=count - in_memory + 1,
+        memory_messages=in_memory,
+        memory_tokens=in_memory * COST if counts_tokens else 0,
+        token_counter=counter,
+    )
+    columns = {
+        "conversation_id": conversation.pk,
+        "sequence": Sql(f"{PLACE} + 1"),
+        "type": Sql("texts.type"),
+        "text": Sql("texts.body"),
+        "token_count": COST if counts_tokens else None,
+        "token_counter": counter,
+        "superseded": False,
+        "in_history": True,
+        "created_at": connections[server].ops.adapt_datetimefield_value(timezone.now()),
+    }
+    load(server, "chatmemory_message", columns, count)

@@ -1,0 +1,162 @@
+"""What is measured: ways to keep a conversation, all asked the same. Here those that are made of this package."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from django.db import connections, transaction
+
+from benchmarks.histories import COST, estimator, load_conversation
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import AiMessage, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.rows import to_columns, to_message
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chatmemory_django.messages import ChatMessage
+
+
+class Bound(NamedTuple):
+    """How much a memory holds."""
+
+    limit: int = 4000
+    unit: Literal["tokens", "messages"] = "tokens"
+
+
+class Subject(ABC):
+    """A way to keep conversations in the database of *server*, with a memory of *bound*."""
+
+    name: str
+    label: str
+    largest = 100_000
+    """The longest history it is measured with."""
+
+    def __init__(self, server: str, bound: Bound) -> None:
+        self.server = server
+        self.bound = bound
+
+    @abstractmethod
+    def load(self, key: str, count: int) -> None:
+        """Make the conversation *key*, with *count* messages in its history."""
+
+    @abstractmethod
+    def add(self, key: str, text: str, is_user: bool) -> None:
+        """Add a message to the conversation *key*."""
+
+    @abstractmethod
+    def read(self, key: str) -> Sequence[Any]:
+        """The memory of the conversation *key*."""
+
+    def turn(self, key: str, user: str, reply: str) -> None:
+        """What a site does per exchange."""
+        self.add(key, user, is_user=True)
+        self.read(key)
+        self.add(key, reply, is_user=False)
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        connections[self.server].close()
+
+
+class Ours(Subject):
+    """The package, as a site uses it: a memory is made for every request."""
+
+    name = "ours"
+    label = "**chatmemory_django**"
+    largest = 1_000_000
+    alias = ""
+
+    def __init__(self, server: str, bound: Bound) -> None:
+        super().__init__(server, bound)
+        self.using = self.alias or server
+
+    def memory(self, key: str) -> ChatMemory:
+        store = DjangoChatMemoryStore(self.using)
+        if self.bound.unit == "messages":
+            return MessageWindowChatMemory(id=key, store=store, max_messages=self.bound.limit)
+        return TokenWindowChatMemory(id=key, store=store, max_tokens=self.bound.limit, token_count_estimator=estimator)
+
+    def load(self, key: str, count: int) -> None:
+        load_conversation(self.server, key, count, self.bound)
+
+    def add(self, key: str, text: str, is_user: bool) -> None:
+        self.memory(key).add(UserMessage(text) if is_user else AiMessage(text))
+
+    def read(self, key: str) -> list[ChatMessage]:
+        return self.memory(key).messages()
+
+    def turn(self, key: str, user: str, reply: str) -> None:
+        memory = self.memory(key)
+        memory.add(UserMessage(user))
+        memory.messages()
+        memory.add(AiMessage(reply))
+
+    def close(self) -> None:
+        connections[self.using].close()
+
+
+class OursWithBinding(Ours):
+    """The package with psycopg's server-side binding and prepared statements."""
+
+    name = "ours_binding"
+    label = "**chatmemory_django**, server-side binding"
+    alias = "postgresql_binding"
+
+
+class OursAsTurn(Ours):
+    """The package, a turn being one unit."""
+
+    name = "ours_turn"
+    label = "**chatmemory_django**, `memory.turn()`"
+
+    def turn(self, key: str, user: str, reply: str) -> None:
+        with self.memory(key).turn() as turn:  # type: ignore[attr-defined]  # maybe not there yet
+            turn.add(UserMessage(user))
+            _ = turn.messages
+            turn.add(AiMessage(reply))
+
+
+class OriginalsWay(Subject):
+    """LangChain4j's way, retold: every add reads all, counts all, deletes all and inserts all of the memory."""
+
+    name = "original"
+    label = "the original's way, retold"
+
+    def load(self, key: str, count: int) -> None:
+        load_conversation(self.server, key, min(count, self.bound.limit // COST), self.bound)  # it keeps no more
+
+    def add(self, key: str, text: str, is_user: bool) -> None:
+        messages = [*self.read(key), UserMessage(text) if is_user else AiMessage(text)]
+        self._trim(messages)
+        with transaction.atomic(using=self.server):
+            conversation = Conversation.objects.using(self.server).get(memory_id=key)
+            Message.objects.using(self.server).filter(conversation=conversation).delete()
+            rows = [
+                Message(conversation=conversation, sequence=place, **to_columns(message)._asdict())
+                for place, message in enumerate(messages, start=1)
+            ]
+            Message.objects.using(self.server).bulk_create(rows)
+
+    def read(self, key: str) -> list[ChatMessage]:
+        rows = Message.objects.using(self.server).filter(conversation__memory_id=key).order_by("sequence")
+        messages = [to_message(*row) for row in rows.values_list("type", "text", "payload")]
+        self._trim(messages)
+        return messages
+
+    def _trim(self, messages: list[ChatMessage]) -> None:
+        while estimator.estimate_token_count_in_messages(messages) > self.bound.limit:
+            del messages[0]
+
+
+def own_subjects(server: str) -> list[type[Subject]]:
+    """The subjects made of this package that *server* has."""
+    found: list[type[Subject]] = [Ours]
+    if server == "postgresql":
+        found.append(OursWithBinding)
+    if hasattr(ChatMemory, "turn"):
+        found.append(OursAsTurn)
+    return [*found, OriginalsWay]

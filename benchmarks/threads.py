@@ -1,0 +1,129 @@
+"""Many writers at once: how much they get done, whether anything is lost, and what a reader sees meanwhile."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.by_hand import ByHand
+from benchmarks.databases import settle
+from benchmarks.histories import texts
+from benchmarks.report import TIMES, table
+from benchmarks.subjects import Bound, Ours, OursWithBinding, Subject
+from chatmemory_django.models import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.questions import Bench
+
+THREADS = 32
+HISTORY = 100
+"""How many messages a conversation has before."""
+
+PAUSE = 0.005
+"""Seconds between two reads, so that it is the writers who have the machine."""
+
+
+class Writers:
+    """``THREADS`` writers and a reader, each with a connection of its own, for some seconds."""
+
+    def __init__(self, kind: type[Subject], server: str, keys: list[str], seconds: float) -> None:
+        self.kind, self.server, self.keys, self.seconds = kind, server, keys, seconds
+        self.added = [0] * THREADS
+        self.errors: list[BaseException] = []
+        self.disorder = 0
+        """How often the reader saw a message appear before one that it had read."""
+        self.reads = 0
+        self._start = threading.Barrier(THREADS + 2)
+        self._until = 0.0
+
+    def run(self) -> float:
+        """Let them; adds a second."""
+        threads = [threading.Thread(target=self._guarded, args=(self._write, n)) for n in range(THREADS)]
+        threads.append(threading.Thread(target=self._guarded, args=(self._read, 0)))
+        for thread in threads:
+            thread.start()
+        self._until = time.perf_counter() + 3600
+        self._start.wait()
+        begun = time.perf_counter()
+        self._until = begun + self.seconds
+        for thread in threads:
+            thread.join()
+        return sum(self.added) / (time.perf_counter() - begun)
+
+    def lost(self) -> int:
+        """How many of the added messages are not in the database, or not one after the other."""
+        rows = Message.objects.using(self.server).filter(conversation__memory_id__in=self.keys)
+        found = list(rows.order_by("conversation", "sequence").values_list("conversation", "sequence"))
+        missing = HISTORY * len(self.keys) + sum(self.added) - len(found)
+        last: dict[int, int] = {}
+        gaps = 0
+        for conversation, sequence in found:
+            gaps += sequence != last.get(conversation, 0) + 1
+            last[conversation] = sequence
+        return missing + gaps
+
+    def _guarded(self, work: Callable[[Subject, int], None], number: int) -> None:
+        subject = self.kind(self.server, Bound())
+        try:
+            subject.read(self.keys[number % len(self.keys)])  # connects
+            self._start.wait()
+            work(subject, number)
+        except Exception as exc:  # noqa: BLE001  # whatever it is, it is counted
+            self.errors.append(exc)
+            self._start.abort()
+        finally:
+            subject.close()
+
+    def _write(self, subject: Subject, number: int) -> None:
+        key = self.keys[number % len(self.keys)]
+        while time.perf_counter() < self._until:
+            text = f"{number}-{self.added[number]} {texts()[number]}"
+            subject.add(key, text, is_user=True)
+            self.added[number] += 1
+
+    def _read(self, subject: Subject, number: int) -> None:
+        seen: set[str] = set()
+        while time.perf_counter() < self._until:
+            places = [getattr(message, "text", None) or message.single_text for message in subject.read(self.keys[0])]
+            fresh = [place for place in places if place not in seen]
+            if fresh != places[len(places) - len(fresh) :]:
+                self.disorder += 1
+            seen.update(fresh)
+            self.reads += 1
+            time.sleep(PAUSE)
+
+
+def threads(bench: Bench) -> None:
+    """32 threads that add, to one conversation and to 32, with a reader."""
+    kinds: list[type[Subject]] = [ByHand, Ours, *([OursWithBinding] if bench.server == "postgresql" else [])]
+    repeats, seconds = (1, 1.5) if bench.quick else (3, 3.0)
+    rows = []
+    for conversations in (1, THREADS):
+        rates: dict[str, list[float]] = {kind.name: [] for kind in kinds}
+        notes: dict[str, list[int]] = {kind.name: [0, 0, 0, 0] for kind in kinds}
+        for repeat in range(repeats):
+            for kind in kinds:
+                keys = [f"threads-{conversations}-{kind.name}-{repeat}-{n}" for n in range(conversations)]
+                loader = kind(bench.server, Bound())
+                for key in keys:
+                    loader.load(key, HISTORY)
+                loader.close()
+                settle(bench.server)
+                writers = Writers(kind, bench.server, keys, seconds)
+                rates[kind.name].append(writers.run())
+                facts = (writers.lost(), writers.disorder, writers.reads, len(writers.errors))
+                notes[kind.name] = [sum(pair) for pair in zip(notes[kind.name], facts, strict=True)]
+                for error in writers.errors[:1]:
+                    print(f"{kind.name}: {error!r}")
+        limit = statistics.median(rates["limit"])
+        for kind in kinds:
+            rate = statistics.median(rates[kind.name])
+            lost, disorder, reads, errors = notes[kind.name]
+            figures = [f"{rate:,.0f}", f"**{rate / limit:.2f} {TIMES}**", lost, f"{disorder} of {reads:,}", errors]
+            rows.append([f"{conversations} conversation{'s' * (conversations > 1)}: {kind.label}", *figures])
+    head = [f"{THREADS} threads", "adds a second", "of the limit", "lost", "reads out of order", "errors"]
+    bench.report.section(f"threads-{bench.server}", table(head, rows))
