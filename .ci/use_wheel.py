@@ -1,0 +1,41 @@
+"""What a site of a stranger does with the installed package: one file, an SQLite database, a conversation."""
+
+import tempfile
+from pathlib import Path
+
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "chatmemory_django"],
+    DATABASES={
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": Path(tempfile.mkdtemp()) / "db.sqlite3",
+            "OPTIONS": {"transaction_mode": "IMMEDIATE"},
+        }
+    },
+    CHATMEMORY={
+        "MEMORY": {
+            "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
+            "OPTIONS": {"max_tokens": 100, "token_count_estimator": "gpt-4o-mini"},
+        },
+        "ALLOW_NETWORK": False,
+    },
+)
+django.setup()
+
+from chatmemory_django.messages import SystemMessage, UserMessage  # noqa: E402  # after the setup
+from chatmemory_django.models import Conversation  # noqa: E402
+from chatmemory_django.provider import get_chat_memory  # noqa: E402
+
+call_command("check", fail_level="WARNING")
+call_command("migrate", verbosity=0)
+memory = get_chat_memory("wheel")
+memory.add(SystemMessage("Be brief."), *(UserMessage(f"This is message number {number}.") for number in range(50)))
+messages = memory.messages()
+said = Conversation.objects.get(memory_id="wheel").history().count()
+if not (said == 51 and 2 < len(messages) < 12 and messages[0] == SystemMessage("Be brief.")):
+    raise SystemExit(f"{said} messages said, {len(messages)} in memory: that is not what was asked for.")
+print(f"The wheel works: {said} messages said, {len(messages)} in memory.")  # noqa: T201
