@@ -107,6 +107,7 @@ def load_conversation(server: str, key: str, count: int, bound: Bound) -> None:
     conversation = Conversation.objects.using(server).create(
         memory_id=key,
         next_sequence=count + 1,
+        said_messages=count,
         window_start=count - in_memory + 1,
         memory_messages=in_memory,
         memory_tokens=in_memory * COST if counts_tokens else 0,

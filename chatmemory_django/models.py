@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 def new_memory_id() -> str:
     """A memory id that nobody can guess."""
     return str(uuid.uuid4())
+
+
+class Standing(models.TextChoices):
+    """How a message stands to the memory of its conversation."""
+
+    IN_MEMORY = "in_memory", _("in memory")
+    PINNED = "pinned", _("in memory, pinned in front")
+    EVICTED = "evicted", _("evicted")
+    SUPERSEDED = "superseded", _("superseded")
 
 
 class MemoryIdField(models.CharField):
@@ -60,6 +69,11 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """Conversations written to at *cutoff* (aware) or later."""
         return self.filter(updated_at__gte=cutoff)
 
+    def search(self, text: str) -> Self:
+        """Conversations that have *text* in their memory id, in their title or, in whatever case, in what was said."""
+        said = Message.objects.history().filter(conversation=OuterRef("pk"), text__icontains=text)
+        return self.filter(Q(memory_id__icontains=text) | Q(title__icontains=text) | Exists(said))
+
 
 class Conversation(models.Model):
     """One conversation: whose it is, and where in its messages the memory begins."""
@@ -78,6 +92,8 @@ class Conversation(models.Model):
     next_sequence = models.PositiveIntegerField(_("next sequence"), default=1, editable=False)
     window_start = models.PositiveIntegerField(_("start of the window"), default=1, editable=False)
     pinned_sequence = models.PositiveIntegerField(_("pinned message"), null=True, editable=False)
+    # How many messages were ever said: what is in the history, and what history did not keep.
+    said_messages = models.PositiveIntegerField(_("messages said"), default=0, editable=False)
     # Counters, so that an add need not read the window to know whether something must leave it.
     memory_messages = models.PositiveIntegerField(_("messages in memory"), default=0, editable=False)
     memory_tokens = models.PositiveIntegerField(_("tokens in memory"), default=0, editable=False)
@@ -106,6 +122,14 @@ class Conversation(models.Model):
     def history(self) -> MessageQuerySet:
         """The rows of all that was said, in order."""
         return self.messages.history()
+
+    def standing_of(self, row: Message) -> Standing:
+        """How *row*, one of this conversation's, stands to the memory, as of when this object was read."""
+        if row.sequence == self.pinned_sequence:
+            return Standing.PINNED
+        if row.superseded:
+            return Standing.SUPERSEDED
+        return Standing.IN_MEMORY if row.sequence >= self.window_start else Standing.EVICTED
 
     def evicted(self) -> MessageQuerySet:
         """The rows of what was said and is no longer in the memory, as of when this object was read."""

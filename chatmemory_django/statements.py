@@ -34,6 +34,7 @@ class State(NamedTuple):
     id: int
     owner_id: Any  # whatever the user model has for a key
     next_sequence: int
+    said_messages: int
     window_start: int
     pinned_sequence: int | None
     memory_messages: int
@@ -84,6 +85,7 @@ class FrontRow(NamedTuple):
 
 MOVED = (
     "next_sequence",
+    "said_messages",
     "window_start",
     "pinned_sequence",
     "memory_messages",

@@ -165,11 +165,11 @@ class TestDemo:
 
         assert rows() == before
 
-    def test_the_table_takes_the_same_three_queries_for_any_number_of_conversations(self, django_assert_num_queries):
+    def test_the_table_takes_the_same_two_queries_for_any_number_of_conversations(self, django_assert_num_queries):
         demo()
 
         for memory_ids in (["demo-basil"], list(SHIPPED)):
-            with django_assert_num_queries(3):
+            with django_assert_num_queries(2):
                 command.Command(stdout=io.StringIO()).print_table(memory_ids)
 
     def test_a_conversation_that_went_on_is_left_as_it_is(self):

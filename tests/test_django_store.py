@@ -52,6 +52,7 @@ def with_history(length: int, memory_id: str = "c") -> Conversation:
     conversation = Conversation.objects.create(
         memory_id=memory_id,
         next_sequence=length + 1,
+        said_messages=length,
         window_start=length - 8,
         memory_messages=9,
         memory_tokens=9 * 7,

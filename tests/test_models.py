@@ -18,7 +18,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, Standing
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 pytestmark = pytest.mark.django_db
@@ -171,6 +171,7 @@ class TestHistoryMemoryAndEvicted:
         conversation = Conversation.objects.get(memory_id="a")
 
         assert said(conversation.history()) == history
+        assert conversation.said_messages == len(history)
 
     def test_evicted_is_what_was_said_and_is_not_in_the_memory(self, story):
         _, _, _, evicted = story
@@ -185,6 +186,22 @@ class TestHistoryMemoryAndEvicted:
         evicted = [row.sequence for row in conversation.evicted()]
 
         assert sorted(in_memory + evicted) == [row.sequence for row in conversation.history()]
+
+    def test_each_row_is_told_how_it_stands_to_the_memory(self, story):
+        conversation = Conversation.objects.get(memory_id="a")
+
+        standings = {row.sequence: conversation.standing_of(row) for row in conversation.messages.all()}
+
+        remembered = {row.sequence for row in conversation.memory()}
+        assert remembered == {
+            sequence for sequence, standing in standings.items() if standing in {Standing.IN_MEMORY, Standing.PINNED}
+        }
+        pinned = [sequence for sequence, standing in standings.items() if standing == Standing.PINNED]
+        assert pinned == [number for number in [conversation.pinned_sequence] if number]
+        superseded = conversation.messages.filter(superseded=True)
+        assert {row.sequence for row in superseded} == {
+            sequence for sequence, standing in standings.items() if standing == Standing.SUPERSEDED
+        }
 
     def test_the_verbs_of_all_messages_say_the_same(self, story):
         conversation = Conversation.objects.get(memory_id="a")
@@ -298,6 +315,22 @@ class TestConversationVerbs:
 
         assert after_reading == 0
         assert Conversation.objects.active_since(cutoff).count() == 1
+
+    @pytest.mark.parametrize("text", ["shop-1", "Parcels", "where is", "どこ"])
+    def test_search_finds_memory_ids_titles_and_what_was_said(self, text):
+        memory_of(2, "shop-1").add(UserMessage("Where is it?"), UserMessage("どこですか"), U1, U2)
+        memory_of(2, "other").add(UserMessage("Tea?"))
+        Conversation.objects.filter(memory_id="shop-1").update(title="About parcels")
+
+        assert [conversation.memory_id for conversation in Conversation.objects.search(text)] == ["shop-1"]
+
+    @pytest.mark.parametrize("text", ["%", "_", "\\", "'", "summary", "nothing like it"])
+    def test_search_takes_every_character_as_it_is_and_knows_no_summaries(self, text):
+        memory = memory_of(3)
+        memory.add(U1, U2)
+        memory.set([UserMessage("a summary"), U2])
+
+        assert not Conversation.objects.search(text).exists()
 
     def test_verbs_chain(self, ann):
         mine = Conversation.objects.create(owner=ann)

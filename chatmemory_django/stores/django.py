@@ -232,6 +232,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             state,
             cursor,
             next_sequence=state.next_sequence + len(new),
+            said_messages=state.said_messages + (len(new) if change.in_history else 0),
             window_start=change.start,
             pinned_sequence=change.pinned,
             memory_messages=change.messages,

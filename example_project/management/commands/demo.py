@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection, reset_queries, transaction
 from django.db.models import Count
 
-from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from example_project import corpus
 from example_project.corpus import Transcript
@@ -110,12 +110,11 @@ class Command(BaseCommand):
         """Print what was said and what the memory holds of it, in the order of *memory_ids*."""
         conversations = Conversation.objects.in_bulk(memory_ids, field_name="memory_id")
         messages = Message.objects.filter(conversation__in=conversations.values())
-        said = count_by_conversation(messages.history())
-        evicted = count_by_conversation(messages.evicted())
+        evicted = dict(messages.evicted().order_by().values_list("conversation").annotate(Count("sequence")))
         rows: list[tuple[str, ...]] = [COLUMNS]
         for conversation in map(conversations.__getitem__, memory_ids):
             figures = (
-                said.get(conversation.pk, 0),
+                conversation.said_messages,
                 conversation.memory_messages,
                 conversation.memory_tokens,
                 evicted.get(conversation.pk, 0),
@@ -132,11 +131,6 @@ def stored_messages(owner: User) -> dict[str, int]:
     """How many messages each conversation of *owner* has ever been given, by memory id."""
     rows = Conversation.objects.owned_by(owner).values_list("memory_id", "next_sequence")
     return {memory_id: next_sequence - 1 for memory_id, next_sequence in rows}
-
-
-def count_by_conversation(messages: MessageQuerySet) -> dict[int, int]:
-    """How many of *messages* each conversation has, by its key."""
-    return dict(messages.order_by().values_list("conversation").annotate(Count("sequence")))
 
 
 def load(transcript: Transcript, owner: User, *, already: int, step: int) -> None:
