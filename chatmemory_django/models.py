@@ -69,6 +69,13 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """Conversations written to at *cutoff* (aware) or later."""
         return self.filter(updated_at__gte=cutoff)
 
+    def with_evictions(self) -> Self:
+        """Conversations of which something that was said is no longer in the memory. Reads no message."""
+        # A window that begins at 2 may have left behind nothing but what is pinned in front of it.
+        only_pinned = Q(window_start=2, pinned_sequence=1)
+        left_behind = Q(window_start__gt=1) & ~only_pinned
+        return self.filter(left_behind | Q(said_messages__gt=F("memory_messages")))
+
     def search(self, text: str) -> Self:
         """Conversations that have *text* in their memory id, in their title or, in whatever case, in what was said."""
         said = Message.objects.history().filter(conversation=OuterRef("pk"), text__icontains=text)
@@ -108,6 +115,12 @@ class Conversation(models.Model):
     class Meta:
         verbose_name = _("conversation")
         verbose_name_plural = _("conversations")
+        # To erase one is to delete it, so Django's own permission says who may.
+        permissions = (
+            ("clear_conversation", "Can clear the memory of a conversation"),
+            ("export_conversation", "Can export a conversation"),
+            ("recount_conversation", "Can recount the tokens of a conversation"),
+        )
 
     def __str__(self) -> str:
         return self.title or self.memory_id
@@ -199,6 +212,7 @@ class Message(models.Model):
     class Meta:
         verbose_name = _("message")
         verbose_name_plural = _("messages")
+        permissions = (("view_message_text", "Can read what was said"),)
         ordering = ("sequence",)
         constraints = (
             # In this order: if it began with the conversation, PostgreSQL would sometimes take it for reading a window,

@@ -12,7 +12,9 @@ from chatmemory_django import conf
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.stores.base import ChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from chatmemory_django.windows import Window
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -44,6 +46,19 @@ def build_chat_memory(configuration: Mapping[str, Any], memory_id: object, store
         options["token_count_estimator"] = _openai_estimator(model_name)
     memory: ChatMemory = memory_class(id=memory_id, store=store, **options)
     return memory
+
+
+def window_of(memory_id: object) -> Window:
+    """The window that the setting ``MEMORY`` gives *memory_id* now; the errors of ``build_chat_memory``."""
+    return build_chat_memory(configuration(memory_id), memory_id, InMemoryChatMemoryStore()).window()
+
+
+def common_window() -> Window | None:
+    """The window of every memory; None where the setting ``MEMORY`` makes it depend on the memory id."""
+    memory = conf.memory()
+    if not isinstance(memory, Mapping) or any(map(callable, memory.get("OPTIONS", {}).values())):
+        return None
+    return window_of("any")
 
 
 @cache

@@ -181,6 +181,11 @@ def keep_counts(state: State, counts: Mapping[int, int], counter: str, cursor: C
         )
 
 
+def keep_total(state: State, tokens: int, counter: str, cursor: CursorWrapper) -> None:
+    """Keep that the memory takes *tokens* tokens, and that *counter* counted them."""
+    Conversation.objects.using(cursor.db.alias).filter(id=state.id).update(memory_tokens=tokens, token_counter=counter)
+
+
 def delete_left(state: State, start: int, pinned: int | None, superseded: Sequence[int], cursor: CursorWrapper) -> None:
     """Delete the rows that have left a memory that now begins at *start*, behind *pinned*."""
     rows = Message.objects.using(cursor.db.alias).filter(conversation_id=state.id)

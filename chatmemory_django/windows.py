@@ -268,30 +268,18 @@ def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """
     *messages* with no call of a tool that has no result, and no result that has no call.
 
-    A result answers the latest call before it that has the same id and no answer yet; calls and results without an id
-    are matched by the name of the tool. An AI message keeps its text and its answered calls, and goes if it had
-    nothing else.
+    ``tool_answers`` says which belong together. An AI message keeps its text and its answered calls, and goes if it
+    had nothing else.
     """
-    open_calls: dict[tuple[str | None, str | None], list[tuple[int, int]]] = {}
-    answered: set[tuple[int, int]] = set()
-    orphans: set[int] = set()
-    for index, message in enumerate(messages):
-        if isinstance(message, AiMessage):
-            for place, request in enumerate(message.tool_execution_requests):
-                open_calls.setdefault(_call_key(request.id, request.name), []).append((index, place))
-        elif isinstance(message, ToolExecutionResultMessage):
-            calls = open_calls.get(_call_key(message.id, message.tool_name))
-            if calls:
-                answered.add(calls.pop())
-            else:
-                orphans.add(index)
+    answers = tool_answers(messages)
+    results = set(answers.values())
     repaired: list[ChatMessage] = []
     for index, message in enumerate(messages):
-        if index in orphans:
+        if isinstance(message, ToolExecutionResultMessage) and index not in results:
             continue
         if isinstance(message, AiMessage) and message.tool_execution_requests:
             requests = tuple(
-                request for place, request in enumerate(message.tool_execution_requests) if (index, place) in answered
+                request for place, request in enumerate(message.tool_execution_requests) if (index, place) in answers
             )
             if len(requests) < len(message.tool_execution_requests):
                 if not requests and message.text is None:
@@ -299,6 +287,26 @@ def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
                 message = msgspec.structs.replace(message, tool_execution_requests=requests)
         repaired.append(message)
     return repaired
+
+
+def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
+    """
+    Which results answer which calls: from (index of a message, place of a call in it) to the index of its result.
+
+    A result answers the latest call before it that has the same id and no answer yet; calls and results without an id
+    are matched by the name of the tool.
+    """
+    open_calls: dict[tuple[str | None, str | None], list[tuple[int, int]]] = {}
+    answers: dict[tuple[int, int], int] = {}
+    for index, message in enumerate(messages):
+        if isinstance(message, AiMessage):
+            for place, request in enumerate(message.tool_execution_requests):
+                open_calls.setdefault(_call_key(request.id, request.name), []).append((index, place))
+        elif isinstance(message, ToolExecutionResultMessage):
+            calls = open_calls.get(_call_key(message.id, message.tool_name))
+            if calls:
+                answers[calls.pop()] = index
+    return answers
 
 
 def _call_key(call_id: str | None, name: str | None) -> tuple[str | None, str | None]:

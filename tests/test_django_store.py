@@ -380,6 +380,56 @@ class TestCounts:
         assert set(Message.objects.values_list("token_counter", "token_count")) == {("", None)}
 
 
+class TestRecount:
+    def test_what_nobody_had_counted_is_counted_and_the_counts_are_kept(self):
+        window(max_messages=2).add(UserMessage("gone"), UserMessage("one"), UserMessage("one two"))
+
+        counted = DjangoChatMemoryStore().recount("c", tokens().window())
+
+        conversation = Conversation.objects.get()
+        assert counted == conversation.memory_tokens == 4 + 5
+        assert conversation.token_counter == "words"
+        assert list(conversation.messages.values_list("token_count", "token_counter")) == [
+            (None, ""),
+            (4, "words"),
+            (5, "words"),
+        ]
+
+    def test_counts_that_went_wrong_are_put_right(self):
+        memory = tokens()
+        memory.add(SystemMessage("Be brief"), UserMessage("one"))
+        Message.objects.update(token_count=999)
+        Conversation.objects.update(memory_tokens=1998)
+
+        assert memory.store.recount("c", memory.window()) == 5 + 4
+        assert Conversation.objects.get().memory_tokens == 9
+        assert set(Message.objects.values_list("token_count", flat=True)) == {5, 4}
+
+    def test_it_is_no_activity_and_takes_four_statements(self, django_assert_num_queries):
+        memory = tokens()
+        memory.add(UserMessage("one"), UserMessage("two"))
+        before = Conversation.objects.get().updated_at
+
+        with django_assert_num_queries(4):
+            memory.store.recount("c", memory.window())
+
+        assert Conversation.objects.get().updated_at == before
+
+    def test_a_memory_that_is_unknown_or_empty_has_no_tokens(self):
+        memory = tokens()
+        memory.add(UserMessage("one"))
+        memory.clear()
+
+        assert memory.store.recount("c", memory.window()) == 0
+        assert memory.store.recount("unknown", memory.window()) == 0
+        assert Conversation.objects.count() == 1
+
+    @pytest.mark.parametrize("memory", [window(), tokens(estimator=WORDS)], ids=["of_messages", "not_additive"])
+    def test_a_window_whose_counts_cannot_be_kept_is_refused(self, memory):
+        with pytest.raises(ValueError, match="no count of tokens to keep"):
+            DjangoChatMemoryStore().recount("c", memory.window())
+
+
 class TestRows:
     def test_a_message_that_is_only_its_text_needs_no_json(self):
         window().add(SystemMessage("a"), UserMessage("b"), AiMessage("c"))

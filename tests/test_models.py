@@ -203,6 +203,11 @@ class TestHistoryMemoryAndEvicted:
             sequence for sequence, standing in standings.items() if standing == Standing.SUPERSEDED
         }
 
+    def test_those_with_evictions_are_those_that_something_has_left(self, story):
+        both = Conversation.objects.all()
+
+        assert set(both.with_evictions()) == {conversation for conversation in both if conversation.evicted().exists()}
+
     def test_the_verbs_of_all_messages_say_the_same(self, story):
         conversation = Conversation.objects.get(memory_id="a")
         mine = Message.objects.filter(conversation=conversation).order_by("sequence")
@@ -331,6 +336,20 @@ class TestConversationVerbs:
         memory.set([UserMessage("a summary"), U2])
 
         assert not Conversation.objects.search(text).exists()
+
+    def test_a_system_message_that_is_pinned_alone_was_not_evicted(self):
+        memory = MessageWindowChatMemory(max_messages=3, id="a", store=DjangoChatMemoryStore())
+        memory.add(S1)
+        Conversation.objects.update(window_start=2, pinned_sequence=1)
+
+        assert not Conversation.objects.with_evictions().exists()
+
+    def test_where_no_history_is_kept_evictions_are_known_all_the_same(self):
+        store = DjangoChatMemoryStore(keep_history=False)
+        for memory_id, messages in {"a": (U1, U2, U3), "b": (U1, U2), "c": ()}.items():
+            MessageWindowChatMemory(max_messages=2, id=memory_id, store=store).add(*messages)
+
+        assert [conversation.memory_id for conversation in Conversation.objects.with_evictions()] == ["a"]
 
     def test_verbs_chain(self, ann):
         mine = Conversation.objects.create(owner=ann)

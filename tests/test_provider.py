@@ -7,7 +7,7 @@ from django.core.exceptions import PermissionDenied
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.provider import common_window, get_chat_memory, window_of
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.estimators import ADDITIVE_WORDS
@@ -135,6 +135,36 @@ class TestSettings:
     def test_a_wrong_memory_id_fails_at_once(self):
         with pytest.raises(TypeError, match="A memory id must not be None"):
             get_chat_memory(None)
+
+
+class TestWindows:
+    """What the settings say of the limit, for those who show it."""
+
+    def test_a_memory_id_has_the_window_of_its_memory(self, settings):
+        settings.CHATMEMORY = {"MEMORY": by_id}
+
+        assert window_of("abc").limit == get_chat_memory("abc").window().limit == 3
+        assert common_window() is None
+
+    def test_where_all_have_the_same_window_it_is_common(self, settings):
+        settings.CHATMEMORY = {
+            "MEMORY": {"CLASS": TOKEN_WINDOW, "OPTIONS": {"max_tokens": 70, "token_count_estimator": "gpt-4o"}}
+        }
+
+        window = common_window()
+
+        assert (window.limit, window.counter) == (70, "o200k_base")
+
+    @pytest.mark.parametrize(
+        "memory",
+        ["tests.test_provider.by_id", {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": len}}],
+        ids=["path_of_a_function", "dynamic_limit"],
+    )
+    def test_what_depends_on_the_memory_id_is_not_common(self, settings, memory):
+        settings.CHATMEMORY = {"MEMORY": memory}
+
+        assert common_window() is None
+        assert window_of("abcd").limit == 4
 
 
 @pytest.mark.django_db

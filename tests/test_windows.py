@@ -23,6 +23,7 @@ from chatmemory_django.windows import (
     repair_tools,
     start_on_user,
     to_entry,
+    tool_answers,
 )
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
 
@@ -651,3 +652,11 @@ class TestRepairTools:
             ]
 
         assert texts(repair_tools(memory)) == texts(memory)
+
+
+class TestToolAnswers:
+    def test_parallel_calls_are_told_apart_whatever_the_order_of_the_results(self):
+        assert tool_answers([TWO_CALLS, R2, U1, R1]) == {(0, 0): 3, (0, 1): 1}
+
+    def test_what_has_no_counterpart_is_in_no_pair(self):
+        assert tool_answers([R1, CALL, U1]) == {}

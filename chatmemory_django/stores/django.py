@@ -132,6 +132,24 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             self._write(key, state, _Change(start=state.next_sequence), cursor)
             self._announce(signals.memory_cleared, key, state, sequences, cursor)
 
+    def recount(self, memory_id: object, window: Window) -> int:
+        """
+        Count the memory under *memory_id* anew, as *window* does, whatever was counted before, and keep the counts.
+
+        Returns its tokens, 0 for an unknown id; ``ValueError`` if *window* has no count that could be kept.
+        """
+        if not window.counter:
+            raise ValueError("window has no count of tokens to keep; give one whose estimator has a name.")
+        key = memory_key(memory_id)
+        with self._locked(key, create=False) as (state, cursor):
+            if state is None:
+                return 0
+            counts = {row.sequence: window.cost(row.message) for row in statements.memory(key, cursor)}
+            statements.keep_counts(state, counts, window.counter, cursor)
+            total = sum(counts.values())
+            statements.keep_total(state, total, window.counter, cursor)
+            return total
+
     @contextmanager
     def exclusive(self, memory_id: object) -> Iterator[None]:
         """A transaction in which nobody else writes to *memory_id*."""
