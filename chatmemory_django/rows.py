@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,6 +55,15 @@ def to_columns(message: ChatMessage) -> Columns:
 def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
     """The message that a row holds."""
     return _TEXT_CLASSES[type](text) if payload is None else message_from_json(payload)
+
+
+def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of *metadata*, with which every database can do what it can do with the attributes of a message."""
+    attributes = CustomMessage(metadata).attributes
+    for where, text in _texts(attributes, ""):
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"metadata.{where} holds a NUL character or a lone surrogate; leave it out.")
+    return dict(attributes)
 
 
 def _text(message: ChatMessage) -> tuple[str, bool]:
