@@ -66,15 +66,16 @@ def _plain_values() -> Iterator[CheckMessage]:
             hint=f"Remove it to use the default of {conf.DEFAULT_MAX_MESSAGE_BYTES}.",
             id="chatmemory.E005",
         )
-    switches: list[tuple[str, str, object]] = [
-        ("chatmemory.E006", "KEEP_HISTORY", conf.keep_history()),
-        ("chatmemory.E007", "ALLOW_NETWORK", conf.allow_network()),
+    switches: list[tuple[str, str, object, bool]] = [
+        ("chatmemory.E006", "KEEP_HISTORY", conf.keep_history(), True),
+        ("chatmemory.E007", "ALLOW_NETWORK", conf.allow_network(), True),
+        ("chatmemory.E009", "REMOTE_MEDIA", conf.remote_media(), False),
     ]
-    for check_id, name, value in switches:
+    for check_id, name, value, default in switches:
         if not isinstance(value, bool):
             yield Error(
                 f"CHATMEMORY[{name!r}] must be True or False, not {value!r}.",
-                hint="Remove it to use the default of True.",
+                hint=f"Remove it to use the default of {default}.",
                 id=check_id,
             )
 

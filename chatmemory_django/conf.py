@@ -17,7 +17,7 @@ DEFAULT_MEMORY: Mapping[str, Any] = {
 DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Written twice, as text and as JSON, and escaped on the way, it fits MariaDB's packet of 16 MiB."""
 
-NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK"})
+NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA"})
 
 
 def memory() -> Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str:
@@ -38,6 +38,11 @@ def max_message_bytes() -> int:
 def allow_network() -> bool:
     """``ALLOW_NETWORK``: whether tiktoken's encodings may be fetched from the network; default True."""
     return _get("ALLOW_NETWORK", default=True)  # type: ignore[no-any-return]
+
+
+def remote_media() -> bool:
+    """``REMOTE_MEDIA``: whether the admin shows images that are elsewhere, or only links to them; default False."""
+    return _get("REMOTE_MEDIA", default=False)  # type: ignore[no-any-return]
 
 
 def _get(name: str, default: object) -> Any:

@@ -54,6 +54,12 @@ class MemoryIdField(models.CharField):
         return parameters
 
 
+# A window that begins at 2 may have left behind nothing but what is pinned in front of it.
+_HAS_EVICTIONS = Q(said_messages__gt=F("memory_messages")) | (
+    Q(window_start__gt=1) & ~Q(window_start=2, pinned_sequence=1)
+)
+
+
 class ConversationQuerySet(models.QuerySet["Conversation"]):
     """What can be asked of conversations."""
 
@@ -71,15 +77,23 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
     def with_evictions(self) -> Self:
         """Conversations of which something that was said is no longer in the memory. Reads no message."""
-        # A window that begins at 2 may have left behind nothing but what is pinned in front of it.
-        only_pinned = Q(window_start=2, pinned_sequence=1)
-        left_behind = Q(window_start__gt=1) & ~only_pinned
-        return self.filter(left_behind | Q(said_messages__gt=F("memory_messages")))
+        return self.filter(_HAS_EVICTIONS)
 
-    def search(self, text: str) -> Self:
-        """Conversations that have *text* in their memory id, in their title or, in whatever case, in what was said."""
-        said = Message.objects.history().filter(conversation=OuterRef("pk"), text__icontains=text)
-        return self.filter(Q(memory_id__icontains=text) | Q(title__icontains=text) | Exists(said))
+    def without_evictions(self) -> Self:
+        """Conversations of which all that was said is in the memory. Reads no message."""
+        return self.exclude(_HAS_EVICTIONS)
+
+    def search(self, text: str, *, said: bool = True) -> Self:
+        """
+        Conversations that have *text* in their memory id, in their title or, in whatever case, in what was said.
+
+        Whoever may not read what was said must not find it either: for them, *said* is False.
+        """
+        found = Q(memory_id__icontains=text) | Q(title__icontains=text)
+        if said:
+            messages = Message.objects.history().filter(conversation=OuterRef("pk"), text__icontains=text)
+            found |= Q(Exists(messages))
+        return self.filter(found)
 
 
 class Conversation(models.Model):

@@ -206,7 +206,9 @@ class TestHistoryMemoryAndEvicted:
     def test_those_with_evictions_are_those_that_something_has_left(self, story):
         both = Conversation.objects.all()
 
-        assert set(both.with_evictions()) == {conversation for conversation in both if conversation.evicted().exists()}
+        evicted = {conversation for conversation in both if conversation.evicted().exists()}
+        assert set(both.with_evictions()) == evicted
+        assert set(both.without_evictions()) == set(both) - evicted
 
     def test_the_verbs_of_all_messages_say_the_same(self, story):
         conversation = Conversation.objects.get(memory_id="a")
@@ -343,6 +345,7 @@ class TestConversationVerbs:
         Conversation.objects.update(window_start=2, pinned_sequence=1)
 
         assert not Conversation.objects.with_evictions().exists()
+        assert Conversation.objects.without_evictions().exists()
 
     def test_where_no_history_is_kept_evictions_are_known_all_the_same(self):
         store = DjangoChatMemoryStore(keep_history=False)

@@ -1,0 +1,304 @@
+"""The admin of conversations: who may see what, the list, a conversation, and what can be done to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.contrib.auth import get_permission_codename, get_user_model
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from chatmemory_django.admin import columns, filters, pages
+from chatmemory_django.admin.operations import (
+    CLEAR,
+    ERASE,
+    EXPORT,
+    OPERATIONS,
+    RECOUNT,
+    SHOWN,
+    Operation,
+    export,
+    perform,
+)
+from chatmemory_django.admin.wording import visible
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+
+MAX_FOUND = 1_000
+"""How many conversations a search finds; who needs more of them searches for more."""
+
+
+@admin.register(Conversation)
+class ConversationAdmin(admin.ModelAdmin):
+    """Conversations to look into. What was said cannot be edited, only cleared, erased, exported and recounted."""
+
+    list_display = (
+        "memory_id_shown",
+        "title_shown",
+        "owner_shown",
+        "said_messages",
+        "remembered",
+        "tokens",
+        "updated_at",
+    )
+    list_display_links = ("memory_id_shown",)
+    list_filter = (filters.OwnerFilter, filters.ActiveFilter, filters.EvictionsFilter, filters.EmptyFilter)
+    list_select_related = ("owner",)
+    list_per_page = 50
+    search_fields = ("memory_id", "title")  # and more: see get_search_results
+    search_help_text = gettext_lazy("Memory id, title, owner, and what was said, if you may read it")
+    date_hierarchy = "updated_at"
+    ordering = ("-updated_at",)
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    actions = ("clear_memory", "recount_tokens", "export_conversations", "delete_selected")
+
+    class Media:
+        css = {"all": ("chatmemory/admin.css",)}  # noqa: RUF012  # as Django documents it
+
+    # Who may do what. To erase is Django's own permission to delete.
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        return False
+
+    def has_clear_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Whether the user may clear memories."""
+        return self._has_permission(request, "clear")
+
+    def has_recount_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Whether the user may recount tokens."""
+        return self._has_permission(request, "recount")
+
+    def has_export_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Whether the user may take along, and so read, what was said."""
+        return self._has_permission(request, "export") and self.has_text_permission(request, obj)
+
+    def has_text_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Whether the user may read what was said."""
+        return request.user.has_perm("chatmemory.view_message_text")
+
+    def _has_permission(self, request: HttpRequest, action: str) -> bool:
+        return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename(action, self.opts)}")
+
+    def _may(self, operation: Operation, request: HttpRequest, conversation: Conversation) -> bool:
+        may_do: bool = getattr(self, f"has_{operation.name}_permission")(request, conversation)
+        return may_do and self.has_view_permission(request, conversation)
+
+    # The list
+
+    def get_queryset(self, request: HttpRequest) -> ConversationQuerySet:
+        queryset: ConversationQuerySet = super().get_queryset(request)  # type: ignore[assignment]
+        return queryset
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[QuerySet[Conversation], bool]:
+        if not search_term:
+            return queryset, False
+        found = queryset.search(search_term, said=self.has_text_permission(request))
+        found |= queryset.filter(**{f"owner__{get_user_model().USERNAME_FIELD}__icontains": search_term})
+        # Searched once, though a page asks for the number, the dates and the rows of what was found.
+        keys = list(found.order_by("-pk").values_list("pk", flat=True)[: MAX_FOUND + 1])
+        if len(keys) > MAX_FOUND and request.method == "GET":
+            told = _("More than %(count)d conversations were found; these are the newest.") % {"count": MAX_FOUND}
+            self.message_user(request, told, messages.WARNING)
+        return queryset.filter(pk__in=keys[:MAX_FOUND]), False
+
+    @admin.display(description=gettext_lazy("memory id"), ordering="memory_id")
+    def memory_id_shown(self, conversation: Conversation) -> SafeString:
+        """See ``columns``."""
+        return columns.memory_id(conversation)
+
+    @admin.display(description=gettext_lazy("title"), ordering="title")
+    def title_shown(self, conversation: Conversation) -> SafeString:
+        """See ``columns``."""
+        return columns.title(conversation)
+
+    @admin.display(description=gettext_lazy("owner"), ordering="owner")
+    def owner_shown(self, conversation: Conversation) -> SafeString | None:
+        """See ``columns``."""
+        return columns.owner(conversation)
+
+    @admin.display(description=gettext_lazy("messages in memory"), ordering="memory_messages")
+    def remembered(self, conversation: Conversation) -> SafeString:
+        """See ``columns``."""
+        return columns.messages(conversation)
+
+    @admin.display(description=gettext_lazy("tokens in memory"), ordering="memory_tokens")
+    def tokens(self, conversation: Conversation) -> SafeString | None:
+        """See ``columns``."""
+        return columns.tokens(conversation)
+
+    # A conversation
+
+    def get_urls(self) -> list[URLPattern]:
+        def page(route: str, view: Any, name: str) -> URLPattern:
+            full_name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+            pattern: URLPattern = path(f"<int:pk>/{route}", self.admin_site.admin_view(view), name=full_name)
+            return pattern
+
+        return [
+            page("clear/", self.clear_view, CLEAR.name),
+            page("recount/", self.recount_view, RECOUNT.name),
+            page("export/", self.export_view, EXPORT.name),
+            page("messages/<int:sequence>/", self.message_view, "message"),
+            page("messages/<int:sequence>/json/", self.json_view, "json"),
+            page("messages/<int:sequence>/files/<int:index>/", self.file_view, "file"),
+            *super().get_urls(),
+        ]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        conversation = self.get_object(request, unquote(object_id))
+        if request.method not in {"GET", "HEAD"} or not self.has_view_permission(request, conversation):
+            raise PermissionDenied
+        if conversation is None:
+            return self._gone(request)
+        is_readable = self.has_text_permission(request, conversation)
+        context = pages.transcript(request, conversation, is_readable=is_readable)
+        context["operations"] = [each for each in OPERATIONS if self._may(each, request, conversation)]
+        return self._page(request, "transcript", conversation, {**context, **(extra_context or {})})
+
+    def message_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
+        """A message alone, and its JSON."""
+        conversation, row = self._readable(request, pk, sequence)
+        return self._page(request, "message_page", conversation, pages.message(conversation, row))
+
+    def json_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
+        """The JSON of a message, as a file."""
+        _conversation, row = self._readable(request, pk, sequence)
+        content = pages.message_json(row).encode()
+        return pages.download(content, "application/json", f"message-{pk}-{sequence}.json")
+
+    def file_view(self, request: HttpRequest, pk: int, sequence: int, index: int) -> HttpResponse:
+        """A file that is among the contents of a message."""
+        _conversation, row = self._readable(request, pk, sequence)
+        file = pages.file_of(row, index)
+        if file is None:
+            raise Http404
+        name = f"message-{pk}-{sequence}-{index + 1}.{file.extension}"
+        return pages.download(file.content, file.type or "application/octet-stream", name, inline=file.is_preview)
+
+    def _readable(self, request: HttpRequest, pk: int, sequence: int) -> tuple[Conversation, Message]:
+        conversation = self.get_object(request, str(pk))
+        if not self.has_view_permission(request, conversation) or not self.has_text_permission(request, conversation):
+            raise PermissionDenied
+        row = conversation.messages.filter(sequence=sequence).first() if conversation else None
+        if conversation is None or row is None:
+            raise Http404
+        return conversation, row
+
+    # What can be done, to those selected in the list and to a single one
+
+    @admin.action(description=CLEAR.label, permissions=["clear"])
+    def clear_memory(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
+        """Empty the memories."""
+        return self._operate(CLEAR, request, queryset)
+
+    @admin.action(description=RECOUNT.label, permissions=["recount"])
+    def recount_tokens(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
+        """Count what is in the memories anew."""
+        return self._operate(RECOUNT, request, queryset)
+
+    @admin.action(description=EXPORT.label, permissions=["export"])
+    def export_conversations(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
+        """Write the conversations to a file."""
+        return self._operate(EXPORT, request, queryset)
+
+    # By this name it takes the place of Django's own, which would list every message.
+    @admin.action(description=ERASE.label, permissions=["delete"])
+    def delete_selected(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
+        """Delete the conversations, history and all."""
+        return self._operate(ERASE, request, queryset)
+
+    def clear_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+        """Empty the memory."""
+        return self._operate_on_one(CLEAR, request, str(pk))
+
+    def recount_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+        """Count what is in the memory anew."""
+        return self._operate_on_one(RECOUNT, request, str(pk))
+
+    def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+        """Write the conversation to a file."""
+        return self._operate_on_one(EXPORT, request, str(pk))
+
+    def delete_view(  # type: ignore[override]  # HttpResponseBase, as those of actions are
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        return self._operate_on_one(ERASE, request, unquote(object_id))
+
+    def _operate_on_one(self, operation: Operation, request: HttpRequest, pk: str) -> HttpResponseBase:
+        conversation = self.get_object(request, pk)
+        if conversation is None:
+            return self._gone(request)
+        if not self._may(operation, request, conversation):
+            raise PermissionDenied
+        here = self.get_queryset(request).filter(pk=conversation.pk)
+        response = self._operate(operation, request, here, conversation)
+        if response is not None:
+            return response
+        if operation is ERASE and not here.exists():
+            return HttpResponseRedirect(self._url("changelist"))
+        return HttpResponseRedirect(self._url("change", conversation.pk))
+
+    def _operate(
+        self,
+        operation: Operation,
+        request: HttpRequest,
+        queryset: ConversationQuerySet,
+        conversation: Conversation | None = None,
+    ) -> HttpResponseBase | None:
+        """Do *operation* if that is confirmed, else ask. None once it is done."""
+        if request.method != "POST" or request.POST.get("confirmed") != operation.name:
+            context = pages.confirmation(request, operation, queryset)
+            context["back"] = self._url("change", conversation.pk) if conversation else request.get_full_path()
+            return self._page(request, "confirmation", conversation, context)
+        if operation is EXPORT:
+            return export(queryset, request.user.pk)
+        done, refusals = perform(operation, queryset, request.user.pk)
+        if done:
+            self.message_user(request, operation.done(done), messages.SUCCESS)
+        for refusal in refusals[:SHOWN]:
+            self.message_user(request, refusal, messages.ERROR)
+        return None
+
+    def _gone(self, request: HttpRequest) -> HttpResponse:
+        self.message_user(request, _("This conversation does not exist; it may have been erased."), messages.WARNING)
+        return HttpResponseRedirect(self._url("changelist"))
+
+    def _page(
+        self, request: HttpRequest, name: str, conversation: Conversation | None, context: dict[str, Any]
+    ) -> HttpResponse:
+        title = visible(str(conversation or self.opts.verbose_name_plural))
+        request.current_app = self.admin_site.name
+        return TemplateResponse(
+            request,
+            f"admin/chatmemory/conversation/{name}.html",
+            {
+                **self.admin_site.each_context(request),
+                "title": title,
+                "original": title,
+                "conversation": conversation,
+                "memory_id": visible(conversation.memory_id) if conversation else "",
+                "opts": self.opts,
+                "media": self.media,
+                "has_view_permission": True,
+                **context,
+            },
+        )
+
+    def _url(self, name: str, *args: object) -> str:
+        view = f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return reverse(view, args=args, current_app=self.admin_site.name)

@@ -1,0 +1,111 @@
+"""What the list of conversations can be narrowed to."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+
+class OwnerFilter(admin.SimpleListFilter):
+    """One person's conversations, or nobody's. The person is typed in: a list of all users helps no one."""
+
+    title = _("owner")
+    parameter_name = "owner"
+    template = "admin/chatmemory/conversation/owner_filter.html"
+    NOBODY = "/"  # no name that Django accepts
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], *args: Any) -> None:
+        super().__init__(request, params, *args)
+        # What else the page was asked for, so that the form can ask for it, too.
+        self.others = [(name, value) for name in request.GET for value in request.GET.getlist(name)]
+
+    def has_output(self) -> bool:
+        return True
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [(self.NOBODY, _("Nobody"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        name = self.value()
+        if not name:
+            return queryset
+        if name == self.NOBODY:
+            return queryset.filter(owner=None)
+        if "\0" in name:
+            return queryset.none()  # PostgreSQL has no such text
+        return queryset.filter(**{f"owner__{get_user_model().USERNAME_FIELD}": name})
+
+    @property
+    def name(self) -> str:
+        """The name that was asked for, if one was."""
+        return "" if self.value() in {None, self.NOBODY} else str(self.value())
+
+    @property
+    def hidden(self) -> list[tuple[str, str]]:
+        """The other parameters of the page, but for the page's number."""
+        return [(name, value) for name, value in self.others if name not in {self.parameter_name, "p", "e"}]
+
+
+class ActiveFilter(admin.SimpleListFilter):
+    """Those written to within some days."""
+
+    title = _("active since")
+    parameter_name = "active"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [
+            ("1", _("Past 24 hours")),
+            ("7", _("Past 7 days")),
+            ("30", _("Past 30 days")),
+            ("365", _("Past 365 days")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        days = self.value()
+        if days not in dict(self.lookup_choices):
+            return queryset
+        return queryset.active_since(timezone.now() - datetime.timedelta(days=int(days or 0)))
+
+
+class EvictionsFilter(admin.SimpleListFilter):
+    """Those of which something is no longer in the memory."""
+
+    title = _("evictions")
+    parameter_name = "evictions"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [("yes", _("Has evictions")), ("no", _("All in memory"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        match self.value():
+            case "yes":
+                return queryset.with_evictions()
+            case "no":
+                return queryset.without_evictions()
+        return queryset
+
+
+class EmptyFilter(admin.SimpleListFilter):
+    """Those with nothing in the memory, or nothing at all."""
+
+    title = _("memory")
+    parameter_name = "memory"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [("used", _("In use")), ("empty", _("Empty")), ("unused", _("Nothing ever said"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        match self.value():
+            case "used":
+                return queryset.filter(memory_messages__gt=0)
+            case "empty":
+                return queryset.filter(memory_messages=0)
+            case "unused":
+                return queryset.filter(said_messages=0, memory_messages=0)
+        return queryset

@@ -1,0 +1,270 @@
+"""
+What can be done to conversations: each with a permission of its own, a page that says what will happen, and a log.
+
+An operation is done conversation by conversation, each in a transaction of its own that holds the lock of its writers,
+so that it is done and logged, or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db import router, transaction
+from django.db.models import ProtectedError, QuerySet, RestrictedError, Sum
+from django.http import StreamingHttpResponse
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from chatmemory_django import conf
+from chatmemory_django.admin.figures import known_window
+from chatmemory_django.admin.wording import visible
+from chatmemory_django.jsonl import export_lines
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+SHOWN = 20
+"""How many conversations a confirmation names; of the others it says how many."""
+
+
+class Totals(NamedTuple):
+    """What is in the conversations that an operation is about."""
+
+    conversations: int
+    said: int
+    remembered: int
+    tokens: int
+
+    @classmethod
+    def of(cls, conversations: QuerySet[Conversation]) -> Totals:
+        """The totals of *conversations*, from their counters alone."""
+        sums = conversations.order_by().aggregate(
+            said=Sum("said_messages"), remembered=Sum("memory_messages"), tokens=Sum("memory_tokens")
+        )
+        return cls(conversations.count(), *(sums[name] or 0 for name in ("said", "remembered", "tokens")))
+
+
+class Refusal(Exception):  # noqa: N818  # no error: what it says is told to the user
+    """An operation cannot be done to a conversation, for a reason to be told."""
+
+
+class Operation:
+    """Something that can be done to a conversation."""
+
+    name: str
+    """Of its URL, and of the method of the admin that says who may do it."""
+    action: str
+    """Of the list."""
+    label: str | Promise
+    button: str | Promise
+    is_destructive = False
+    log_flag = CHANGE
+
+    def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
+        """What will happen to *conversations*, in sentences."""
+        raise NotImplementedError
+
+    def do(self, conversation: Conversation, using: str) -> str:
+        """Do it to *conversation*, which is locked, and return what to write in the log; or raise ``Refusal``."""
+        raise NotImplementedError
+
+    def done(self, count: int) -> str:
+        """What to tell once it is done to *count* conversations."""
+        raise NotImplementedError
+
+
+class Clear(Operation):
+    """Empty the memory; the history stays, if it is kept."""
+
+    name = "clear"
+    action = "clear_memory"
+    label = gettext_lazy("Clear memory")
+    button = gettext_lazy("Yes, clear")
+    is_destructive = True
+
+    def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
+        yield ngettext(
+            "%(messages)d message leaves the memory; the model will be sent nothing of it any more.",
+            "%(messages)d messages leave the memory; the model will be sent nothing of them any more.",
+            totals.remembered,
+        ) % {"messages": totals.remembered}
+        if conf.keep_history():
+            yield ngettext(
+                "The history stays: %(messages)d message that was said can still be read here.",
+                "The history stays: %(messages)d messages that were said can still be read here.",
+                totals.said,
+            ) % {"messages": totals.said}
+        else:
+            yield _("This site keeps no history: the messages are deleted for good.")
+
+    def do(self, conversation: Conversation, using: str) -> str:
+        DjangoChatMemoryStore(using).delete_messages(conversation.memory_id)
+        return ngettext(
+            "Cleared the memory of %(messages)d message.",
+            "Cleared the memory of %(messages)d messages.",
+            conversation.memory_messages,
+        ) % {"messages": conversation.memory_messages}
+
+    def done(self, count: int) -> str:
+        return ngettext(
+            "Cleared the memory of %(count)d conversation.", "Cleared the memory of %(count)d conversations.", count
+        ) % {"count": count}
+
+
+class Erase(Operation):
+    """Delete the conversation, history and all."""
+
+    name = "delete"
+    action = "delete_selected"
+    label = gettext_lazy("Erase")
+    button = gettext_lazy("Yes, erase for good")
+    is_destructive = True
+    log_flag = DELETION
+
+    def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
+        yield ngettext(
+            "%(count)d conversation is deleted, with its memory and its whole history.",
+            "%(count)d conversations are deleted, with their memories and their whole histories.",
+            totals.conversations,
+        ) % {"count": totals.conversations}
+        yield ngettext(
+            "%(messages)d message that was said is deleted.",
+            "%(messages)d messages that were said are deleted.",
+            totals.said,
+        ) % {"messages": totals.said}
+        for relation in Conversation._meta.related_objects:
+            if relation.related_model is not Message:
+                model: Any = relation.related_model
+                rows = model._base_manager.filter(**{f"{relation.field.name}__in": conversations.order_by()})
+                if count := rows.count():
+                    name = model._meta.verbose_name if count == 1 else model._meta.verbose_name_plural
+                    yield _("Belonging to them: %(count)d %(objects)s.") % {"count": count, "objects": name}
+        yield _("This cannot be undone.")
+
+    def do(self, conversation: Conversation, using: str) -> str:
+        said = conversation.said_messages
+        try:
+            conversation.delete(using=using)
+        except (ProtectedError, RestrictedError) as exc:
+            objects = {*getattr(exc, "protected_objects", ()), *getattr(exc, "restricted_objects", ())}
+            names = sorted({str(held._meta.verbose_name) for held in objects})
+            raise Refusal(_("It is held by objects of another kind: %(names)s.") % {"names": ", ".join(names)}) from exc
+        return ngettext("Erased with %(messages)d message.", "Erased with %(messages)d messages.", said) % {
+            "messages": said
+        }
+
+    def done(self, count: int) -> str:
+        return ngettext("Erased %(count)d conversation.", "Erased %(count)d conversations.", count) % {"count": count}
+
+
+class Recount(Operation):
+    """Count the tokens in the memory anew."""
+
+    name = "recount"
+    action = "recount_tokens"
+    label = gettext_lazy("Recount tokens")
+    button = gettext_lazy("Yes, recount")
+
+    def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
+        yield ngettext(
+            "%(messages)d message in the memory is counted anew, as the settings say now.",
+            "%(messages)d messages in the memory are counted anew, as the settings say now.",
+            totals.remembered,
+        ) % {"messages": totals.remembered}
+        yield _("Nothing leaves the memory by that, before something is added to it.")
+
+    def do(self, conversation: Conversation, using: str) -> str:
+        window = known_window(conversation.memory_id)
+        if window is None or not window.counter:
+            raise Refusal(_("The settings give it no estimator whose counts can be kept."))
+        before = conversation.memory_tokens
+        after = DjangoChatMemoryStore(using).recount(conversation.memory_id, window)
+        return _("Recounted: %(after)d tokens, before %(before)d.") % {"after": after, "before": before}
+
+    def done(self, count: int) -> str:
+        return ngettext(
+            "Recounted the tokens of %(count)d conversation.", "Recounted the tokens of %(count)d conversations.", count
+        ) % {"count": count}
+
+
+class Export(Operation):
+    """Write the conversations as JSON lines. It is logged before the first line is sent."""
+
+    name = "export"
+    action = "export_conversations"
+    label = gettext_lazy("Export")
+    button = gettext_lazy("Yes, export")
+
+    def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
+        yield ngettext(
+            "%(count)d conversation is written to a file of JSON lines.",
+            "%(count)d conversations are written to a file of JSON lines.",
+            totals.conversations,
+        ) % {"count": totals.conversations}
+        yield ngettext(
+            "All that was said is in it, %(messages)d message, with its metadata.",
+            "All that was said is in it, %(messages)d messages, with their metadata.",
+            totals.said,
+        ) % {"messages": totals.said}
+        yield _("Nothing here is changed. Whoever has the file can read what was said.")
+
+    def do(self, conversation: Conversation, using: str) -> str:
+        return ngettext(
+            "Exported %(messages)d message.", "Exported %(messages)d messages.", conversation.said_messages
+        ) % {"messages": conversation.said_messages}
+
+
+CLEAR, ERASE, RECOUNT, EXPORT = Clear(), Erase(), Recount(), Export()
+OPERATIONS: tuple[Operation, ...] = (CLEAR, RECOUNT, EXPORT, ERASE)
+"""In the order in which they are offered."""
+
+
+def perform(operation: Operation, conversations: QuerySet[Conversation], user_id: Any) -> tuple[int, list[str]]:
+    """Do *operation* to *conversations*. Returns how many it was done to, and what to tell of the others."""
+    using = router.db_for_write(Conversation)
+    done, refusals = 0, []
+    for pk in list(conversations.order_by("pk").values_list("pk", flat=True)):
+        try:
+            with transaction.atomic(using=using):
+                conversation = Conversation.objects.using(using).select_for_update().filter(pk=pk).first()
+                if conversation is None:
+                    continue  # somebody was faster
+                memory_id = conversation.memory_id
+                _entry(operation, pk, memory_id, operation.do(conversation, using), user_id).save(force_insert=True)
+                done += 1
+        except Refusal as refusal:
+            refusals.append(f"{visible(memory_id)}: {refusal}")
+    return done, refusals
+
+
+def export(conversations: ConversationQuerySet, user_id: Any) -> StreamingHttpResponse:
+    """*conversations* as a file of JSON lines."""
+    columns = conversations.only("pk", "memory_id", "said_messages").iterator(chunk_size=1000)
+    entries = (_entry(EXPORT, row.pk, row.memory_id, EXPORT.do(row, ""), user_id) for row in columns)
+    LogEntry.objects.bulk_create(entries, batch_size=500)
+    name = f"conversations-{timezone.now():%Y%m%d-%H%M%S}.jsonl"
+    return StreamingHttpResponse(
+        export_lines(conversations),
+        content_type="application/x-ndjson; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"},
+    )
+
+
+def _entry(operation: Operation, pk: int, memory_id: str, message: str, user_id: Any) -> LogEntry:
+    """
+    What to write into Django's admin log.
+
+    By the memory id, never the title: the log outlives what is erased.
+    """
+    return LogEntry(
+        user_id=user_id,
+        content_type=ContentType.objects.get_for_model(Conversation),
+        object_id=str(pk),
+        object_repr=visible(memory_id)[:200],
+        action_flag=operation.log_flag,
+        change_message=message,
+    )
