@@ -60,6 +60,7 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
 
 STATIC_URL = "static/"
 USE_TZ = True
+TIME_ZONE = "UTC"
 
 CHATMEMORY = {
     "MEMORY": {

@@ -114,6 +114,10 @@ class ConversationAdmin(admin.ModelAdmin):
             self.message_user(request, told, messages.WARNING)
         return queryset.filter(pk__in=keys[:MAX_FOUND]), False
 
+    @admin.display(description=admin.ModelAdmin.action_checkbox.short_description)  # type: ignore[attr-defined]
+    def action_checkbox(self, obj: Conversation) -> SafeString:
+        return super().action_checkbox(_stand_in(obj))
+
     @admin.display(description=gettext_lazy("memory id"), ordering="memory_id")
     def memory_id_shown(self, conversation: Conversation) -> SafeString:
         """See ``columns``."""
@@ -169,6 +173,15 @@ class ConversationAdmin(admin.ModelAdmin):
         context = pages.transcript(request, conversation, is_readable=is_readable)
         context["operations"] = [each for each in OPERATIONS if self._may(each, request, conversation)]
         return self._page(request, "transcript", conversation, {**context, **(extra_context or {})})
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        conversation = self.get_object(request, unquote(object_id))
+        shown = {}
+        if conversation is not None:
+            shown = {"title": _("Log: %s") % visible(str(conversation)), "object": _stand_in(conversation)}
+        return super().history_view(request, object_id, {**shown, **(extra_context or {})})
 
     def message_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """A message alone, and its JSON."""
@@ -302,3 +315,8 @@ class ConversationAdmin(admin.ModelAdmin):
     def _url(self, name: str, *args: object) -> str:
         view = f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}"
         return reverse(view, args=args, current_app=self.admin_site.name)
+
+
+def _stand_in(conversation: Conversation) -> Conversation:
+    """One by which Django's own pages name *conversation* as this app's do."""
+    return Conversation(pk=conversation.pk, title=visible(str(conversation)))

@@ -48,7 +48,7 @@ _SIGNATURES = {
 }
 """What a file of a type begins with. Of SVG there is none: it is a program."""
 
-_LINKABLE = re.compile(r"https?://[!-\[\]-~\u00a1-\ud7ff\uf900-\uffef]+", re.IGNORECASE)
+_LINKABLE = re.compile(r"https?://[\w!#$%&'()*+,./:;=?@\[\]~-]+", re.IGNORECASE)
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),(.*)", re.IGNORECASE | re.DOTALL)
 
 

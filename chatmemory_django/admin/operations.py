@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db import router, transaction
-from django.db.models import ProtectedError, QuerySet, RestrictedError, Sum
+from django.db.models import CASCADE, ManyToOneRel, ProtectedError, QuerySet, RestrictedError, Sum
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 from django.utils.functional import Promise
@@ -136,13 +136,11 @@ class Erase(Operation):
             "%(messages)d messages that were said are deleted.",
             totals.said,
         ) % {"messages": totals.said}
-        for relation in Conversation._meta.related_objects:
-            if relation.related_model is not Message:
-                model: Any = relation.related_model
-                rows = model._base_manager.filter(**{f"{relation.field.name}__in": conversations.order_by()})
-                if count := rows.count():
-                    name = model._meta.verbose_name if count == 1 else model._meta.verbose_name_plural
-                    yield _("Belonging to them: %(count)d %(objects)s.") % {"count": count, "objects": name}
+        for model, field_name in _belongings():
+            rows = model._base_manager.filter(**{f"{field_name}__in": conversations.order_by()})
+            if count := rows.count():
+                name = model._meta.verbose_name if count == 1 else model._meta.verbose_name_plural
+                yield _("Belonging to them: %(count)d %(objects)s.") % {"count": count, "objects": name}
         yield _("This cannot be undone.")
 
     def do(self, conversation: Conversation, using: str) -> str:
@@ -237,13 +235,13 @@ def perform(operation: Operation, conversations: QuerySet[Conversation], user_id
                 _entry(operation, pk, memory_id, operation.do(conversation, using), user_id).save(force_insert=True)
                 done += 1
         except Refusal as refusal:
-            refusals.append(f"{visible(memory_id)}: {refusal}")
+            refusals.append(f"“{visible(memory_id)}”: {refusal}")
     return done, refusals
 
 
 def export(conversations: ConversationQuerySet, user_id: Any) -> StreamingHttpResponse:
     """*conversations* as a file of JSON lines."""
-    columns = conversations.only("pk", "memory_id", "said_messages").iterator(chunk_size=1000)
+    columns = conversations.select_related(None).only("memory_id", "said_messages").iterator(chunk_size=1000)
     entries = (_entry(EXPORT, row.pk, row.memory_id, EXPORT.do(row, ""), user_id) for row in columns)
     LogEntry.objects.bulk_create(entries, batch_size=500)
     name = f"conversations-{timezone.now():%Y%m%d-%H%M%S}.jsonl"
@@ -252,6 +250,18 @@ def export(conversations: ConversationQuerySet, user_id: Any) -> StreamingHttpRe
         content_type="application/x-ndjson; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"},
     )
+
+
+def _belongings() -> list[tuple[Any, str]]:
+    """The models whose objects go with their conversation, but for the messages, and the fields that point to it."""
+    relations = [
+        field for field in Conversation._meta.get_fields(include_hidden=True) if isinstance(field, ManyToOneRel)
+    ]
+    return [
+        (relation.related_model, relation.field.name)
+        for relation in relations
+        if relation.on_delete is CASCADE and relation.related_model is not Message
+    ]
 
 
 def _entry(operation: Operation, pk: int, memory_id: str, message: str, user_id: Any) -> LogEntry:

@@ -3,6 +3,7 @@
 import time
 import unicodedata
 from collections.abc import Sequence
+from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection, reset_queries, transaction
 from django.db.models import Count
 
+from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from example_project import corpus
@@ -75,7 +77,10 @@ class Command(BaseCommand):
         transcripts = corpus.shipped()
         stored = stored_messages(owner)
         for transcript in transcripts:
-            load(transcript, owner, already=stored.get(transcript.memory_id, 0), step=1)
+            already = stored.get(transcript.memory_id, 0)
+            load(transcript, owner, already=already, step=1)
+            if already < len(transcript.messages):
+                spread(transcript.memory_id)
             self.complete += 1
         self.print_table([transcript.memory_id for transcript in transcripts])
 
@@ -142,6 +147,22 @@ def load(transcript: Transcript, owner: User, *, already: int, step: int) -> Non
     for first in range(0, len(rest), step):
         memory.add(*rest[first : first + step])
     Conversation.objects.filter(memory_id=transcript.memory_id).update(title=transcript.title)
+
+
+def spread(memory_id: str) -> None:
+    """Have the messages of a conversation said over hours or weeks, as on a site, and not in the moment of loading."""
+    conversation = Conversation.objects.get(memory_id=memory_id)
+    rows = list(conversation.messages.all())
+    moment = conversation.updated_at
+    for row in reversed(rows):
+        row.created_at = moment
+        # An answer takes seconds, a person minutes, and sometimes a night.
+        pause = 7 if row.type != MessageType.USER else 45 * 60 if row.sequence % 5 else 14 * 60 * 60
+        moment -= timedelta(seconds=pause + row.sequence % 4)
+    with transaction.atomic():
+        for row in rows:
+            conversation.messages.filter(sequence=row.sequence).update(created_at=row.created_at)
+        Conversation.objects.filter(pk=conversation.pk).update(created_at=rows[0].created_at)
 
 
 def database_bytes() -> int:

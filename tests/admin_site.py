@@ -1,0 +1,101 @@
+"""What the tests of the admin share: staff with certain permissions, conversations, and the addresses of pages."""
+
+from collections.abc import Iterable
+
+from django.contrib.auth.models import Permission, User
+from django.urls import reverse
+
+from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import ChatMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.estimators import ADDITIVE_WORDS
+
+EVERYTHING = (
+    "view_conversation",
+    "clear_conversation",
+    "delete_conversation",
+    "export_conversation",
+    "recount_conversation",
+    "view_message_text",
+)
+
+TOKEN_WINDOW = {
+    "MEMORY": {
+        "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
+        "OPTIONS": {"max_tokens": 1000, "token_count_estimator": ADDITIVE_WORDS},
+    }
+}
+MESSAGE_WINDOW = {
+    "MEMORY": {
+        "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
+        "OPTIONS": {"max_messages": 40},
+    }
+}
+
+
+def staff(*codenames: str, name: str = "staff") -> User:
+    """A member of the staff who has these permissions of the app and no other."""
+    user = User.objects.create_user(name, is_staff=True)
+    permissions = Permission.objects.filter(content_type__app_label="chatmemory", codename__in=codenames)
+    assert len(permissions) == len(codenames)
+    user.user_permissions.set(permissions)
+    return user
+
+
+def conversation(*said: ChatMessage, memory_id: str = "c", owner: User | None = None, title: str = "") -> Conversation:
+    """A conversation of *said*, its memory a window of 3 messages."""
+    store = DjangoChatMemoryStore(owner=owner)
+    MessageWindowChatMemory(max_messages=3, id=memory_id, store=store).add(*said)
+    return _titled(memory_id, title)
+
+
+def counted(*said: ChatMessage, memory_id: str = "c", title: str = "", max_tokens: int = 1000) -> Conversation:
+    """A conversation of *said*, counted in words."""
+    memory = TokenWindowChatMemory(
+        max_tokens=max_tokens, token_count_estimator=ADDITIVE_WORDS, id=memory_id, store=DjangoChatMemoryStore()
+    )
+    memory.add(*said)
+    return _titled(memory_id, title)
+
+
+def long_conversation(length: int, memory_id: str = "long") -> Conversation:
+    """A conversation of *length* short messages, the last 20 of them in its memory."""
+    made = Conversation.objects.create(
+        memory_id=memory_id,
+        next_sequence=length + 1,
+        said_messages=length,
+        window_start=max(1, length - 19),
+        memory_messages=min(20, length),
+        memory_tokens=20 * 5,
+        token_counter="words",
+    )
+    rows = (
+        Message(
+            conversation=made,
+            sequence=sequence,
+            type="USER" if sequence % 2 else "AI",
+            text=f"message number {sequence}",
+            token_count=5,
+            token_counter="words",
+        )
+        for sequence in range(1, length + 1)
+    )
+    Message.objects.bulk_create(rows, batch_size=2000)
+    return made
+
+
+def page(name: str, *args: object) -> str:
+    """The address of a page of the admin of conversations."""
+    return reverse(f"admin:chatmemory_conversation_{name}", args=args)
+
+
+def post_action(client, action: str, conversations: Iterable[Conversation], **data: str):
+    """What the list answers to an action on *conversations*."""
+    selected = {"action": action, "_selected_action": [each.pk for each in conversations], **data}
+    return client.post(page("changelist"), selected)
+
+
+def _titled(memory_id: str, title: str) -> Conversation:
+    Conversation.objects.filter(memory_id=memory_id).update(title=title)
+    return Conversation.objects.get(memory_id=memory_id)

@@ -1,0 +1,337 @@
+"""What hostile people write into messages, titles, ids and addresses is shown in the admin, and does nothing."""
+
+import base64
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+from django.contrib.auth.models import User
+
+from chatmemory_django.admin.media import file_type, is_link, media_of
+from chatmemory_django.admin.wording import excerpt, pretty_json, visible
+from chatmemory_django.messages import (
+    AiMessage,
+    Audio,
+    AudioContent,
+    CustomMessage,
+    Image,
+    ImageContent,
+    PdfFile,
+    PdfFileContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+    Video,
+    VideoContent,
+)
+from chatmemory_django.models import Conversation, Message
+from tests.admin_site import EVERYTHING, conversation, page, post_action, staff
+
+SCRIPT = "<script>alert(1)</script>"
+BREAK_OUT = "\"'><img src=x onerror=alert(1)>"
+OVERRIDE = "\u202egnp.exe\u2066"
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII=")
+PNG_BASE64 = base64.b64encode(PNG).decode()
+HTML_BASE64 = base64.b64encode(SCRIPT.encode()).decode()
+SVG_BASE64 = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>").decode()
+
+
+class Elements(HTMLParser):
+    """The elements and attributes of a page, as a browser would see them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def assert_harmless(html: str) -> None:
+    """Nothing in *html* is a script, a style or an address that a strict policy would have to stop."""
+    for tag, attributes in Elements(html).found:
+        assert not any(name.startswith("on") for name in attributes), (tag, attributes)
+        assert "style" not in attributes, (tag, attributes)
+        assert tag not in {"style", "iframe", "object", "embed", "base"}
+        if tag == "script":
+            assert attributes["src"].startswith("/")
+        if tag in {"img", "audio", "video", "source", "link"}:
+            assert (attributes.get("src") or attributes.get("href")).startswith("/"), (tag, attributes)
+        for name in ("href", "src", "action"):
+            address = attributes.get(name) or ""
+            assert re.match(r"(https?://|/|\?|#|$)", address), (tag, attributes)
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", html)
+
+
+@pytest.fixture
+def reader(client, db):
+    client.force_login(staff(*EVERYTHING))
+    return client
+
+
+def html_of(client, address: str) -> str:
+    response = client.get(address)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+class TestPages:
+    @pytest.mark.parametrize("evil", [SCRIPT, BREAK_OUT, OVERRIDE, "javascript:alert(1)", "{{ 7|add:7 }}{% now %}"])
+    def test_in_every_place_where_text_can_be(self, reader, evil):
+        call = ToolExecutionRequest(id=evil, name=evil, arguments=evil)
+        talk = conversation(
+            SystemMessage(evil),
+            UserMessage([TextContent(evil)], name=evil, attributes={evil: evil}),
+            AiMessage(evil, evil, [call], {evil: evil}),
+            ToolExecutionResultMessage(evil, evil, evil),
+            ToolExecutionResultMessage("orphan", evil, evil),
+            CustomMessage({evil: evil}),
+            memory_id=evil,
+            title=evil,
+            owner=User.objects.create_user(evil),
+        )
+        Message.objects.update(metadata={evil: evil})
+        Conversation.objects.update(metadata={evil: evil})
+
+        addresses = [
+            page("changelist"),
+            page("change", talk.pk),
+            *(page("message", talk.pk, sequence) for sequence in range(1, 7)),
+            *(page(name, talk.pk) for name in ("clear", "delete", "export", "recount", "history")),
+        ]
+        for address in addresses:
+            html = html_of(reader, address)
+            assert_harmless(html)
+            assert "<script>alert" not in html
+            assert "<img src=x" not in html
+        assert_harmless(post_action(reader, "clear_memory", [talk]).content.decode())
+        response = reader.post(page("delete", talk.pk), {"confirmed": "delete"}, follow=True)
+        assert_harmless(response.content.decode())
+        assert_harmless(html_of(reader, "/admin/"))
+
+    @pytest.mark.parametrize("parameter", ["q", "owner", "active", "memory", "evictions"])
+    def test_in_what_the_list_is_asked_for(self, reader, parameter):
+        response = reader.get(page("changelist"), {parameter: BREAK_OUT})
+
+        assert response.status_code == 200
+        assert_harmless(response.content.decode())
+
+    def test_a_line_of_a_megabyte_is_cut_and_can_be_had_whole(self, reader):
+        line = "x" * 1_000_000
+        talk = conversation(UserMessage(line), AiMessage(line, line))
+        begin = time.perf_counter()
+
+        html = html_of(reader, page("change", talk.pk))
+        alone = html_of(reader, page("message", talk.pk, 1))
+
+        assert time.perf_counter() - begin < 5
+        assert len(html) < 60_000
+        assert "Cut: it has 1,000,000 characters." in html
+        assert 100_000 < len(alone) < 150_000
+        assert line in reader.get(page("json", talk.pk, 1)).content.decode()
+
+    @pytest.mark.parametrize("depth", [50, 5_000, 200_000], ids=["deep", "deeper", "deepest"])
+    def test_arguments_nested_without_end_are_text(self, reader, depth):
+        arguments = "[" * depth + "]" * depth
+        talk = conversation(AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "t", arguments)]))
+
+        assert len(html_of(reader, page("change", talk.pk))) < 60_000
+        assert len(html_of(reader, page("message", talk.pk, 1))) < 400_000
+
+    @pytest.mark.parametrize("payload", ["", "{", "[]", '{"type": "USER"}', '{"type": "EVIL", "text": "<b>"}', "null"])
+    def test_a_row_that_something_else_has_broken_is_shown_as_far_as_it_goes(self, reader, payload):
+        talk = conversation(UserMessage("Hi", name="Klaus"))
+        Message.objects.update(payload=payload)
+
+        html = html_of(reader, page("change", talk.pk))
+
+        assert "cannot be read" in html
+        assert "Hi" in html
+        assert "cannot be read" in html_of(reader, page("message", talk.pk, 1))
+        assert reader.get(page("json", talk.pk, 1)).content.decode() == payload
+        assert reader.get(page("file", talk.pk, 1, 0)).status_code == 404
+
+
+def picture(image: Image) -> UserMessage:
+    return UserMessage([TextContent("Look"), ImageContent(image)])
+
+
+class TestFiles:
+    def test_an_image_in_a_message_is_shown_by_the_site_itself(self, reader):
+        talk = conversation(picture(Image(base64_data=PNG_BASE64, mime_type="image/png")))
+
+        html = html_of(reader, page("change", talk.pk))
+        response = reader.get(page("file", talk.pk, 1, 1))
+
+        assert f'<img src="{page("file", talk.pk, 1, 1)}" alt="Image (image/png, 1 KiB)"' in html
+        assert "data:" not in html
+        assert response.content == PNG
+        assert response["Content-Type"] == "image/png"
+        assert response["Content-Security-Policy"] == "default-src 'none'; sandbox"
+        assert response["X-Content-Type-Options"] == "nosniff"
+
+    @pytest.mark.parametrize(
+        "image",
+        [
+            Image(base64_data=HTML_BASE64, mime_type="image/png"),
+            Image(base64_data=HTML_BASE64, mime_type="text/html"),
+            Image(base64_data=SVG_BASE64, mime_type="image/svg+xml"),
+            Image(url=f"data:text/html;base64,{HTML_BASE64}"),
+            Image(url="data:text/html,<script>alert(1)</script>"),
+            Image(url=f"DATA:image/svg+xml;base64,{SVG_BASE64}"),
+        ],
+        ids=["html_as_png", "html", "svg", "data_html_base64", "data_html", "data_svg"],
+    )
+    def test_what_is_no_picture_is_a_download_whatever_it_says_it_is(self, reader, image):
+        talk = conversation(picture(image))
+
+        html = html_of(reader, page("change", talk.pk))
+        response = reader.get(page("file", talk.pk, 1, 1))
+
+        assert_harmless(html)
+        assert "<img" not in html
+        assert "of an unknown type" in html
+        assert response["Content-Type"] == "application/octet-stream"
+        assert response["Content-Disposition"].startswith("attachment; ")
+
+    @pytest.mark.parametrize("text", ["a", "====", "<script>", "Zm9v!", "é", "\ud7ff"])
+    def test_broken_base64_is_said_and_not_served(self, reader, text):
+        talk = conversation(picture(Image(base64_data=text)))
+
+        assert "whose Base64 is broken" in html_of(reader, page("change", talk.pk))
+        assert reader.get(page("file", talk.pk, 1, 1)).status_code == 404
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "javascript:alert(1)",
+            "JaVaScRiPt:alert(1)",
+            "java\tscript:alert(1)",
+            " https://example.com/",
+            "//example.com/a.png",
+            "file:///etc/passwd",
+            "vbscript:x",
+            "https://",
+            "https://bank.example@evil.example/",
+            "https://evil.example/\u202egnp.exe",
+            "https://[::1/",
+            'https://example.com/"onclick="alert(1)',
+            "https://example.com/" + "a" * 2_000,
+            "data:",
+        ],
+    )
+    def test_an_address_that_is_not_plainly_one_on_the_web_is_no_link(self, reader, url):
+        talk = conversation(picture(Image(url=url)))
+
+        html = html_of(reader, page("change", talk.pk))
+
+        assert_harmless(html)
+        links = [attributes.get("href") for tag, attributes in Elements(html).found if tag == "a"]
+        assert not any("example" in (link or "") for link in links)
+        assert not is_link(url)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            ImageContent(Image(url="https://example.com/a?b=1&c=2")),
+            AudioContent(Audio(url="https://example.com/a?b=1&c=2")),
+            VideoContent(Video(url="https://example.com/a?b=1&c=2")),
+            PdfFileContent(PdfFile(url="https://example.com/a?b=1&c=2")),
+        ],
+        ids=["image", "audio", "video", "pdf"],
+    )
+    def test_what_is_elsewhere_is_a_link_and_never_fetched_unless_the_site_allows_it(self, reader, settings, content):
+        talk = conversation(UserMessage([content]))
+
+        html = html_of(reader, page("change", talk.pk))
+        settings.CHATMEMORY = {"REMOTE_MEDIA": True}
+        allowed = html_of(reader, page("change", talk.pk))
+
+        assert_harmless(html)
+        (link,) = [each for tag, each in Elements(html).found if tag == "a" and "example.com" in each.get("href", "")]
+        assert link["href"] == "https://example.com/a?b=1&c=2"
+        assert {"noopener", "noreferrer", "nofollow"} <= set(link["rel"].split())
+        fetched = [each for _tag, each in Elements(allowed).found if "example.com" in each.get("src", "")]
+        assert len(fetched) == (0 if isinstance(content, PdfFileContent) else 1)
+
+    def test_a_file_that_is_not_there_is_not_found(self, reader):
+        talk = conversation(picture(Image(url="https://example.com/a.png")))
+
+        for index in (0, 1, 2, 99):
+            assert reader.get(page("file", talk.pk, 1, index)).status_code == 404
+
+    def test_who_may_not_read_what_was_said_gets_no_file(self, client, db):
+        talk = conversation(picture(Image(base64_data=PNG_BASE64)))
+        client.force_login(staff("view_conversation"))
+
+        assert client.get(page("file", talk.pk, 1, 1)).status_code == 403
+        assert "Image" not in html_of(client, page("change", talk.pk))
+
+
+class TestMedia:
+    @pytest.mark.parametrize(
+        ("content", "name"),
+        [
+            (PNG, "image/png"),
+            (b"\xff\xd8\xff\xe0", "image/jpeg"),
+            (b"GIF89a", "image/gif"),
+            (b"RIFF\n\0\0\0WEBPVP8 ", "image/webp"),
+            (b"RIFF\n\0\0\0WAVEfmt ", "audio/wav"),
+            (b"ID3\x04", "audio/mpeg"),
+            (b"OggS", "audio/ogg"),
+            (b"fLaC", "audio/flac"),
+            (b"\0\0\0\x20ftypM4A ", "audio/mp4"),
+            (b"\0\0\0\x20ftypisom", "video/mp4"),
+            (b"\x1aE\xdf\xa3", "video/webm"),
+            (b"%PDF-1.7", "application/pdf"),
+            (b"<html>", ""),
+            (b"", ""),
+        ],
+    )
+    def test_a_file_is_what_its_first_bytes_say(self, content, name):
+        assert file_type(content) == name
+
+    def test_each_kind_of_content_is_told_of(self):
+        data = base64.b64encode(b"%PDF-1.7").decode()
+        sound = media_of(AudioContent(Audio(binary_data=b"ID3\x04")))
+        document = media_of(PdfFileContent(PdfFile(base64_data=data)))
+
+        assert (sound.kind, sound.file.is_sound, sound.file.extension) == ("audio", True, "mp3")
+        assert (document.kind, document.file.is_preview, document.file.extension) == ("pdf", False, "pdf")
+        assert media_of(VideoContent()).label == "Film, left out"
+        assert media_of(TextContent("x")) is None
+        assert media_of(None) is None
+
+
+class TestWording:
+    @pytest.mark.parametrize(
+        ("text", "shown"),
+        [
+            ("plain\n\ttext\r\n", "plain\n\ttext\n"),
+            ("a\u202eb", "a⟦U+202E⟧b"),
+            ("\x1b[31m", "⟦U+001B⟧[31m"),
+            ("\ud83d", "⟦U+D83D⟧"),
+            ("שלום \u200f עולם", "שלום \u200f עולם"),
+            ("👩\u200d🚀 क्\u200dष", "👩\u200d🚀 क्\u200dष"),
+        ],
+        ids=["plain", "override", "escape", "surrogate", "hebrew", "joiners"],
+    )
+    def test_what_would_be_felt_but_not_seen_gets_a_name_and_languages_stay_whole(self, text, shown):
+        assert visible(text) == shown
+
+    def test_an_excerpt_says_how_long_the_whole_is(self):
+        assert excerpt("abc", limit=2) == ("ab", 3)
+        assert excerpt("abc", limit=2).is_cut
+        assert not excerpt("abc", limit=3).is_cut
+        assert not excerpt("a\u202eb").is_cut
+
+    def test_numbers_too_large_for_python_stay_text(self):
+        assert pretty_json("9" * 4_000).text == "9" * 4_000
+        assert pretty_json("NaN").text == "NaN"

@@ -1,0 +1,323 @@
+"""Clear, erase, export and recount: what the admin says beforehand, does, and writes down."""
+
+import pytest
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.auth.models import User
+from django.db import models
+
+from chatmemory_django import signals
+from chatmemory_django.admin import operations
+from chatmemory_django.jsonl import export_lines, import_lines
+from chatmemory_django.messages import AiMessage, UserMessage
+from chatmemory_django.models import Conversation, Message
+from example_project.models import Feedback
+from tests.admin_site import EVERYTHING, TOKEN_WINDOW, conversation, counted, page, post_action, staff
+
+pytestmark = pytest.mark.django_db
+
+U1, A1, U2, U3 = UserMessage("one"), AiMessage("hello"), UserMessage("two"), UserMessage("three")
+
+
+@pytest.fixture
+def support(client):
+    client.force_login(staff(*EVERYTHING))
+    return client
+
+
+@pytest.fixture
+def talk():
+    return conversation(U1, A1, U2, U3, memory_id="shop-1", title="Parcels")
+
+
+def memory_of(talk) -> list:
+    return [row.chat_message for row in Conversation.objects.get(pk=talk.pk).memory()]
+
+
+def history_of(talk) -> list:
+    return [row.chat_message for row in talk.history()]
+
+
+class TestClear:
+    def test_the_page_says_what_will_go_and_changes_nothing(self, support, talk):
+        html = support.get(page("clear", talk.pk)).content.decode()
+
+        assert "3 messages leave the memory" in html
+        assert "The history stays: 4 messages that were said can still be read here." in html
+        assert "shop-1" in html
+        assert memory_of(talk) == [A1, U2, U3]
+
+    def test_confirmed_it_empties_the_memory_and_the_history_stays(self, support, talk):
+        response = support.post(page("clear", talk.pk), {"confirmed": "clear"}, follow=True)
+
+        assert response.redirect_chain == [(page("change", talk.pk), 302)]
+        assert "Cleared the memory of 1 conversation." in response.content.decode()
+        assert "The memory is empty" in response.content.decode()
+        assert memory_of(talk) == []
+        assert history_of(talk) == [U1, A1, U2, U3]
+
+    def test_without_history_the_page_says_that_the_messages_go_for_good(self, support, settings):
+        settings.CHATMEMORY = {"KEEP_HISTORY": False}
+        talk = conversation(U1, A1, U2, U3)
+
+        html = support.get(page("clear", talk.pk)).content.decode()
+        support.post(page("clear", talk.pk), {"confirmed": "clear"})
+
+        assert "the messages are deleted for good" in html
+        assert "history stays" not in html
+        assert not Message.objects.exists()
+
+    def test_receivers_are_told(self, support, talk, django_capture_on_commit_callbacks):
+        told = []
+
+        def hear(sender, conversation, sequences, **kwargs):
+            told.append((conversation.memory_id, sequences))
+
+        signals.memory_cleared.connect(hear)
+        try:
+            with django_capture_on_commit_callbacks(execute=True):
+                support.post(page("clear", talk.pk), {"confirmed": "clear"})
+        finally:
+            signals.memory_cleared.disconnect(hear)
+
+        assert told == [("shop-1", (2, 3, 4))]
+
+
+class TestErase:
+    def test_the_page_says_what_will_go_with_what_belongs_to_it(self, support, talk):
+        for is_good in (True, False):
+            Feedback.objects.create(conversation=talk, sequence=2, is_good=is_good)
+
+        html = support.get(page("delete", talk.pk)).content.decode()
+
+        assert "1 conversation is deleted, with its memory and its whole history." in html
+        assert "4 messages that were said are deleted." in html
+        assert "Belonging to them: 2 feedbacks." in html
+        assert "This cannot be undone." in html
+        assert history_of(talk) == [U1, A1, U2, U3]
+
+    def test_confirmed_it_deletes_all_of_it_and_nothing_else(self, support, talk):
+        other = conversation(U1, memory_id="other")
+        Feedback.objects.create(conversation=talk, sequence=2, is_good=True)
+
+        response = support.post(page("delete", talk.pk), {"confirmed": "delete"}, follow=True)
+
+        assert response.redirect_chain == [(page("changelist"), 302)]
+        assert "Erased 1 conversation." in response.content.decode()
+        assert list(Conversation.objects.all()) == [other]
+        assert Message.objects.count() == 1
+        assert not Feedback.objects.exists()
+
+    def test_what_is_held_by_others_is_refused_and_said(self, support, talk, monkeypatch):
+        def refuse(self, using=None):
+            raise models.ProtectedError("held", {Feedback(pk=1, is_good=True)})
+
+        monkeypatch.setattr(Conversation, "delete", refuse)
+
+        response = support.post(page("delete", talk.pk), {"confirmed": "delete"}, follow=True)
+
+        assert response.redirect_chain == [(page("change", talk.pk), 302)]
+        assert "“shop-1”: It is held by objects of another kind: feedback." in response.content.decode()
+        assert not LogEntry.objects.exists()
+
+    def test_the_log_keeps_the_memory_id_and_nothing_that_was_said_or_titled(self, support, talk):
+        support.post(page("delete", talk.pk), {"confirmed": "delete"})
+
+        entry = LogEntry.objects.get()
+        assert (entry.object_repr, entry.object_id) == ("shop-1", str(talk.pk))
+        assert entry.get_change_message() == "Erased with 4 messages."
+        assert "Parcels" not in str(entry)
+
+    def test_django_s_own_page_for_many_is_not_in_the_way(self, support, talk):
+        html = post_action(support, "delete_selected", [talk]).content.decode()
+
+        assert 'name="confirmed" value="delete"' in html
+
+
+class TestRecount:
+    def test_what_was_not_counted_is(self, support, settings):
+        talk = conversation(U1, A1)
+        settings.CHATMEMORY = TOKEN_WINDOW
+
+        html = support.get(page("recount", talk.pk)).content.decode()
+        response = support.post(page("recount", talk.pk), {"confirmed": "recount"}, follow=True)
+
+        assert "2 messages in the memory are counted anew" in html
+        assert "Recounted the tokens of 1 conversation." in response.content.decode()
+        talk.refresh_from_db()
+        assert (talk.memory_tokens, talk.token_counter) == (8, "words")
+        assert LogEntry.objects.get().get_change_message() == "Recounted: 8 tokens, before 0."
+
+    def test_without_an_estimator_it_is_refused_and_said(self, support, talk, settings):
+        settings.CHATMEMORY = {}
+
+        response = support.post(page("recount", talk.pk), {"confirmed": "recount"}, follow=True)
+
+        assert "The settings give it no estimator whose counts can be kept." in response.content.decode()
+        assert not LogEntry.objects.exists()
+
+
+class TestExport:
+    def lines(self, response) -> str:
+        assert response.streaming
+        return b"".join(response.streaming_content).decode()
+
+    def test_the_page_says_what_will_be_in_the_file(self, support, talk):
+        html = support.get(page("export", talk.pk)).content.decode()
+
+        assert "1 conversation is written to a file of JSON lines." in html
+        assert "All that was said is in it, 4 messages, with their metadata." in html
+
+    def test_the_file_can_be_imported_and_is_the_conversation_then(self, support, talk):
+        response = support.post(page("export", talk.pk), {"confirmed": "export"})
+        text = self.lines(response)
+
+        assert response["Content-Disposition"].startswith('attachment; filename="conversations-')
+        assert response["X-Content-Type-Options"] == "nosniff"
+        assert text == "".join(export_lines(Conversation.objects.all()))
+        talk.delete()
+        (imported,) = import_lines(text.splitlines())
+        assert history_of(imported) == [U1, A1, U2, U3]
+        assert memory_of(imported) == [A1, U2, U3]
+
+    def test_from_the_list_exactly_those_selected_are_in_it(self, support, talk):
+        other = conversation(U1, memory_id="other")
+        conversation(U1, memory_id="third")
+
+        text = self.lines(post_action(support, "export_conversations", [talk, other], confirmed="export"))
+
+        assert '"shop-1"' in text
+        assert '"other"' in text
+        assert '"third"' not in text
+        assert LogEntry.objects.count() == 2
+
+    def test_nothing_is_changed_by_it(self, support, talk):
+        before = Conversation.objects.values().get()
+
+        self.lines(support.post(page("export", talk.pk), {"confirmed": "export"}))
+
+        assert Conversation.objects.values().get() == before
+        assert LogEntry.objects.get().get_change_message() == "Exported 4 messages."
+
+
+class TestFromTheList:
+    @pytest.mark.parametrize(
+        ("action", "name"),
+        [("clear_memory", "clear"), ("recount_tokens", "recount"), ("delete_selected", "delete")],
+    )
+    def test_an_action_asks_first_and_does_it_to_those_selected(self, support, settings, action, name):
+        settings.CHATMEMORY = TOKEN_WINDOW
+        talks = [conversation(U1, A1, memory_id=f"talk {index}") for index in range(3)]
+        before = list(Conversation.objects.order_by("pk").values())
+
+        asked = post_action(support, action, talks[:2])
+        assert list(Conversation.objects.order_by("pk").values()) == before
+        done = post_action(support, action, talks[:2], confirmed=name)
+
+        html = asked.content.decode()
+        assert "talk 0" in html
+        assert "talk 1" in html
+        assert "talk 2" not in html
+        assert done.status_code == 302
+        changed = [pk for pk in (each["id"] for each in before) if pk not in self.unchanged(before)]
+        assert changed == [talks[0].pk, talks[1].pk]
+        assert LogEntry.objects.count() == 2
+
+    def unchanged(self, before):
+        now = {row["id"]: row for row in Conversation.objects.values()}
+        return [row["id"] for row in before if now.get(row["id"]) == row]
+
+    def test_a_click_on_all_goes_by_the_filters_of_the_page(self, support):
+        for index in range(25):
+            conversation(U1, memory_id=f"mine {index}")
+        other = conversation(U1, memory_id="other")
+        data = {"action": "clear_memory", "select_across": "1", "_selected_action": [str(other.pk)]}
+        address = page("changelist") + "?q=mine"
+
+        html = support.post(address, data).content.decode()
+        support.post(address, {**data, "confirmed": "clear"})
+
+        assert "25 messages leave the memory" in html
+        assert "And 5 more." in html
+        assert [each.memory_id for each in Conversation.objects.filter(memory_messages__gt=0)] == ["other"]
+
+    def test_what_is_confirmed_is_the_operation_that_was_asked_about(self, support, talk):
+        response = post_action(support, "delete_selected", [talk], confirmed="clear")
+
+        assert response.status_code == 200
+        assert Conversation.objects.filter(pk=talk.pk).exists()
+        assert memory_of(talk) != []
+
+    def test_a_get_never_does_it(self, support, talk):
+        for name in ("clear", "delete", "recount", "export"):
+            assert support.get(page(name, talk.pk), {"confirmed": name}).status_code == 200
+        assert memory_of(talk) == [A1, U2, U3]
+        assert not LogEntry.objects.exists()
+
+    def test_the_log_says_who_did_what(self, support, talk):
+        support.post(page("clear", talk.pk), {"confirmed": "clear"})
+        support.post(page("delete", talk.pk), {"confirmed": "delete"})
+
+        entries = LogEntry.objects.order_by("pk")
+        assert {entry.user.username for entry in entries} == {"staff"}
+        assert [entry.action_flag for entry in entries] == [CHANGE, DELETION]
+        assert [entry.get_change_message() for entry in entries] == [
+            "Cleared the memory of 3 messages.",
+            "Erased with 4 messages.",
+        ]
+
+    def test_the_log_of_a_conversation_is_one_click_away(self, support, talk):
+        support.post(page("clear", talk.pk), {"confirmed": "clear"})
+
+        assert "Cleared the memory of 3 messages." in support.get(page("history", talk.pk)).content.decode()
+
+
+class TestTransactions:
+    def test_each_conversation_is_one_of_its_own_so_an_error_undoes_none_before_it(self, support, monkeypatch):
+        first, second = (conversation(U1, memory_id=name) for name in ("first", "second"))
+        do = operations.CLEAR.do
+
+        def fail_at_the_second(conversation, using):
+            said = do(conversation, using)
+            if conversation.memory_id == "second":
+                raise RuntimeError
+            return said
+
+        monkeypatch.setattr(operations.CLEAR, "do", fail_at_the_second)
+
+        with pytest.raises(RuntimeError):
+            operations.perform(operations.CLEAR, Conversation.objects.all(), User.objects.get().pk)
+
+        assert memory_of(first) == []
+        assert memory_of(second) == [U1]
+        assert [entry.object_repr for entry in LogEntry.objects.all()] == ["first"]
+
+    def test_one_that_somebody_else_erased_meanwhile_is_passed_over(self, talk):
+        gone = Conversation.objects.filter(pk=talk.pk)
+        user = User.objects.create_user("ann")
+        keys = iter([talk.pk])
+
+        class Stale:
+            def order_by(self, *names):
+                return self
+
+            def values_list(self, *names, **options):
+                talk.delete()
+                return keys
+
+        assert operations.perform(operations.CLEAR, Stale(), user.pk) == (0, [])
+        assert not gone.exists()
+
+    def test_the_confirmation_of_many_takes_as_many_statements_as_that_of_one(
+        self, support, django_assert_max_num_queries
+    ):
+        talks = [conversation(U1, memory_id=f"talk {index}") for index in range(40)]
+
+        with django_assert_max_num_queries(11) as captured:
+            post_action(support, "clear_memory", talks)
+
+        assert not any("chatmemory_message" in query["sql"] for query in captured)
+
+    def test_a_count_says_it_too_where_nothing_was_counted(self):
+        assert operations.Totals.of(Conversation.objects.none()) == (0, 0, 0, 0)
+        counted(U1)
+        assert operations.Totals.of(Conversation.objects.all()) == (1, 1, 1, 4)

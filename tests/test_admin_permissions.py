@@ -1,0 +1,213 @@
+"""Who sees what in the admin, and who may do what: every page, every button, every action."""
+
+import re
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+
+from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, ToolExecutionResultMessage
+from chatmemory_django.messages import UserMessage as User_
+from chatmemory_django.models import Conversation, Message
+from tests.admin_site import EVERYTHING, conversation, page, post_action, staff
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "the launch code is 0000"
+CALL = ToolExecutionRequest(id="1", name="secret_tool", arguments='{"secret": "argument"}')
+
+OPERATIONS = {
+    "clear": ("clear_conversation", "clear_memory"),
+    "recount": ("recount_conversation", "recount_tokens"),
+    "export": ("export_conversation", "export_conversations"),
+    "delete": ("delete_conversation", "delete_selected"),
+}
+
+
+@pytest.fixture
+def talk():
+    said = User_(SECRET, name="secret_name", attributes={"secret": "attribute"})
+    return conversation(
+        said, AiMessage(SECRET, SECRET, [CALL]), ToolExecutionResultMessage.from_request(CALL, SECRET), title="A talk"
+    )
+
+
+def state(talk):
+    talk = Conversation.objects.filter(pk=talk.pk).values().first()
+    return talk, list(Message.objects.values_list("sequence", "token_count"))
+
+
+def buttons(html: str) -> set[str]:
+    tools = html[html.index('class="cm-tools"') :].partition("</ul>")[0]
+    return set(re.findall(r'/(\w+)/"', tools))
+
+
+class TestPages:
+    PAGES = ("changelist", "change", "history", "message", "json", "clear", "delete", "export", "recount")
+
+    def address(self, name, talk):
+        if name == "changelist":
+            return page(name)
+        return page(name, talk.pk, 1) if name in {"message", "json"} else page(name, talk.pk)
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_nobody_gets_in_without_logging_in(self, client, talk, name):
+        response = client.get(self.address(name, talk))
+
+        assert response.status_code == 302
+        assert "login" in response["Location"]
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_who_is_no_staff_does_not_get_in_either(self, client, talk, name):
+        client.force_login(User.objects.create_user("ann"))
+
+        assert client.get(self.address(name, talk)).status_code == 302
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_staff_with_every_permission_but_that_to_view_sees_nothing(self, client, talk, name):
+        client.force_login(staff(*(codename for codename in EVERYTHING if codename != "view_conversation")))
+
+        assert client.get(self.address(name, talk)).status_code == 403
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_staff_with_every_permission_sees_everything(self, client, talk, name):
+        client.force_login(staff(*EVERYTHING))
+
+        assert client.get(self.address(name, talk)).status_code == 200
+
+    @pytest.mark.parametrize("name", ["change", "clear", "delete", "export", "recount"])
+    def test_a_conversation_that_is_gone_leads_back_to_the_list(self, client, name):
+        client.force_login(staff(*EVERYTHING))
+
+        response = client.get(page(name, 4711), follow=True)
+
+        assert response.redirect_chain == [(page("changelist"), 302)]
+        assert "may have been erased" in response.content.decode()
+
+    @pytest.mark.parametrize("name", ["message", "json"])
+    def test_a_message_that_is_not_there_is_not_found(self, client, talk, name):
+        client.force_login(staff(*EVERYTHING))
+
+        assert client.get(page(name, talk.pk, 99)).status_code == 404
+        assert client.get(page(name, 4711, 1)).status_code == 404
+
+    def test_nobody_adds_or_edits_not_even_a_superuser(self, client, talk):
+        client.force_login(User.objects.create_superuser("root"))
+        before = state(talk)
+
+        assert client.get(page("add")).status_code == 403
+        assert client.post(page("change", talk.pk), {"title": "x"}).status_code == 403
+        assert state(talk) == before
+
+    def test_messages_have_no_admin_of_their_own(self):
+        assert not admin.site.is_registered(Message)
+
+
+class TestText:
+    """Who may list conversations need not be one who may read them."""
+
+    WORDS = (SECRET, "secret_tool", "argument", "secret_name", "attribute")
+
+    def test_who_may_not_read_sees_that_there_are_messages_but_nothing_of_them(self, client, talk):
+        client.force_login(staff(*(codename for codename in EVERYTHING if codename != "view_message_text")))
+
+        html = client.get(page("change", talk.pk)).content.decode()
+
+        assert "A talk" in html
+        assert html.count("<article") == 3
+        assert "You may see that there are messages, but not read them." in html
+        assert not any(word in html for word in self.WORDS)
+
+    def test_who_may_read_sees_it_all(self, client, talk):
+        client.force_login(staff("view_conversation", "view_message_text"))
+
+        html = client.get(page("change", talk.pk)).content.decode()
+
+        assert all(word in html for word in self.WORDS)
+
+    def test_nothing_of_it_is_read_for_who_may_not_read(self, client, talk, django_assert_max_num_queries):
+        client.force_login(staff("view_conversation"))
+
+        with django_assert_max_num_queries(9) as captured:
+            client.get(page("change", talk.pk))
+
+        assert not any('"payload"' in query["sql"] or '"text"' in query["sql"] for query in captured)
+
+    @pytest.mark.parametrize("name", ["message", "json"])
+    def test_a_message_alone_is_not_shown_either(self, client, talk, name):
+        client.force_login(staff("view_conversation", "export_conversation"))
+
+        response = client.get(page(name, talk.pk, 1))
+
+        assert response.status_code == 403
+        assert SECRET not in response.content.decode()
+
+    def test_who_may_not_read_may_not_take_it_along(self, client, talk):
+        client.force_login(staff("view_conversation", "export_conversation"))
+
+        assert client.post(page("export", talk.pk), {"confirmed": "export"}).status_code == 403
+        assert "export" not in buttons(client.get(page("change", talk.pk)).content.decode())
+
+
+class TestOperations:
+    @pytest.mark.parametrize("name", OPERATIONS)
+    def test_who_has_no_permission_sees_no_button_and_cannot_post(self, client, talk, name):
+        codename, action = OPERATIONS[name]
+        client.force_login(staff(*(each for each in EVERYTHING if each != codename)))
+        before = state(talk)
+
+        assert buttons(client.get(page("change", talk.pk)).content.decode()) == {*OPERATIONS, "history"} - {name}
+        assert client.get(page(name, talk.pk)).status_code == 403
+        assert client.post(page(name, talk.pk), {"confirmed": name}).status_code == 403
+        assert f'value="{action}"' not in client.get(page("changelist")).content.decode()
+        assert post_action(client, action, [talk], confirmed=name).status_code == 302
+        assert state(talk) == before
+
+    @pytest.mark.parametrize("name", OPERATIONS)
+    def test_who_has_that_permission_alone_sees_that_button_alone(self, client, talk, name):
+        codename, action = OPERATIONS[name]
+        client.force_login(staff("view_conversation", "view_message_text", codename))
+
+        assert buttons(client.get(page("change", talk.pk)).content.decode()) == {name, "history"}
+        assert client.get(page(name, talk.pk)).status_code == 200
+        actions = re.findall(r'<option value="(\w+)"', client.get(page("changelist")).content.decode())
+        assert actions == [action]
+
+    def test_who_may_do_nothing_is_offered_nothing(self, client, talk):
+        client.force_login(staff("view_conversation"))
+
+        assert "<option" not in client.get(page("changelist")).content.decode()
+
+    @pytest.mark.parametrize("name", OPERATIONS)
+    def test_another_page_of_the_site_cannot_have_it_done(self, talk, name, client):
+        client.force_login(staff(*EVERYTHING))
+        strict = type(client)(enforce_csrf_checks=True)
+        strict.cookies = client.cookies
+        before = state(talk)
+
+        assert strict.post(page(name, talk.pk), {"confirmed": name}).status_code == 403
+        assert state(talk) == before
+
+    def test_whoever_owns_conversations_is_deleted_only_by_who_may_erase_them(self, client):
+        ann = User.objects.create_user("ann")
+        conversation(User_("Hi"), owner=ann, memory_id="anns")
+        root = staff("view_conversation", name="clerk")
+        root.user_permissions.add(*_permissions_on_users())
+        client.force_login(root)
+
+        html = client.get(f"/admin/auth/user/{ann.pk}/delete/").content.decode()
+
+        assert "have permission to delete the following types of objects" in html
+
+
+def _permissions_on_users():
+    from django.contrib.auth.models import Permission
+
+    return Permission.objects.filter(content_type__app_label="auth", content_type__model="user")
+
+
+def test_a_system_message_is_hidden_like_any_other(client):
+    talk = conversation(SystemMessage(SECRET))
+    client.force_login(staff("view_conversation"))
+
+    assert SECRET not in client.get(page("change", talk.pk)).content.decode()

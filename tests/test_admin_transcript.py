@@ -1,0 +1,434 @@
+"""The page of a conversation: what was said, page by page, the gauge and the plot."""
+
+import datetime
+import re
+
+import pytest
+from django.utils import timezone
+
+from chatmemory_django.admin.figures import GAUGE_MESSAGES, PLOT_MESSAGES, read_gauge, read_plot
+from chatmemory_django.admin.transcript import PAGE
+from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.messages import (
+    AiMessage,
+    CustomMessage,
+    Image,
+    ImageContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.provider import window_of
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.admin_site import (
+    EVERYTHING,
+    MESSAGE_WINDOW,
+    TOKEN_WINDOW,
+    conversation,
+    counted,
+    long_conversation,
+    page,
+    staff,
+)
+
+pytestmark = pytest.mark.django_db
+
+S1, U1, A1, U2, U3 = (
+    SystemMessage("Be brief"),
+    UserMessage("one"),
+    AiMessage("hello"),
+    UserMessage("two"),
+    UserMessage("three"),
+)
+
+
+@pytest.fixture
+def reader(client):
+    client.force_login(staff(*EVERYTHING))
+    return client
+
+
+def shown(client, talk, **query) -> str:
+    response = client.get(page("change", talk.pk), query)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def sequences(html: str) -> list[int]:
+    return [int(number) for number in re.findall(r'id="m-(\d+)"', html)]
+
+
+def bubble(html: str, sequence: int) -> str:
+    """The header and the beginning of a message, up to the next one."""
+    return html[html.index(f'id="m-{sequence}"') :].partition("<article")[0]
+
+
+class TestTranscript:
+    def test_each_message_has_its_sequence_time_kind_and_tokens(self, reader):
+        talk = counted(UserMessage("one two three", name="Klaus"), A1)
+        moment = datetime.datetime(2026, 2, 3, 14, 5, tzinfo=datetime.UTC)
+        Message.objects.update(created_at=moment)
+
+        html = bubble(shown(reader, talk), 1)
+
+        assert "#1<" in html
+        assert '<time datetime="2026-02-03T14:05:00+00:00">' in html
+        assert ">User<" in html
+        assert ">Klaus<" in html
+        assert "6 tokens" in html
+        assert "one two three" in html
+
+    def test_what_is_in_memory_stands_out_from_what_was_evicted(self, reader):
+        html = shown(reader, conversation(S1, U1, A1, U2, U3))
+
+        badges = {each: re.findall(r"cm-badge[^>]*>([^<]+)", bubble(html, each)) for each in sequences(html)}
+        assert badges == {
+            1: ["in memory, pinned in front"],
+            2: ["evicted"],
+            3: ["evicted"],
+            4: ["in memory"],
+            5: ["in memory"],
+        }
+        assert html.count("cm-remembered") == 3
+        assert html.count("cm-forgotten") == 2
+
+    def test_a_system_message_that_another_replaced_is_superseded(self, reader):
+        html = shown(reader, conversation(S1, U1, SystemMessage("Be long")))
+
+        assert ">superseded<" in bubble(html, 1)
+        assert ">superseded<" not in bubble(html, 3)
+
+    def test_a_line_says_where_the_memory_begins(self, reader):
+        html = shown(reader, conversation(U1, A1, U2, U3))
+
+        border = html.index("The memory begins here")
+        assert html.index('id="m-1"') < border < html.index('id="m-2"')
+        assert "The memory begins here" not in shown(reader, conversation(U1, memory_id="d"))
+
+    def test_what_a_compaction_wrote_says_so(self, reader):
+        talk = conversation(U1, A1, U2)
+        memory = MessageWindowChatMemory(max_messages=3, id="c", store=DjangoChatMemoryStore())
+        memory.set([SystemMessage("A summary"), U2])
+        talk.refresh_from_db()
+
+        html = shown(reader, talk)
+
+        assert "written by a compaction" in bubble(html, 4)
+        assert "written by a compaction" not in bubble(html, 3)
+        assert sequences(html) == [1, 2, 3, 4, 5]
+
+    def test_a_message_of_a_turn_that_has_not_ended_says_so(self, reader):
+        talk = conversation(U1, A1)
+        Message.objects.filter(sequence=1).update(metadata={"incomplete": True})
+
+        html = shown(reader, talk)
+
+        assert "turn not ended" in bubble(html, 1)
+        assert "turn not ended" not in bubble(html, 2)
+
+    def test_all_that_a_message_can_say_is_shown(self, reader):
+        talk = conversation(
+            AiMessage("an answer", "a thought", attributes={"key": "an attribute"}),
+            CustomMessage({"kind": "a custom one"}),
+            UserMessage([TextContent("first"), TextContent("second"), None]),
+        )
+
+        html = shown(reader, talk)
+
+        for words in ("an answer", "a thought", "an attribute", "a custom one", "first", "second"):
+            assert words in html
+
+    def test_an_empty_conversation_has_a_page(self, reader):
+        html = shown(reader, Conversation.objects.create(memory_id="empty"))
+
+        assert "No messages here." in html
+        assert "Nothing is in it." in html
+
+    def test_metadata_of_the_conversation_is_shown(self, reader):
+        talk = conversation(U1)
+        Conversation.objects.update(metadata={"topic": "<b>tea</b>"})
+
+        html = shown(reader, talk)
+
+        assert "&lt;b&gt;tea&lt;/b&gt;" in html
+
+
+class TestTools:
+    CALLS = (
+        ToolExecutionRequest(id="1", name="weather", arguments='{"city":"Bergen","days":[1,2]}'),
+        ToolExecutionRequest(id="2", name="trains", arguments="no JSON at all"),
+    )
+
+    def test_results_stand_with_the_calls_that_they_answer(self, reader):
+        first, second = self.CALLS
+        talk = conversation(
+            AiMessage(tool_execution_requests=self.CALLS),
+            ToolExecutionResultMessage.from_request(second, "no trains"),
+            ToolExecutionResultMessage(first.id, first.name, "rain", is_error=True),
+        )
+
+        html = shown(reader, talk)
+
+        assert html.index("weather") < html.index("rain") < html.index(">trains<") < html.index("no trains")
+        assert sequences(html) == [1, 3, 2]
+        assert "failed" in bubble(html, 3)
+        assert "failed" not in bubble(html, 2)
+
+    def test_arguments_are_indented_if_they_are_json_and_folded(self, reader):
+        talk = conversation(AiMessage(tool_execution_requests=self.CALLS))
+
+        html = shown(reader, talk)
+
+        assert "{\n  &quot;city&quot;: &quot;Bergen&quot;," in html
+        assert "no JSON at all" in html
+        assert html.count('<details class="cm-fold"><summary>Arguments') == 2
+        assert html.count("Its result is not on this page.") == 2
+
+    def test_a_result_whose_call_is_not_on_the_page_stands_alone(self, reader):
+        talk = conversation(ToolExecutionResultMessage("1", "weather", "rain"), U1)
+
+        assert sequences(shown(reader, talk)) == [1, 2]
+
+
+class TestPages:
+    def test_the_newest_page_comes_first_and_all_others_can_be_reached(self, reader):
+        talk = long_conversation(2 * PAGE + 7)
+
+        html, seen = shown(reader, talk), []
+        while True:
+            seen = sequences(html) + seen
+            older = re.search(r'href="(\?before=\d+)" rel="prev"', html)
+            if older is None:
+                break
+            html = reader.get(page("change", talk.pk) + older[1]).content.decode()
+
+        assert seen == list(range(1, 2 * PAGE + 8))
+        assert 'rel="next"' in html
+
+    def test_from_an_older_page_the_newer_ones_can_be_reached(self, reader):
+        talk = long_conversation(2 * PAGE + 7)
+
+        html = shown(reader, talk, after=0)
+        assert sequences(html)[:1] == [1]
+        assert 'rel="prev"' not in html
+        html = shown(reader, talk, after=PAGE)
+        assert sequences(html) == list(range(PAGE + 1, 2 * PAGE + 1))
+        html = shown(reader, talk, after=2 * PAGE)
+        assert sequences(html) == list(range(2 * PAGE + 1, 2 * PAGE + 8))
+        assert 'rel="next"' not in html
+        assert "Newest messages" in html
+
+    def test_the_figures_are_on_the_newest_page_alone(self, reader):
+        talk = long_conversation(PAGE + 1)
+
+        assert "cm-gauge" in shown(reader, talk)
+        assert "cm-gauge" not in shown(reader, talk, before=PAGE)
+
+    @pytest.mark.parametrize("place", ["x", "-1", "", "1" * 30, "²", "1.5"])
+    def test_what_is_no_place_is_the_newest_page(self, reader, place):
+        talk = long_conversation(PAGE + 5)
+
+        assert sequences(shown(reader, talk, before=place))[-1] == PAGE + 5
+
+    def test_a_place_beyond_all_messages_has_none(self, reader):
+        talk = long_conversation(3)
+
+        assert "No messages here." in shown(reader, talk, after=999_999_999)
+
+    @pytest.mark.parametrize("length", [20, 60, 3000])
+    def test_a_page_takes_8_statements_at_any_length(self, reader, length, django_assert_num_queries):
+        talk = long_conversation(length)
+
+        # The session, the user, two for permissions; the conversation, the page, the gauge, the plot.
+        with django_assert_num_queries(8):
+            reader.get(page("change", talk.pk))
+        with django_assert_num_queries(6):
+            reader.get(page("change", talk.pk), {"before": 15})
+
+    def test_messages_with_tools_and_files_take_one_more_however_many(self, reader, django_assert_num_queries):
+        call = ToolExecutionRequest(id="1", name="t", arguments="{}")
+        said = [AiMessage(tool_execution_requests=[call]), ToolExecutionResultMessage.from_request(call, "x")] * 10
+        talk = conversation(*said, owner=staff(name="ann"))
+
+        # The owner, too.
+        with django_assert_num_queries(10):
+            reader.get(page("change", talk.pk))
+
+    def test_what_is_read_of_a_page_has_a_bound(self, reader, monkeypatch):
+        monkeypatch.setattr("chatmemory_django.admin.transcript.PAGE_BYTES", 2000)
+        talk = conversation(*(AiMessage(f"text {number}", thinking="t" * 800) for number in range(4)))
+
+        html = shown(reader, talk)
+
+        assert html.count("This message is too large for this page") == 2
+        assert "too large" in bubble(html, 1)
+        assert "too large" not in bubble(html, 4)
+        assert "text 0" in html
+
+
+class TestMessagePage:
+    def test_it_has_the_message_its_json_and_its_metadata(self, reader):
+        talk = conversation(UserMessage("Hi", name="Klaus"))
+        Message.objects.update(metadata={"model": "gpt-4o"})
+
+        html = reader.get(page("message", talk.pk, 1)).content.decode()
+
+        assert "&quot;name&quot;: &quot;Klaus&quot;" in html
+        assert "&quot;model&quot;: &quot;gpt-4o&quot;" in html
+        assert 'href="/admin/chatmemory/conversation/' in html
+
+    def test_the_json_is_a_file_that_no_browser_takes_for_a_page(self, reader):
+        talk = conversation(UserMessage("<script>alert(1)</script>"))
+
+        response = reader.get(page("json", talk.pk, 1))
+
+        assert response.content.decode() == (
+            '{"type":"USER","contents":[{"type":"TEXT","text":"<script>alert(1)</script>"}]}'
+        )
+        assert response["Content-Type"] == "application/json"
+        assert response["Content-Disposition"] == f'attachment; filename="message-{talk.pk}-1.json"'
+        assert response["X-Content-Type-Options"] == "nosniff"
+
+
+class TestGauge:
+    def gauge(self, talk, settings, chatmemory):
+        settings.CHATMEMORY = chatmemory
+        return read_gauge(Conversation.objects.get(pk=talk.pk), window_of(talk.memory_id))
+
+    def test_it_stacks_the_tokens_of_each_message_against_the_limit(self, settings):
+        talk = counted(SystemMessage("word " * 97), UserMessage("word " * 147))  # 100 and 150 of 1,000
+
+        gauge = self.gauge(talk, settings, TOKEN_WINDOW)
+
+        assert (gauge.total, gauge.limit, gauge.percent, gauge.counts_tokens) == (250, 1000, 25, True)
+        assert [(each.x, each.width, each.style, each.sequence) for each in gauge.segments] == [
+            ("0.00", "100.00", "system", 1),
+            ("100.00", "150.00", "user", 2),
+        ]
+        assert [(share.style, share.messages, share.cost) for share in gauge.shares] == [
+            ("system", 1, 100),
+            ("user", 1, 150),
+        ]
+
+    def test_what_is_pinned_stands_in_front(self, settings):
+        talk = conversation(S1, U1, A1, U2, U3)
+
+        gauge = self.gauge(talk, settings, MESSAGE_WINDOW)
+
+        assert [each.sequence for each in gauge.segments] == [1, 4, 5]
+        assert (gauge.total, gauge.limit, gauge.counts_tokens) == (3, 40, False)
+
+    def test_a_limit_that_was_lowered_is_marked(self, settings):
+        talk = counted(UserMessage("word " * 1997), max_tokens=4000)
+
+        gauge = self.gauge(talk, settings, TOKEN_WINDOW)
+
+        assert (gauge.total, gauge.limit_x, gauge.segments[0].width) == (2000, "500.00", "1000.00")
+
+    def test_what_was_counted_otherwise_is_not_compared(self, settings):
+        talk = counted(U1, A1)
+        Conversation.objects.update(token_counter="other")
+
+        gauge = self.gauge(talk, settings, TOKEN_WINDOW)
+
+        assert (gauge.total, gauge.limit, gauge.is_uncounted) == (8, None, True)
+
+    def test_what_was_not_counted_is_shown_by_messages_and_the_page_says_so(self, reader, settings):
+        talk = conversation(U1, A1)
+        settings.CHATMEMORY = TOKEN_WINDOW
+
+        html = shown(reader, talk)
+
+        assert "2 messages" in html
+        assert "these messages were not counted" in html
+
+    def test_wrong_settings_leave_the_limit_out(self, reader, settings):
+        talk = counted(U1)
+        settings.CHATMEMORY = {"MEMORY": {"CLASS": "nowhere.Memory"}}
+
+        assert "4 tokens" in shown(reader, talk)
+
+    def test_of_a_very_large_memory_the_newest_messages_are_told_apart(self, settings):
+        talk = long_conversation(GAUGE_MESSAGES + 100)
+        Conversation.objects.update(window_start=1, memory_messages=GAUGE_MESSAGES + 100, memory_tokens=5 * 400)
+
+        gauge = self.gauge(talk, settings, TOKEN_WINDOW)
+
+        assert len(gauge.segments) == GAUGE_MESSAGES + 1
+        assert (gauge.segments[0].style, gauge.segments[0].cost) == ("rest", 500)
+        assert sum(share.cost for share in gauge.shares) == 2000
+
+    def test_no_language_breaks_its_numbers(self, reader, settings):
+        settings.CHATMEMORY = TOKEN_WINDOW
+        settings.LANGUAGE_CODE = "de"
+        settings.USE_THOUSAND_SEPARATOR = True
+        talk = counted(UserMessage("word " * 120), UserMessage("word " * 12))
+
+        html = shown(reader, talk)
+
+        assert re.findall(r'x="([^"]+)" width="([^"]+)" height="40"', html) == [
+            ("0.00", "123.00"),
+            ("123.00", "15.00"),
+        ]
+
+
+class TestPlot:
+    def spread(self, talk, seconds: int) -> Conversation:
+        begin = timezone.now()
+        for row in talk.messages.all():
+            moment = begin + datetime.timedelta(seconds=seconds * row.sequence)
+            talk.messages.filter(sequence=row.sequence).update(created_at=moment)
+        return talk
+
+    def test_it_has_the_messages_and_the_tokens_over_the_time(self):
+        talk = self.spread(counted(UserMessage("one"), UserMessage("one two three four five"), U2), 60)
+
+        plot = read_plot(talk)
+
+        assert (plot.messages, plot.tokens, plot.step) == (3, 4 + 8 + 4, 1)
+        assert plot.end - plot.begin == datetime.timedelta(seconds=120)
+        assert plot.message_points == "0.00,80.00 300.00,40.00 600.00,0.00"
+        assert plot.token_points == "0.00,90.00 300.00,30.00 600.00,0.00"
+
+    def test_a_clock_that_stepped_back_draws_no_line_out_of_the_picture(self):
+        talk = self.spread(counted(U1, A1, U2), 60)
+        talk.messages.filter(sequence=2).update(created_at=timezone.now() - datetime.timedelta(days=3))
+
+        points = [point.split(",") for point in read_plot(talk).message_points.split()]
+
+        assert all(0 <= float(x) <= 600 and 0 <= float(y) <= 120 for x, y in points)
+
+    def test_of_a_long_conversation_some_messages_are_read_and_the_tokens_estimated(self, reader):
+        talk = self.spread(long_conversation(2 * PLOT_MESSAGES), 1)
+
+        plot = read_plot(talk)
+
+        assert plot.step == 2
+        assert len(plot.message_points.split()) <= PLOT_MESSAGES + 1
+        assert plot.messages == 2 * PLOT_MESSAGES
+        assert abs(plot.tokens - 10 * PLOT_MESSAGES) <= 10
+        assert "estimated from one message in 2" in shown(reader, talk)
+
+    def test_without_time_between_messages_there_is_none(self, reader):
+        talk = conversation(U1)
+
+        assert read_plot(talk) is None
+        assert "cm-plot" not in shown(reader, talk)
+        assert read_plot(Conversation.objects.create(memory_id="empty")) is None
+
+    def test_without_counts_there_is_no_line_of_tokens(self):
+        plot = read_plot(self.spread(conversation(U1, A1), 60))
+
+        assert (plot.token_points, plot.tokens) == ("", 0)
+
+
+def test_an_image_beside_a_text_is_among_what_was_said(reader):
+    talk = conversation(UserMessage([TextContent("Look"), ImageContent(Image(url="https://example.com/a.png"))]))
+
+    html = shown(reader, talk)
+
+    assert "Look" in html
+    assert 'href="https://example.com/a.png"' in html
