@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 from django.contrib import admin, messages
@@ -114,7 +115,7 @@ class ConversationAdmin(admin.ModelAdmin):
             self.message_user(request, told, messages.WARNING)
         return queryset.filter(pk__in=keys[:MAX_FOUND]), False
 
-    @admin.display(description=admin.ModelAdmin.action_checkbox.short_description)  # type: ignore[attr-defined]
+    @wraps(admin.ModelAdmin.action_checkbox)  # its column's heading, where there is one
     def action_checkbox(self, obj: Conversation) -> SafeString:
         return super().action_checkbox(_stand_in(obj))
 
