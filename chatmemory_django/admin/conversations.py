@@ -115,8 +115,8 @@ class ConversationAdmin(admin.ModelAdmin):
             self.message_user(request, told, messages.WARNING)
         return queryset.filter(pk__in=keys[:MAX_FOUND]), False
 
-    @wraps(admin.ModelAdmin.action_checkbox)  # its column's heading, where there is one
-    def action_checkbox(self, obj: Conversation) -> SafeString:
+    @wraps(admin.ModelAdmin.action_checkbox)
+    def action_checkbox(self, obj: Conversation) -> SafeString:  # type: ignore[override]  # the same, as wraps sees it
         return super().action_checkbox(_stand_in(obj))
 
     @admin.display(description=gettext_lazy("memory id"), ordering="memory_id")

@@ -22,7 +22,7 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 MAX_SHOWN = 100_000
 """How many characters of a text stand on the page of its message. The rest is in its JSON."""
 
-MAX_STRING = 10_000
+MAX_STRING = 2_000
 """How many characters of a text stand in the JSON on that page: it may hold a film."""
 
 SANDBOX = "default-src 'none'; sandbox"
