@@ -122,7 +122,7 @@ class Conversation(models.Model):
     token_counter = models.CharField(_("token counter"), max_length=64, blank=True, default="", editable=False)
     created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
     # No index on anything that an add changes: PostgreSQL then writes the row without touching any index.
-    updated_at = models.DateTimeField(_("updated at"), default=timezone.now, editable=False)
+    updated_at = models.DateTimeField(_("last activity"), default=timezone.now, editable=False)
 
     objects = ConversationQuerySet.as_manager()
 

@@ -226,6 +226,15 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['ALLOW_NETWORK'] must be True or False, not {value!r}."
         assert "Remove it" in message.hint
 
+    @pytest.mark.parametrize("value", [None, 0, 1, "no"], ids=repr)
+    def test_E009_whether_to_load_what_is_elsewhere_is_neither_true_nor_false(self, settings, value):
+        [message] = found(settings, REMOTE_MEDIA=value)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E009"
+        assert message.msg == f"CHATMEMORY['REMOTE_MEDIA'] must be True or False, not {value!r}."
+        assert message.hint == "Remove it to use the default of False."
+
     def test_E008_the_encoding_is_nowhere_to_be_found(self, settings, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", {"cl100k_base": None}.__getitem__)
 

@@ -34,4 +34,5 @@ def test_the_default_settings_it_shows_are_the_defaults():
         "KEEP_HISTORY": conf.keep_history(),
         "MAX_MESSAGE_BYTES": conf.DEFAULT_MAX_MESSAGE_BYTES,
         "ALLOW_NETWORK": conf.allow_network(),
+        "REMOTE_MEDIA": conf.remote_media(),
     }
