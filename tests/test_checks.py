@@ -269,7 +269,7 @@ class TestEachCheck:
         ("name", "hint"),
         [
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
-            ("colour", "The settings are ALLOW_NETWORK, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY."),
+            ("colour", "The settings are ALLOW_NETWORK, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY, REMOTE_MEDIA."),
         ],
         ids=["misspelt", "invented"],
     )
