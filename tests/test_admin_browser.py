@@ -258,7 +258,8 @@ class TestTranscript:
 
         assert '"type": "SYSTEM"' in opened.locator(".cm-json").inner_text()
         opened.locator("a", has_text="Back to the conversation").click()
-        assert opened.url.endswith("#m-1")
+        opened.wait_for_url("**#m-1")
+        assert opened.locator("#m-1").is_visible()
 
 
 class TestGauge:
@@ -312,7 +313,7 @@ class TestClear:
 
         opened.get_by_role("link", name="No, take me back").click()
 
-        assert opened.url.endswith(page("change", talk.pk))
+        opened.wait_for_url(f"**{page('change', talk.pk)}")
         talk.refresh_from_db()
         assert talk.memory_messages == 85
 
@@ -323,8 +324,10 @@ class TestClear:
             opened.locator("#result_list tr", has_text=memory_id).locator("input.action-select").check()
         opened.select_option("select[name=action]", "clear_memory")
         opened.locator(".actions button").click()
+        opened.wait_for_selector(".cm-scroll")
         assert opened.locator(".cm-scroll tbody tr").count() == 2
         opened.get_by_role("button", name="Yes, clear").click()
+        opened.wait_for_selector(".messagelist")
 
         cleared = Conversation.objects.filter(memory_messages=0).order_by("memory_id")
         assert [each.memory_id for each in cleared] == ["demo-kyoto", "demo-parcel"]

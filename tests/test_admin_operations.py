@@ -6,7 +6,7 @@ from django.contrib.auth.models import User
 from django.db import models
 
 from chatmemory_django import signals
-from chatmemory_django.admin import operations
+from chatmemory_django.admin import execution, operations
 from chatmemory_django.jsonl import export_lines, import_lines
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -285,7 +285,7 @@ class TestTransactions:
         monkeypatch.setattr(operations.CLEAR, "do", fail_at_the_second)
 
         with pytest.raises(RuntimeError):
-            operations.perform(operations.CLEAR, Conversation.objects.all(), User.objects.get().pk)
+            execution.perform(operations.CLEAR, Conversation.objects.all(), User.objects.get().pk)
 
         assert memory_of(first) == []
         assert memory_of(second) == [U1]
@@ -304,7 +304,7 @@ class TestTransactions:
                 talk.delete()
                 return keys
 
-        assert operations.perform(operations.CLEAR, Stale(), user.pk) == (0, [])
+        assert execution.perform(operations.CLEAR, Stale(), user.pk) == (0, [])
         assert not gone.exists()
 
     def test_the_confirmation_of_many_takes_as_many_statements_as_that_of_one(

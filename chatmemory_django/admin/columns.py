@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from django.contrib import admin
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import provider
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.models import Conversation
 
 
+@admin.display(description=_("memory id"), ordering="memory_id")
 def memory_id(conversation: Conversation) -> SafeString:
     """The name of the memory."""
     return format_html('<bdi class="cm-id">{}</bdi>', visible(conversation.memory_id))
 
 
+@admin.display(description=_("title"), ordering="title")
 def title(conversation: Conversation) -> SafeString:
     """What the conversation is called."""
     return format_html('<bdi class="cm-title">{}</bdi>', visible(conversation.title))
 
 
+@admin.display(description=_("owner"), ordering="owner")
 def owner(conversation: Conversation) -> SafeString | None:
     """Whose it is, and the way to all that are theirs."""
     if conversation.owner is None:
@@ -31,11 +36,13 @@ def owner(conversation: Conversation) -> SafeString | None:
     return format_html('<a href="?{}"><bdi>{}</bdi></a>', urlencode({"owner": name}), visible(name))
 
 
-def messages(conversation: Conversation) -> SafeString:
+@admin.display(description=_("messages in memory"), ordering="memory_messages")
+def remembered(conversation: Conversation) -> SafeString:
     """The messages in the memory, against the limit, if the settings set one in messages."""
     return _figure(conversation.memory_messages, _common_limit(""))
 
 
+@admin.display(description=_("tokens in memory"), ordering="memory_tokens")
 def tokens(conversation: Conversation) -> SafeString | None:
     """The tokens in the memory, if they were counted, against the limit, if the settings count the same way."""
     counter = conversation.token_counter
@@ -67,6 +74,6 @@ def _figure(value: int, limit: int | None) -> SafeString:
         'preserveAspectRatio="none" role="img" aria-label="{}"><rect class="cm-bar-limit" width="100" height="6"/>'
         '<rect class="cm-bar-used" width="{}" height="6"/></svg>',
         number,
-        _("of %(limit)s") % {"limit": number_format(limit, force_grouping=True)},
+        gettext("of %(limit)s") % {"limit": number_format(limit, force_grouping=True)},
         f"{min(100, 100 * value / limit):.2f}",
     )

@@ -18,17 +18,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from chatmemory_django.admin import columns, filters, pages
-from chatmemory_django.admin.operations import (
-    CLEAR,
-    ERASE,
-    EXPORT,
-    OPERATIONS,
-    RECOUNT,
-    SHOWN,
-    Operation,
-    export,
-    perform,
-)
+from chatmemory_django.admin.execution import export, perform
+from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 
@@ -40,16 +31,16 @@ MAX_FOUND = 1_000
 class ConversationAdmin(admin.ModelAdmin):
     """Conversations to look into. What was said cannot be edited, only cleared, erased, exported and recounted."""
 
-    list_display = (
-        "memory_id_shown",
-        "title_shown",
-        "owner_shown",
+    list_display = (  # type: ignore[assignment]  # None is allowed for: it is shown as a dash
+        columns.memory_id,
+        columns.title,
+        columns.owner,
         "said_messages",
-        "remembered",
-        "tokens",
+        columns.remembered,
+        columns.tokens,
         "updated_at",
     )
-    list_display_links = ("memory_id_shown",)
+    list_display_links = (columns.memory_id,)
     list_filter = (filters.OwnerFilter, filters.ActiveFilter, filters.EvictionsFilter, filters.EmptyFilter)
     list_select_related = ("owner",)
     list_per_page = 50
@@ -118,31 +109,6 @@ class ConversationAdmin(admin.ModelAdmin):
     @wraps(admin.ModelAdmin.action_checkbox)
     def action_checkbox(self, obj: Conversation) -> SafeString:  # type: ignore[override]  # the same, as wraps sees it
         return super().action_checkbox(_stand_in(obj))
-
-    @admin.display(description=gettext_lazy("memory id"), ordering="memory_id")
-    def memory_id_shown(self, conversation: Conversation) -> SafeString:
-        """See ``columns``."""
-        return columns.memory_id(conversation)
-
-    @admin.display(description=gettext_lazy("title"), ordering="title")
-    def title_shown(self, conversation: Conversation) -> SafeString:
-        """See ``columns``."""
-        return columns.title(conversation)
-
-    @admin.display(description=gettext_lazy("owner"), ordering="owner")
-    def owner_shown(self, conversation: Conversation) -> SafeString | None:
-        """See ``columns``."""
-        return columns.owner(conversation)
-
-    @admin.display(description=gettext_lazy("messages in memory"), ordering="memory_messages")
-    def remembered(self, conversation: Conversation) -> SafeString:
-        """See ``columns``."""
-        return columns.messages(conversation)
-
-    @admin.display(description=gettext_lazy("tokens in memory"), ordering="memory_tokens")
-    def tokens(self, conversation: Conversation) -> SafeString | None:
-        """See ``columns``."""
-        return columns.tokens(conversation)
 
     # A conversation
 
