@@ -27,5 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def uses_database(item: pytest.Item) -> bool:
-    """Whether *item* asks for the database, by its mark or by a fixture."""
+    """Whether *item* asks for the database, by its mark or by a fixture, and not for a browser first of all."""
+    if item.get_closest_marker("browser") is not None:
+        return False
     return item.get_closest_marker("django_db") is not None or "transactional_db" in getattr(item, "fixturenames", ())

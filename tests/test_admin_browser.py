@@ -27,6 +27,7 @@ playwright = pytest.importorskip(
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
 pytestmark = [
+    pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(
         CHROMIUM is None,
