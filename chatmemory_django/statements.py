@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Case, F, Q, QuerySet, Subquery, Value, When
@@ -20,6 +21,7 @@ from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.prepared import Parameter, Prepared, insert_query, update_query
 from chatmemory_django.rows import to_message
+from chatmemory_django.stores.base import Metadata
 
 MAX_INSERT_BYTES = 4 * 1024 * 1024
 """How much text goes into one INSERT: escaped, it still fits the 16 MiB packet that MariaDB accepts by default."""
@@ -71,7 +73,8 @@ class NewRow(NamedTuple):
     token_counter: str
     superseded: bool
     in_history: bool
-    metadata: Mapping[str, Any] | None
+    client_id: UUID | None
+    metadata: Metadata
 
 
 class FrontRow(NamedTuple):
@@ -163,11 +166,20 @@ def supersede(state: State, sequences: Iterable[int], cursor: CursorWrapper) -> 
     )
 
 
-def complete(state: State, sequences: Iterable[int], cursor: CursorWrapper) -> None:
-    """Take the mark of a turn that has not ended off the rows *sequences*."""
-    Message.objects.using(cursor.db.alias).filter(conversation_id=state.id, sequence__in=sequences).update(
-        metadata=None
-    )
+def with_client_ids(state: State, client_ids: Iterable[UUID], cursor: CursorWrapper) -> dict[UUID, int]:
+    """The sequences of those rows that have one of *client_ids*, by their client id."""
+    rows = Message.objects.using(cursor.db.alias).filter(conversation_id=state.id, client_id__in=client_ids)
+    return {client_id: sequence for client_id, sequence in rows.values_list("client_id", "sequence") if client_id}
+
+
+def complete(state: State, completed: Mapping[int, Metadata], cursor: CursorWrapper) -> None:
+    """Take the mark of a turn that has not ended off those of the rows *completed* that have it."""
+    rows = Message.objects.using(cursor.db.alias).filter(conversation_id=state.id).incomplete()
+    if plain := [sequence for sequence, metadata in completed.items() if metadata is None]:
+        rows.filter(sequence__in=plain).update(metadata=None)
+    for sequence, metadata in completed.items():
+        if metadata is not None:
+            rows.filter(sequence=sequence).update(metadata=metadata)
 
 
 def keep_counts(state: State, counts: Mapping[int, int], counter: str, cursor: CursorWrapper) -> None:

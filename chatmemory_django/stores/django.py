@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack, overload
+from uuid import UUID
 
 import msgspec
 from asgiref.sync import sync_to_async
@@ -21,9 +23,16 @@ from django.utils import timezone
 from chatmemory_django import conf, signals, statements
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import INCOMPLETE, Conversation, Message
-from chatmemory_django.rows import Columns, to_columns, to_message
+from chatmemory_django.rows import Columns, to_columns, to_message, to_metadata
 from chatmemory_django.statements import NewRow, Row, State
-from chatmemory_django.stores.base import ChatMemoryStore, checked_messages, memory_key
+from chatmemory_django.stores.base import (
+    Appended,
+    ChatMemoryStore,
+    Metadata,
+    Notes,
+    checked_messages,
+    memory_key,
+)
 from chatmemory_django.windows import Entry, Eviction, Window, continuation, to_entry
 
 if TYPE_CHECKING:
@@ -78,13 +87,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         memory_id: object,
         messages: Sequence[ChatMessage],
         window: Window,
-        *,
-        incomplete: bool = False,
-        completed: Sequence[int] = (),
-    ) -> Eviction:
+        **notes: Unpack[Notes],
+    ) -> Appended:
         key = memory_key(memory_id)
         # All that can be refused or takes time is done before anybody has to wait for the lock.
-        columns = [to_columns(message) for message in messages]
+        drafts = _drafts(messages, notes)
         costs = [window.cost(message) if window.is_additive else None for message in messages]
         with self._locked(key) as (state, cursor):
             if window.is_additive:
@@ -92,16 +99,24 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 eviction = self._eviction(key, state, messages, sum(filter(None, costs)), window, cursor)
             else:
                 eviction = _whole_eviction(state, statements.memory(key, cursor), window)
-            added: list[Columns] = []
-            for message, its_columns, cost in zip(messages, columns, costs, strict=True):
-                eviction.add(message, cost)
+            client_ids = [draft.client_id for draft in drafts if draft.client_id]
+            stored = statements.with_client_ids(state, client_ids, cursor) if client_ids else {}
+            added: list[_Draft] = []
+            keys: list[int] = []
+            for message, draft, cost in zip(messages, drafts, costs, strict=True):
+                if draft.client_id in stored:
+                    keys.append(stored[draft.client_id])
+                    continue
+                keys.append(eviction.add(message, cost))
                 if len(eviction.added) > len(added):
-                    added.append(its_columns)
+                    added.append(draft)
+                    if draft.client_id:
+                        stored[draft.client_id] = keys[-1]
             if added:
-                self._write(key, state, _Change.by(eviction, state, added, incomplete=incomplete), cursor)
-            if completed:
+                self._write(key, state, _Change.by(eviction, state, added), cursor)
+            if completed := notes.get("completed"):
                 statements.complete(state, completed, cursor)
-        return eviction
+        return Appended(eviction, keys)
 
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
         """
@@ -211,14 +226,15 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         new = [
             NewRow(
                 sequence,
-                *columns,
+                *draft.columns,
                 cost,
                 change.counter,
                 superseded=sequence in left and sequence >= change.start,
                 in_history=change.in_history,
-                metadata=INCOMPLETE if change.incomplete else None,
+                client_id=draft.client_id,
+                metadata=draft.metadata,
             )
-            for sequence, columns, cost in change.new
+            for sequence, draft, cost in change.new
         ]
         superseded = [sequence for sequence in change.left if change.start <= sequence < state.next_sequence]
         if self.keep_history:
@@ -256,6 +272,14 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         transaction.on_commit(send, using=using)
 
 
+class _Draft(NamedTuple):
+    """What is known of a row before its place is."""
+
+    columns: Columns
+    client_id: UUID | None = None
+    metadata: Metadata = None
+
+
 class _Change(msgspec.Struct):
     """What a write makes of a conversation."""
 
@@ -266,16 +290,15 @@ class _Change(msgspec.Struct):
     tokens: int = 0
     """... how many tokens, as *counter* counts, which is empty where nothing can be said."""
     counter: str = ""
-    new: list[tuple[int, Columns, int | None]] = []
-    """The sequences, columns and token counts of the rows to write."""
+    new: list[tuple[int, _Draft, int | None]] = []
+    """The rows to write: their sequences, what was drafted, and their token counts."""
     in_history: bool = True
-    incomplete: bool = False
     left: list[int] = []
     """The sequences of the messages that leave the memory."""
 
     @classmethod
-    def by(cls, eviction: Eviction, state: State, columns: Sequence[Columns], *, incomplete: bool) -> _Change:
-        """The change that *eviction* has come to, with the columns of what was added."""
+    def by(cls, eviction: Eviction, state: State, drafts: Sequence[_Draft]) -> _Change:
+        """The change that *eviction* has come to, with the drafts of what was added."""
         window = eviction.window
         counts_tokens = window.counter != ""
         left = [*eviction.evicted, *eviction.replaced]
@@ -286,10 +309,9 @@ class _Change(msgspec.Struct):
             tokens=eviction.total - window.overhead if counts_tokens and eviction.total is not None else 0,
             counter=window.counter,
             new=[
-                (entry.key, its_columns, entry.cost if counts_tokens else None)
-                for entry, its_columns in zip(eviction.added, columns, strict=True)
+                (entry.key, draft, entry.cost if counts_tokens else None)
+                for entry, draft in zip(eviction.added, drafts, strict=True)
             ],
-            incomplete=incomplete,
             left=[entry.key for entry in left],
         )
 
@@ -310,10 +332,23 @@ class _Change(msgspec.Struct):
             messages=len(columns),
             tokens=sum(row.token_count or 0 for row in kept) if counter else 0,
             counter=counter,
-            new=[(state.next_sequence + place, its_columns, None) for place, its_columns in enumerate(new)],
+            new=[(state.next_sequence + place, _Draft(its_columns), None) for place, its_columns in enumerate(new)],
             in_history=kept_from is not None or state.next_sequence == 1,
             left=[row.sequence for row in old[keeps_first:index]],
         )
+
+
+def _drafts(messages: Sequence[ChatMessage], notes: Notes) -> list[_Draft]:
+    """What there is to write of *messages*; an error if it cannot be written."""
+    columns = [to_columns(message) for message in messages]
+    metadata = [to_metadata(given) for given in notes.get("metadata", ())] or [None] * len(messages)
+    if notes.get("incomplete"):
+        metadata = [{**(given or {}), **INCOMPLETE} for given in metadata]
+    client_ids = notes.get("client_ids") or [None] * len(messages)
+    for index, client_id in enumerate(client_ids):
+        if not isinstance(client_id, (UUID, NoneType)):
+            raise TypeError(f"client_ids[{index}] must be a UUID or None, not {type(client_id).__name__}.")
+    return list(map(_Draft, columns, client_ids, metadata))
 
 
 def _costs(rows: Sequence[Row], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
