@@ -42,6 +42,7 @@ class State(NamedTuple):
     memory_messages: int
     memory_tokens: int
     token_counter: str
+    front: str
 
 
 class Row(NamedTuple):
@@ -94,6 +95,7 @@ MOVED = (
     "memory_messages",
     "memory_tokens",
     "token_counter",
+    "front",
     "updated_at",
 )
 """The columns of a conversation that a write to its messages changes."""

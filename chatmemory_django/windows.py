@@ -38,7 +38,7 @@ class Window:
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
         # See AdditiveTokenCountEstimator. To ask isinstance() of a protocol takes longer than all else here.
-        is_additive = hasattr(estimator, "name") and hasattr(estimator, "tokens_per_list")
+        is_additive = bool(getattr(estimator, "name", "")) and hasattr(estimator, "tokens_per_list")
         self.counter: str = getattr(estimator, "name", "") if is_additive else ""
         self.overhead: int = getattr(estimator, "tokens_per_list", 0) if is_additive else 0
         self.is_additive = estimator is None or is_additive

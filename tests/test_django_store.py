@@ -242,14 +242,25 @@ class TestWithoutHistory:
 class TestStatements:
     """The same at any length of history. BEGIN and COMMIT are not counted, as tests run in a transaction."""
 
-    def test_an_add_that_evicts_takes_4(self, length, django_assert_num_queries):
+    def test_the_first_add_that_evicts_takes_4_and_the_others_3(self, length, django_assert_num_queries):
         with_history(length)
         memory = tokens(3 + 9 * 7)
 
         with django_assert_num_queries(4):
             memory.add(user(0))
+        for number in range(40):
+            with django_assert_num_queries(3):
+                memory.add(user(number))
 
         assert len(memory.messages()) == 9
+
+    def test_in_a_large_window_one_add_in_32_takes_4(self, length, django_assert_num_queries):
+        memory = window(100)
+        memory.add(*map(user, range(100)))
+
+        for number in range(100):
+            with django_assert_num_queries(4 if number in {32, 64, 96} else 3):
+                memory.add(user(number))
 
     def test_an_add_that_evicts_nothing_takes_3(self, length, django_assert_num_queries):
         with_history(length)
@@ -257,10 +268,12 @@ class TestStatements:
         with django_assert_num_queries(3):
             tokens(1000).add(user(0))
 
-    def test_an_add_to_a_window_of_messages_takes_4(self, length, django_assert_num_queries):
+    def test_the_same_holds_for_a_window_of_messages(self, length, django_assert_num_queries):
         with_history(length)
 
         with django_assert_num_queries(4):
+            window(9).add(user(0))
+        with django_assert_num_queries(3):
             window(9).add(user(0))
 
     def test_an_add_of_60_messages_takes_no_more(self, length, django_assert_num_queries):

@@ -114,7 +114,7 @@ class TestStatements:
         )
         chat.add(*[QUESTION, ANSWER] * 2)
 
-        with django_assert_num_queries(1 + 4), chat.turn() as turn:
+        with django_assert_num_queries(1 + 3), chat.turn() as turn:
             turn.add(QUESTION)
             turn.add(ANSWER)
             sent = turn.messages

@@ -21,6 +21,7 @@ from django.db import connections, router, transaction
 from django.utils import timezone
 
 from chatmemory_django import conf, signals, statements
+from chatmemory_django.front import Front
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import INCOMPLETE, Conversation, Message
 from chatmemory_django.rows import Columns, to_columns, to_message, to_metadata
@@ -94,9 +95,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         drafts = _drafts(messages, notes)
         costs = [window.cost(message) if window.is_additive else None for message in messages]
         with self._locked(key) as (state, cursor):
+            front: Front | None = None
             if window.is_additive:
                 state = self._recounted(key, state, window, cursor)
-                eviction = self._eviction(key, state, messages, sum(filter(None, costs)), window, cursor)
+                front = Front(state, window, sum(filter(None, costs)), cursor)
+                eviction = self._eviction(key, state, messages, window, front, cursor)
             else:
                 eviction = _whole_eviction(state, statements.memory(key, cursor), window)
             client_ids = [draft.client_id for draft in drafts if draft.client_id]
@@ -113,7 +116,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                     if draft.client_id:
                         stored[draft.client_id] = keys[-1]
             if added:
-                self._write(key, state, _Change.by(eviction, state, added), cursor)
+                self._write(key, state, _Change.by(eviction, state, added, front), cursor)
             if completed := notes.get("completed"):
                 statements.complete(state, completed, cursor)
         return Appended(eviction, keys)
@@ -197,26 +200,28 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         counts = {entry.key: entry.cost or 0 for entry in _counted(rows, window)}
         uncounted = {row.sequence: counts[row.sequence] for row in rows if row.token_counter != window.counter}
         statements.keep_counts(state, uncounted, window.counter, cursor)
-        return state._replace(memory_tokens=sum(counts.values()), token_counter=window.counter)
+        return state._replace(memory_tokens=sum(counts.values()), token_counter=window.counter, front="")
 
     def _eviction(
-        self, key: str, state: State, messages: Sequence[ChatMessage], cost: int, window: Window, cursor: CursorWrapper
+        self,
+        key: str,
+        state: State,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        front: Front,
+        cursor: CursorWrapper,
     ) -> Eviction:
-        """The memory before *messages*, which cost *cost*, are added to it. It is read as far as they push it out."""
-        takes = state.memory_messages if window.estimator is None else state.memory_tokens
-        excess = window.overhead + takes + cost - window.limit
-        # Twice as many as had to leave if all cost the same, and at least 8.
-        count = 8 << (max(excess, 0) * state.memory_messages // max(takes, 1) // 4).bit_length()
+        """The memory before *messages* are added to it. It is read as far as they push it out."""
         systems: list[Entry] = []
         if any(message.type == MessageType.SYSTEM for message in messages):
             systems = _counted(statements.memory(key, cursor, only_systems=True), window)
         return Eviction(
             window,
-            _front(state, count, window, cursor),
+            front,
             next_key=state.next_sequence,
             pinned=None if state.pinned_sequence is None else Entry(state.pinned_sequence, MessageType.SYSTEM),
             systems=systems,
-            total=window.overhead + takes,
+            total=front.total,
         )
 
     def _write(self, key: str, state: State, change: _Change, cursor: CursorWrapper) -> None:
@@ -254,6 +259,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             memory_messages=change.messages,
             memory_tokens=change.tokens,
             token_counter=change.counter,
+            front=change.front,
             updated_at=now,
         )
         self._announce(signals.messages_added, key, state, [row.sequence for row in new], cursor)
@@ -290,6 +296,8 @@ class _Change(msgspec.Struct):
     tokens: int = 0
     """... how many tokens, as *counter* counts, which is empty where nothing can be said."""
     counter: str = ""
+    front: str = ""
+    """What ``Front`` remembers of it."""
     new: list[tuple[int, _Draft, int | None]] = []
     """The rows to write: their sequences, what was drafted, and their token counts."""
     in_history: bool = True
@@ -297,8 +305,8 @@ class _Change(msgspec.Struct):
     """The sequences of the messages that leave the memory."""
 
     @classmethod
-    def by(cls, eviction: Eviction, state: State, drafts: Sequence[_Draft]) -> _Change:
-        """The change that *eviction* has come to, with the drafts of what was added."""
+    def by(cls, eviction: Eviction, state: State, drafts: Sequence[_Draft], front: Front | None) -> _Change:
+        """The change that *eviction* has come to, with the drafts of what was added, and the front if it has one."""
         window = eviction.window
         counts_tokens = window.counter != ""
         left = [*eviction.evicted, *eviction.replaced]
@@ -308,6 +316,7 @@ class _Change(msgspec.Struct):
             messages=state.memory_messages + len(eviction.added) - len(left),
             tokens=eviction.total - window.overhead if counts_tokens and eviction.total is not None else 0,
             counter=window.counter,
+            front=front.after(eviction) if front else "",
             new=[
                 (entry.key, draft, entry.cost if counts_tokens else None)
                 for entry, draft in zip(eviction.added, drafts, strict=True)
@@ -376,19 +385,3 @@ def _whole_eviction(state: State, rows: Sequence[Row], window: Window) -> Evicti
     systems = [entry for entry in entries if entry.type == MessageType.SYSTEM]
     pinned = None if state.pinned_sequence is None else entries.pop(0)
     return Eviction(window, entries, next_key=state.next_sequence, pinned=pinned, systems=systems)
-
-
-def _front(state: State, count: int, window: Window, cursor: CursorWrapper) -> Iterator[Entry]:
-    """The memory from its front on, without what is pinned. Nothing is read before it is asked for."""
-    start = state.window_start
-    while start < state.next_sequence:
-        rows = statements.front(state, start, count, cursor)
-        for row in rows:
-            cost = 1 if window.estimator is None else row.token_count
-            if row.payload is None:
-                yield Entry(row.sequence, row.type, cost=cost)
-            else:
-                yield to_entry(row.sequence, to_message(row.type, "", row.payload), cost)
-        if len(rows) < count:
-            return
-        start, count = rows[-1].sequence + 1, 2 * count
