@@ -20,10 +20,15 @@ AS_THEY_ARE = (BooleanField, CharField, IntegerField, TextField)
 
 
 class Parameter(Value):
-    """A value for a column like *field*, given under *name* when the statement is run."""
+    """
+    A value for a column like *field*, given under *name* when the statement is run.
 
-    def __init__(self, name: str, field: Field) -> None:
+    One that *is_adapted* is given as the database's driver takes it.
+    """
+
+    def __init__(self, name: str, field: Field, *, is_adapted: bool = False) -> None:
         super().__init__(name, output_field=field)
+        self.is_adapted = is_adapted
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", (self,)
@@ -61,7 +66,7 @@ class Prepared:
             slot.constant
             if slot.name is None
             else values[slot.name]
-            if slot.field is None
+            if slot.field is None or values[slot.name] is None
             else slot.field.get_db_prep_save(values[slot.name], connection)
             for slot in slots
         ]
@@ -92,4 +97,5 @@ def _slot(parameter: Any) -> _Slot:
         return _Slot(None, None, parameter)
     field = parameter.output_field
     field = getattr(field, "target_field", field)  # a foreign key is what it points to
-    return _Slot(parameter.value, None if isinstance(field, AS_THEY_ARE) else field, None)
+    is_ready = parameter.is_adapted or isinstance(field, AS_THEY_ARE)
+    return _Slot(parameter.value, None if is_ready else field, None)

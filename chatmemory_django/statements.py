@@ -8,14 +8,14 @@ tuples: another cursor or a model instance costs as much as the statement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Case, F, Q, QuerySet, Subquery, Value, When
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, Subquery, Value, When
 from django.db.models.sql import Query
+from django.utils import timezone
 
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
@@ -141,8 +141,13 @@ def front(state: State, start: int, count: int, cursor: CursorWrapper) -> list[F
     ]
 
 
-def insert(conversation_id: int, rows: Sequence[NewRow], created_at: datetime, cursor: CursorWrapper) -> None:
-    """Write *rows*, in as few statements as their size allows for."""
+def now(cursor: CursorWrapper) -> Any:
+    """The time, as the database takes it: a write needs it for every row, and has it adapted but once."""
+    return cursor.db.ops.adapt_datetimefield_value(timezone.now())
+
+
+def insert(conversation_id: int, rows: Sequence[NewRow], created_at: Any, cursor: CursorWrapper) -> None:
+    """Write *rows*, made at *created_at* (see ``now``), in as few statements as their size allows for."""
     first = 0
     while first < len(rows):
         last, size = first, 0
@@ -204,7 +209,8 @@ def delete_left(state: State, start: int, pinned: int | None, superseded: Sequen
 
 
 def _parameter(model: type[Conversation | Message], column: str, name: str = "") -> Parameter:
-    return Parameter(name or column, model._meta.get_field(column))  # type: ignore[arg-type]  # no relation backwards
+    field = model._meta.get_field(column)
+    return Parameter(name or column, field, is_adapted=isinstance(field, DateTimeField))  # type: ignore[arg-type]
 
 
 def _memory(conversation: QuerySet[Conversation], **only: Any) -> Query:

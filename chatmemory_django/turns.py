@@ -33,13 +33,18 @@ class Turn:
         self._memory = memory
         self._persist = persist
         self._seen: Eviction | None = None
+        self._unseen: list[ChatMessage] = []
         self._unwritten: list[tuple[ChatMessage, Metadata]] = []
         self._incomplete: dict[int, Metadata] = {}
 
     @property
     def messages(self) -> list[ChatMessage]:
         """What to send now: the memory as it was when the turn began, with what the turn has added since."""
-        return self._memory.readable(self._begun().messages())
+        begun = self._begun()
+        unseen, self._unseen = self._unseen, []
+        for message in unseen:  # not before: of a reply that nobody reads here, nothing need be counted
+            begun.add(message)
+        return self._memory.readable(begun.messages())
 
     def add(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
         """
@@ -47,9 +52,9 @@ class Turn:
 
         They are stored when it ends; early turns store user messages at once.
         """
-        begun, new = self._begun(), checked_messages(messages)
-        for message in new:
-            begun.add(message)
+        self._begun()
+        new = checked_messages(messages)
+        self._unseen += new
         self._unwritten += [(message, metadata) for message in new]
         if self._persist == "early" and any(message.type == MessageType.USER for message in new):
             self._write(incomplete=True)

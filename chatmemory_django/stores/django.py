@@ -18,7 +18,6 @@ import msgspec
 from asgiref.sync import sync_to_async
 from django.core.exceptions import PermissionDenied
 from django.db import connections, router, transaction
-from django.utils import timezone
 
 from chatmemory_django import conf, signals, statements
 from chatmemory_django.front import Front
@@ -226,7 +225,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _write(self, key: str, state: State, change: _Change, cursor: CursorWrapper) -> None:
         """Write *change*, and tell of it once it is committed."""
-        now = timezone.now()
+        now = statements.now(cursor)
         left = set(change.left)
         new = [
             NewRow(
