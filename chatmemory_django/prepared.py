@@ -43,10 +43,15 @@ class _Slot(NamedTuple):
 
 
 class Prepared:
-    """A statement, compiled when a database is first asked for it. *build* makes the query."""
+    """
+    A statement, compiled when a database is first asked for it. *build* makes the query.
 
-    def __init__(self, build: Callable[[], Query]) -> None:
+    With another statement *within* it, which writes something else, both are one: only PostgreSQL can say that.
+    """
+
+    def __init__(self, build: Callable[[], Query], *, within: Prepared | None = None) -> None:
         self._build = build
+        self._within = within
         self._compiled: dict[str, tuple[str, list[_Slot]]] = {}
 
     def rows(self, cursor: CursorWrapper, values: Mapping[str, Any]) -> Sequence[tuple[Any, ...]]:
@@ -61,7 +66,7 @@ class Prepared:
 
     def sql(self, connection: BaseDatabaseWrapper, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
         """The SQL for the database of *connection*, and what to put for each ``%s`` in it."""
-        sql, slots = self._compiled.get(connection.alias) or self._compile(connection.alias)
+        sql, slots = self._compiled_for(connection.alias)
         return sql, [
             slot.constant
             if slot.name is None
@@ -71,10 +76,15 @@ class Prepared:
             for slot in slots
         ]
 
-    def _compile(self, using: str) -> tuple[str, list[_Slot]]:
-        compiled = self._build().get_compiler(using).as_sql()
-        sql, parameters = compiled[0] if isinstance(compiled, list) else compiled
-        self._compiled[using] = sql, [_slot(parameter) for parameter in parameters]
+    def _compiled_for(self, using: str) -> tuple[str, list[_Slot]]:
+        if using not in self._compiled:
+            compiled = self._build().get_compiler(using).as_sql()
+            sql, parameters = compiled[0] if isinstance(compiled, list) else compiled
+            slots = list(map(_slot, parameters))
+            if self._within is not None:
+                first_sql, first_slots = self._within._compiled_for(using)
+                sql, slots = f"WITH first AS ({first_sql}) {sql}", first_slots + slots
+            self._compiled[using] = sql, slots
         return self._compiled[using]
 
 

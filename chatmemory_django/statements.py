@@ -7,7 +7,7 @@ tuples: another cursor or a model instance costs as much as the statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -146,24 +146,33 @@ def now(cursor: CursorWrapper) -> Any:
     return cursor.db.ops.adapt_datetimefield_value(timezone.now())
 
 
-def insert(conversation_id: int, rows: Sequence[NewRow], created_at: Any, cursor: CursorWrapper) -> None:
-    """Write *rows*, made at *created_at* (see ``now``), in as few statements as their size allows for."""
+def write(state: State, rows: Sequence[NewRow], cursor: CursorWrapper, **moved: Any) -> None:
+    """
+    Write *rows* and, to the row of the conversation, *moved*: all of ``MOVED``.
+
+    That takes as few statements as the size of the rows allows for.
+    """
+    values = {"id": state.id, "created_at": moved["updated_at"], **moved}
+    is_moved = False
+    for batch in _batches(rows):
+        for place, row in enumerate(batch):
+            values.update(zip(_new_row_names(place), row, strict=True))
+        moves = not is_moved and cursor.db.vendor == "postgresql"
+        _insert(len(batch), within=_MOVE if moves else None).run(cursor, values)
+        is_moved |= moves
+    if not is_moved:
+        _MOVE.run(cursor, values)
+
+
+def _batches(rows: Sequence[NewRow]) -> Iterator[Sequence[NewRow]]:
     first = 0
     while first < len(rows):
         last, size = first, 0
         while last < len(rows) and last - first < MAX_BATCH and (last == first or size <= MAX_INSERT_BYTES):
             size += len(rows[last].text) + len(rows[last].payload or "")
             last += 1
-        values = {"conversation_id": conversation_id, "created_at": created_at}
-        for place, row in enumerate(rows[first:last]):
-            values.update(zip(_new_row_names(place), row, strict=True))
-        _insert(last - first).run(cursor, values)
+        yield rows[first:last]
         first = last
-
-
-def move(state: State, cursor: CursorWrapper, **values: Any) -> None:
-    """Write *values* to the row of the conversation: all that a write can change."""
-    _MOVE.run(cursor, {"id": state.id, **values})
 
 
 def supersede(state: State, sequences: Iterable[int], cursor: CursorWrapper) -> None:
@@ -247,16 +256,16 @@ def _front(count: int) -> Prepared:
 
 
 @cache
-def _insert(count: int) -> Prepared:
+def _insert(count: int, within: Prepared | None = None) -> Prepared:
     def row(place: int) -> Message:
         named = zip(NewRow._fields, _new_row_names(place), strict=True)
         return Message(
-            conversation_id=_parameter(Message, "conversation", "conversation_id"),
+            conversation_id=_parameter(Message, "conversation", "id"),
             created_at=_parameter(Message, "created_at"),
             **{column: _parameter(Message, column, name) for column, name in named},
         )
 
-    return Prepared(lambda: insert_query(Message, map(row, range(count))))
+    return Prepared(lambda: insert_query(Message, map(row, range(count))), within=within)
 
 
 @cache

@@ -121,7 +121,8 @@ def test_4_processes_adding_25_messages_each_keep_all_100_in_order(worker):
         assert said == [f"{process.pid} {number}" for number in range(25)]
 
 
-@pytest.mark.parametrize("statement", [1, 2, 3, 4, 5])
+# The add reads the conversation and its system messages, and writes; SQLite's BEGIN counts, too.
+@pytest.mark.parametrize("statement", range(1, {"postgresql": 4, "mysql": 5, "sqlite": 6}[connection.vendor]))
 def test_a_writer_killed_in_mid_add_leaves_no_trace_and_nobody_waiting(worker, statement):
     dying = worker("pause", 8, statement)
     assert dying.stdout.readline() == "paused\n"

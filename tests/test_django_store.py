@@ -240,46 +240,52 @@ class TestWithoutHistory:
 
 @pytest.mark.parametrize("length", [10, 10_000])
 class TestStatements:
-    """The same at any length of history. BEGIN and COMMIT are not counted, as tests run in a transaction."""
+    """
+    The same at any length of history. BEGIN and COMMIT are not counted, as tests run in a transaction.
 
-    def test_the_first_add_that_evicts_takes_4_and_the_others_3(self, length, django_assert_num_queries):
+    An add reads the row of the conversation and writes that and the message; on PostgreSQL these two are one statement.
+    """
+
+    ADD = 2 if connection.vendor == "postgresql" else 3
+
+    def test_only_the_first_add_that_evicts_has_to_read_what_leaves(self, length, django_assert_num_queries):
         with_history(length)
         memory = tokens(3 + 9 * 7)
 
-        with django_assert_num_queries(4):
+        with django_assert_num_queries(self.ADD + 1):
             memory.add(user(0))
         for number in range(40):
-            with django_assert_num_queries(3):
+            with django_assert_num_queries(self.ADD):
                 memory.add(user(number))
 
         assert len(memory.messages()) == 9
 
-    def test_in_a_large_window_one_add_in_32_takes_4(self, length, django_assert_num_queries):
+    def test_in_a_large_window_one_add_in_32_has_to_read_what_leaves(self, length, django_assert_num_queries):
         memory = window(100)
         memory.add(*map(user, range(100)))
 
         for number in range(100):
-            with django_assert_num_queries(4 if number in {32, 64, 96} else 3):
+            with django_assert_num_queries(self.ADD + (number in {32, 64, 96})):
                 memory.add(user(number))
 
-    def test_an_add_that_evicts_nothing_takes_3(self, length, django_assert_num_queries):
+    def test_an_add_that_evicts_nothing_reads_no_messages(self, length, django_assert_num_queries):
         with_history(length)
 
-        with django_assert_num_queries(3):
+        with django_assert_num_queries(self.ADD):
             tokens(1000).add(user(0))
 
     def test_the_same_holds_for_a_window_of_messages(self, length, django_assert_num_queries):
         with_history(length)
 
-        with django_assert_num_queries(4):
+        with django_assert_num_queries(self.ADD + 1):
             window(9).add(user(0))
-        with django_assert_num_queries(3):
+        with django_assert_num_queries(self.ADD):
             window(9).add(user(0))
 
     def test_an_add_of_60_messages_takes_no_more(self, length, django_assert_num_queries):
         with_history(length)
 
-        with django_assert_num_queries(4):
+        with django_assert_num_queries(self.ADD + 1):
             window(9).add(*map(user, range(60)))
 
     def test_a_read_takes_1(self, length, django_assert_num_queries):

@@ -225,7 +225,6 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _write(self, key: str, state: State, change: _Change, cursor: CursorWrapper) -> None:
         """Write *change*, and tell of it once it is committed."""
-        now = statements.now(cursor)
         left = set(change.left)
         new = [
             NewRow(
@@ -241,15 +240,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             for sequence, draft, cost in change.new
         ]
         superseded = [sequence for sequence in change.left if change.start <= sequence < state.next_sequence]
-        if self.keep_history:
-            statements.insert(state.id, new, now, cursor)
-            if superseded:
-                statements.supersede(state, superseded, cursor)
-        else:
-            statements.insert(state.id, [row for row in new if row.sequence not in left], now, cursor)
+        if not self.keep_history:
             statements.delete_left(state, change.start, change.pinned, superseded, cursor)
-        statements.move(
+        elif superseded:
+            statements.supersede(state, superseded, cursor)
+        statements.write(
             state,
+            new if self.keep_history else [row for row in new if row.sequence not in left],
             cursor,
             next_sequence=state.next_sequence + len(new),
             said_messages=state.said_messages + (len(new) if change.in_history else 0),
@@ -259,7 +256,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             memory_tokens=change.tokens,
             token_counter=change.counter,
             front=change.front,
-            updated_at=now,
+            updated_at=statements.now(cursor),
         )
         self._announce(signals.messages_added, key, state, [row.sequence for row in new], cursor)
         self._announce(signals.messages_evicted, key, state, change.left, cursor)
