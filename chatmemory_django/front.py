@@ -41,16 +41,21 @@ class Front:
         excess = max(0, self.total + cost - window.limit)
         # Twice as many as had to leave if all cost the same.
         self._count = LENGTH << (excess * state.memory_messages // max(takes, 1) * 2 // LENGTH).bit_length()
-        codes = state.front.split(",") if state.front else []
-        self._codes = dict(enumerate(codes, state.window_start))
+        self._codes = state.front.split(",") if state.front else []
+        """The codes of messages with consecutive sequences, ..."""
+        self._first = state.window_start
+        """... of which this is the first."""
 
     def __iter__(self) -> Iterator[Entry]:
-        start, count = self._state.window_start + len(self._codes), self._count
-        for sequence, code in tuple(self._codes.items()):
+        start, count = self._first + len(self._codes), self._count
+        for sequence, code in enumerate(self._codes.copy(), self._first):
             yield self._remembered(sequence, int(code))
         while start < self._state.next_sequence:
             rows = statements.front(self._state, start, count, self._cursor)
             entries = list(map(self._read, rows))
+            # All that was known has been taken, so a gap before these does not matter.
+            if rows and rows[0].sequence != self._first + len(self._codes):
+                self._codes, self._first = [], rows[0].sequence
             self._remember(entries)
             yield from entries
             if len(rows) < count:
@@ -61,14 +66,14 @@ class Front:
         """What to remember once *eviction*, which was made of this, is done."""
         self._remember(eviction.added)
         start = self._state.window_start if eviction.start is None else eviction.start
-        codes: list[str] = []
-        while len(codes) < LENGTH and (code := self._codes.get(start + len(codes))) is not None:
-            codes.append(code)
-        return ",".join(codes)
+        return ",".join(self._codes[start - self._first :][:LENGTH]) if start >= self._first else ""
 
     def _remember(self, entries: Iterable[Entry]) -> None:
-        # A system message may be replaced before it is its turn to leave, so none is remembered, nor what follows it.
-        self._codes.update((entry.key, _code(entry)) for entry in entries if entry.type != MessageType.SYSTEM)
+        """Remember those of *entries* that follow what is known."""
+        for entry in entries:
+            # A system message may be replaced before its turn to leave: neither it is remembered nor what follows.
+            if entry.key == self._first + len(self._codes) and entry.type != MessageType.SYSTEM:
+                self._codes.append(_code(entry))
 
     def _remembered(self, sequence: int, code: int) -> Entry:
         kind, cost = code & 3, code >> 2 if self._window.estimator else 1

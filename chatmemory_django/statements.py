@@ -17,10 +17,9 @@ from django.db.models import Case, DateTimeField, F, Q, QuerySet, Subquery, Valu
 from django.db.models.sql import Query
 from django.utils import timezone
 
-from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.prepared import Parameter, Prepared, insert_query, update_query
-from chatmemory_django.rows import to_message
 from chatmemory_django.stores.base import Metadata
 
 MAX_INSERT_BYTES = 4 * 1024 * 1024
@@ -56,11 +55,6 @@ class Row(NamedTuple):
     token_counter: str
     place: int
     """0 if the message is pinned in front of the others, else 1."""
-
-    @property
-    def message(self) -> ChatMessage:
-        """What was said."""
-        return to_message(self.type, self.text, self.payload)
 
 
 class NewRow(NamedTuple):
@@ -120,15 +114,26 @@ def create(key: str, owner_id: Any, cursor: CursorWrapper) -> None:
     )
 
 
-def memory(key: str, cursor: CursorWrapper, *, owner_id: Any = None, only_systems: bool = False) -> list[Row]:
-    """The rows in the memory *key*, in its order; none if it is not that of *owner_id*, where one is given."""
+def memory(key: str, cursor: CursorWrapper, *, only_systems: bool = False) -> list[Row]:
+    """The rows in the memory *key*, in its order."""
+    return list(map(Row._make, memory_values(key, cursor, only_systems=only_systems)))
+
+
+def memory_values(
+    key: str, cursor: CursorWrapper, *, owner_id: Any = None, only_systems: bool = False
+) -> list[tuple[Any, ...]]:
+    """
+    The same as plain tuples, faster for who reads them but once.
+
+    There are none if the conversation is not that of *owner_id*, where one is given.
+    """
     if owner_id is not None:
         found = _OWN_MEMORY.rows(cursor, {"memory_id": key, "owner": owner_id})
     else:
         found = (_SYSTEMS if only_systems else _MEMORY).rows(cursor, {"memory_id": key})
-    rows = list(map(Row._make, found))
-    if rows and rows[0].place == 0:  # what is pinned may stand among the others, too
-        rows[1:] = [row for row in rows[1:] if row.sequence != rows[0].sequence]
+    rows = list(found)
+    if rows and rows[0][-1] == 0:  # what is pinned may stand among the others, too
+        rows[1:] = [row for row in rows[1:] if row[0] != rows[0][0]]
     return rows
 
 
@@ -270,7 +275,7 @@ def _insert(count: int, within: Prepared | None = None) -> Prepared:
 
 @cache
 def _new_row_names(place: int) -> tuple[str, ...]:
-    return tuple(f"{column} {place}" for column in NewRow._fields)
+    return tuple(f"{column}_{place}" for column in NewRow._fields)
 
 
 _LOCK = Prepared(lambda: _conversation("memory_id").select_for_update().values_list(*State._fields).query)

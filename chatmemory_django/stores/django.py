@@ -68,7 +68,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return conf.keep_history() if self._keep_history is None else self._keep_history
 
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
-        return [row.message for row in self._read(memory_key(memory_id))]
+        return _messages(self._read(memory_key(memory_id)))
 
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         messages, costs = self._read_counted(memory_id, window)
@@ -159,14 +159,14 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         # Django has no asynchronous transactions: a whole one takes one hop into the thread that has the connection.
         return await sync_to_async(method, thread_sensitive=True)(*args, **kwargs)
 
-    def _read(self, key: str) -> list[Row]:
+    def _read(self, key: str) -> list[tuple[Any, ...]]:
         owner_id = None if self.owner is None else self.owner.pk
         with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
-            return statements.memory(key, cursor, owner_id=owner_id)
+            return statements.memory_values(key, cursor, owner_id=owner_id)
 
     def _read_counted(self, memory_id: object, window: Window) -> tuple[list[ChatMessage], list[int] | None]:
         rows = self._read(memory_key(memory_id))
-        messages = [to_message(row.type, row.text, row.payload) for row in rows]
+        messages = _messages(rows)
         return messages, _costs(rows, messages, window)
 
     @overload
@@ -356,21 +356,26 @@ def _drafts(messages: Sequence[ChatMessage], notes: Notes) -> list[_Draft]:
     return list(map(_Draft, columns, client_ids, metadata))
 
 
-def _costs(rows: Sequence[Row], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
+def _messages(rows: Iterable[tuple[Any, ...]]) -> list[ChatMessage]:
+    """The messages of *rows*, which are as ``Row`` is."""
+    return [to_message(type_, text, payload) for _, type_, text, payload, *_ in rows]
+
+
+def _costs(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
     """What *messages*, which *rows* hold, cost each; counted only where that is not kept. None if it says nothing."""
     if not window.is_additive:
         return None
     if window.estimator is None:
         return [1] * len(rows)
     return [
-        row.token_count if row.token_counter == window.counter and row.token_count is not None else window.cost(message)
-        for row, message in zip(rows, messages, strict=True)
+        count if counter == window.counter and count is not None else window.cost(message)
+        for (_, _, _, _, count, counter, _), message in zip(rows, messages, strict=True)
     ]
 
 
 def _counted(rows: Sequence[Row], window: Window) -> list[Entry]:
     """The entries of *rows*."""
-    messages = [row.message for row in rows]
+    messages = _messages(rows)
     costs: Sequence[int | None] = _costs(rows, messages, window) or [None] * len(rows)
     return [to_entry(row.sequence, message, cost) for row, message, cost in zip(rows, messages, costs, strict=True)]
 
