@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+from django.db import connections, transaction
+
 from benchmarks.databases import connect
 from benchmarks.histories import estimator, load_conversation
 from benchmarks.subjects import Bound, Subject
@@ -24,8 +26,8 @@ INSERT = (
     "in_history, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
 )
 UPDATE = (
-    "UPDATE chatmemory_conversation SET next_sequence = %s, window_start = %s, memory_messages = %s, "
-    "memory_tokens = %s, token_counter = %s, updated_at = %s WHERE id = %s"
+    "UPDATE chatmemory_conversation SET next_sequence = %s, said_messages = said_messages + 1, window_start = %s, "
+    "memory_messages = %s, memory_tokens = %s, token_counter = %s, front = '', updated_at = %s WHERE id = %s"
 )
 # It knows that nothing is pinned here, and that what is in the memory fits the window.
 READ = (
@@ -44,24 +46,34 @@ class ByHand(Subject):
 
     def __init__(self, server: str, bound: Bound) -> None:
         super().__init__(server, bound)
-        self.connection = connect(server)
-        self.cursor = self.connection.cursor()
+        self.connect()
         self.encode = get_encoding("o200k_base").encode_ordinary
-        self.begin = "BEGIN IMMEDIATE" if server == "sqlite" else "BEGIN"
-        statements = (LOCK, FRONT, INSERT, UPDATE, READ)
-        if server == "sqlite":
-            statements = tuple(each.replace("%s", "?").replace(" FOR UPDATE", "") for each in statements)
+
+    def connect(self) -> None:
+        self.connection = connect(self.server)
+        self.cursor = self.connection.cursor()
+        self.begin = "BEGIN IMMEDIATE" if self.server == "sqlite" else "BEGIN"
+        self.prepare("?" if self.server == "sqlite" else "%s")
+
+    def prepare(self, placeholder: str) -> None:
+        statements = [each.replace("%s", placeholder) for each in (LOCK, FRONT, INSERT, UPDATE, READ)]
+        if self.server == "sqlite":
+            statements[0] = statements[0].replace(" FOR UPDATE", "")
         self.lock, self.front, self.insert, self.update, self.select = statements
 
     def load(self, key: str, count: int) -> None:
         load_conversation(self.server, key, count, self.bound)
 
     def add(self, key: str, text: str, is_user: bool) -> None:
+        self.cursor.execute(self.begin)
+        self.write(key, text, is_user)
+        self.cursor.execute("COMMIT")
+
+    def write(self, key: str, text: str, is_user: bool) -> None:
         execute = self.cursor.execute
         counts_tokens = self.bound.unit == "tokens"
         cost = 4 + len(self.encode(text)) if counts_tokens else 1
         now = self._now()
-        execute(self.begin)
         execute(self.lock, (key,))
         conversation, sequence, start, messages, tokens = self.cursor.fetchone()
         excess = (tokens + estimator.tokens_per_list if counts_tokens else messages) + cost - self.bound.limit
@@ -79,7 +91,6 @@ class ByHand(Subject):
         execute(self.insert, (conversation, sequence, kind, text, count, counter, False, True, now))
         tokens = tokens + cost if counts_tokens else 0
         execute(self.update, (sequence + 1, start, messages + 1, tokens, counter, now, conversation))
-        execute("COMMIT")
 
     def read(self, key: str) -> list[ChatMessage]:
         self.cursor.execute(self.select, (key,))
@@ -91,3 +102,25 @@ class ByHand(Subject):
     def _now(self) -> Any:
         now = datetime.datetime.now(datetime.UTC)
         return now if self.server == "postgresql" else str(now.replace(tzinfo=None))
+
+
+class ByHandOnDjango(ByHand):
+    """The same SQL on Django's connection: what of our time is Django's."""
+
+    name = "limit_django"
+    label = "the same SQL through Django's cursor"
+
+    def connect(self) -> None:
+        self.prepare("%s")
+
+    def add(self, key: str, text: str, is_user: bool) -> None:
+        using = self.server
+        with transaction.atomic(using=using, savepoint=False), connections[using].cursor() as self.cursor:
+            self.write(key, text, is_user)
+
+    def read(self, key: str) -> list[ChatMessage]:
+        with connections[self.server].cursor() as self.cursor:
+            return super().read(key)
+
+    def close(self) -> None:
+        connections[self.server].close()

@@ -6,7 +6,7 @@ import tracemalloc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from benchmarks.by_hand import ByHand
+from benchmarks.by_hand import ByHand, ByHandOnDjango
 from benchmarks.databases import settle
 from benchmarks.histories import texts
 from benchmarks.measure import FULL, QUICK, WARM_UP, Effort, Timing, interleaved
@@ -44,7 +44,7 @@ class Bench:
     def subjects(self) -> list[Subject]:
         """All that can be measured on this server, made once."""
         if not self._subjects:
-            kinds = [ByHand, *own_subjects(self.server)]
+            kinds = [ByHand, ByHandOnDjango, *own_subjects(self.server)]
             if self.with_peers:
                 from benchmarks.async_peers import async_peers  # the peers' group may not be installed
                 from benchmarks.peers import LangChain
@@ -60,7 +60,8 @@ class Bench:
     def keys(self, subject: Subject, size: int, what: str) -> list[str]:
         """Conversations of *size* messages for *what*, loaded; so many that none grows by much more than a tenth."""
         if size >= SHARED and not isinstance(subject, OriginalsWay):
-            keys = [f"shared-{size}"]
+            # The hand-written SQL does not keep what ours remembers, so they would disturb each other.
+            keys = [f"shared-{size}-limit" if isinstance(subject, ByHand) else f"shared-{size}"]
         else:
             copies = -(-(self.effort.rounds + WARM_UP) // max(1, size // 20))
             keys = [f"{what}-{size}-{subject.name}-{copy}" for copy in range(copies)]
@@ -129,7 +130,11 @@ def window(bench: Bench) -> None:
     """An add and a read, by the size of the window; the history is long enough to fill it."""
     tokens = (1000, 8000, 128_000) if bench.quick else (1000, 4000, 16_000, 64_000, 128_000)
     messages = (10, 1000) if bench.quick else (10, 100, 1000)
-    kinds = [ByHand, *(kind for kind in own_subjects(bench.server) if kind not in (OriginalsWay, OursAsTurn))]
+    kinds = [
+        ByHand,
+        ByHandOnDjango,
+        *(kind for kind in own_subjects(bench.server) if kind not in (OriginalsWay, OursAsTurn)),
+    ]
     for unit, limits in (("tokens", tokens), ("messages", messages)):
         results: dict[str, Results] = {"add": {}, "read": {}}
         for limit in limits:
@@ -145,13 +150,14 @@ def window(bench: Bench) -> None:
 def _with_window(bench: Bench, kinds: Sequence[type[Subject]], bound: Bound) -> dict[str, dict[str, Timing]]:
     bench.subjects()  # loads other conversations
     subjects = [kind(bench.server, bound) for kind in kinds]
-    key = f"window-{bound.limit}-{bound.unit}"
-    subjects[0].load(key, 10_000)
+    keys = {kind.name: f"window-{bound.limit}-{bound.unit}{'-limit' * issubclass(kind, ByHand)}" for kind in kinds}
+    for key in set(keys.values()):
+        subjects[0].load(key, 10_000)
     settle(bench.server)
-    adds = {subject.name: _adding(subject, [key]) for subject in subjects}
-    reads = {subject.name: _reading(subject, [key]) for subject in subjects}
+    adds = {subject.name: _adding(subject, [keys[subject.name]]) for subject in subjects}
+    reads = {subject.name: _reading(subject, [keys[subject.name]]) for subject in subjects}
     found = {"add": interleaved(adds, bench.effort), "read": interleaved(reads, bench.effort)}
-    _check(subjects, key)
+    _check(subjects, keys["limit"])
     subjects[0].close()  # the others share their connections with what comes
     return found
 

@@ -114,7 +114,7 @@ class OursAsTurn(Ours):
     label = "**chatmemory_django**, `memory.turn()`"
 
     def turn(self, key: str, user: str, reply: str) -> None:
-        with self.memory(key).turn() as turn:  # type: ignore[attr-defined]  # maybe not there yet
+        with self.memory(key).turn() as turn:
             turn.add(UserMessage(user))
             _ = turn.messages
             turn.add(AiMessage(reply))
@@ -154,9 +154,4 @@ class OriginalsWay(Subject):
 
 def own_subjects(server: str) -> list[type[Subject]]:
     """The subjects made of this package that *server* has."""
-    found: list[type[Subject]] = [Ours]
-    if server == "postgresql":
-        found.append(OursWithBinding)
-    if hasattr(ChatMemory, "turn"):
-        found.append(OursAsTurn)
-    return [*found, OriginalsWay]
+    return [Ours, *([OursWithBinding] if server == "postgresql" else []), OursAsTurn, OriginalsWay]

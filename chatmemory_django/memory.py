@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypedDict, Unpack
 
 from chatmemory_django import windows
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.stores.base import (
     ChatMemoryStore,
+    Metadata,
+    Notes,
     SimpleChatMemoryStore,
     SimpleStoreAdapter,
     checked_messages,
@@ -74,26 +76,28 @@ class ChatMemory(ABC):
     def window(self) -> Window:
         """The window as it is now; ``ValueError`` if the limit is no whole number above 0."""
 
-    def add(self, *messages: ChatMessage) -> None:
+    def add(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
         """
         Add *messages* at the end, all or none, and let go of what no longer fits.
 
-        A system message equal to the first one present changes nothing; a different one replaces it.
+        A system message equal to the first one present changes nothing; a different one replaces it. *metadata*, a
+        JSON object, is kept beside each of them, where the store has a place for it.
         """
         if messages:
-            self.append(checked_messages(messages))
+            self.append(messages, metadata=[metadata] * len(messages))
 
-    def append(
-        self, messages: Sequence[ChatMessage], *, incomplete: bool = False, completed: Sequence[int] = ()
-    ) -> list[int]:
+    def append(self, messages: Iterable[ChatMessage], **notes: Unpack[Notes]) -> list[int]:
         """
-        Do what ``add`` does, as a part of a turn: see ``ChatMemoryStore.append_messages``.
+        Do what ``add`` does, with *notes* on each of the messages: see ``ChatMemoryStore.append_messages``.
 
-        Returns the keys of what was added.
+        Returns for each message its key, in the Django store its sequence; for one that was not stored again, that of
+        the one that was there.
         """
-        eviction = self.store.append_messages(
-            self.id, messages, self.window(), incomplete=incomplete, completed=completed
-        )
+        messages = checked_messages(messages)
+        for name in ("metadata", "client_ids"):
+            if (given := len(notes.get(name, ()))) not in {0, len(messages)}:  # type: ignore[arg-type]
+                raise ValueError(f"{name} must have an item for each of the {len(messages)} messages, not {given}.")
+        eviction, keys = self.store.append_messages(self.id, messages, self.window(), **notes)
         if eviction.lost_all:
             logger.warning(
                 "None of the %d messages just added to memory %r is left in it: the last costs %s, the limit is %d.",
@@ -102,7 +106,7 @@ class ChatMemory(ABC):
                 eviction.added[-1].cost,
                 eviction.window.limit,
             )
-        return [entry.key for entry in eviction.added]
+        return keys
 
     def set(self, messages: Iterable[ChatMessage]) -> None:
         """Make *messages*, as far as they fit, the whole memory. No system message is moved or replaced."""
@@ -132,9 +136,9 @@ class ChatMemory(ABC):
         """Forget everything."""
         self.store.delete_messages(self.id)
 
-    async def aadd(self, *messages: ChatMessage) -> None:
+    async def aadd(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
         """See ``add``."""
-        await self.store.run(self.add, *messages)
+        await self.store.run(self.add, *messages, metadata=metadata)
 
     async def aset(self, messages: Iterable[ChatMessage]) -> None:
         """See ``set``."""

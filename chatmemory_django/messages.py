@@ -374,11 +374,11 @@ def _check_attributes(value: UserMessage | AiMessage | ToolExecutionResultMessag
         return  # checked when it was made part of another message
     if not isinstance(given, Mapping):
         raise TypeError(f"{type(value).__name__}.attributes must be a mapping, not {type(given).__name__}.")
-    copied = _copy_json(given, f"{type(value).__name__}.attributes", 0) if given else NO_ATTRIBUTES
+    copied = copy_json(given, f"{type(value).__name__}.attributes", 0) if given else NO_ATTRIBUTES
     force_setattr(value, "attributes", Attributes(copied))
 
 
-def _copy_json(value: object, where: str, depth: int) -> Any:
+def copy_json(value: object, where: str, depth: int) -> Any:
     """A copy of *value* that shares nothing mutable with it; anything that JSON cannot say is an error."""
     if value is None or value is True or value is False:
         return value
@@ -398,7 +398,7 @@ def _copy_json(value: object, where: str, depth: int) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"{where} has a key of type {type(key).__name__}; JSON keys are str.")
-        return {key: _copy_json(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+        return {key: copy_json(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_copy_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [copy_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     raise TypeError(f"{where} is a {type(value).__name__}, which JSON cannot say.")

@@ -120,6 +120,8 @@ class Conversation(models.Model):
     memory_tokens = models.PositiveIntegerField(_("tokens in memory"), default=0, editable=False)
     # What counted memory_tokens; empty where not every message in the memory was counted by the same.
     token_counter = models.CharField(_("token counter"), max_length=64, blank=True, default="", editable=False)
+    # What the next messages to leave the memory cost; empty where that is not known. Only ``front`` reads it.
+    front = models.TextField(blank=True, default="", editable=False)
     created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
     # No index on anything that an add changes: PostgreSQL then writes the row without touching any index.
     updated_at = models.DateTimeField(_("last activity"), default=timezone.now, editable=False)

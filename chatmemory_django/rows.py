@@ -16,7 +16,9 @@ from chatmemory_django.messages import (
     SystemMessage,
     TextContent,
     UserMessage,
+    copy_json,
 )
+from chatmemory_django.stores.base import Metadata
 
 _encode = msgspec.json.Encoder().encode
 _TEXT_CLASSES = {"SYSTEM": SystemMessage, "USER": UserMessage, "AI": AiMessage}
@@ -38,18 +40,27 @@ def to_columns(message: ChatMessage) -> Columns:
     pairs, which UTF-8 has none for, and more than the setting ``MAX_MESSAGE_BYTES``.
     """
     text, is_all = _text(message)
+    if not is_all:
+        return Columns(message.type, text, _checked_json(message, type(message).__name__))
     try:
-        payload = None if is_all else _encode(message)
-        size = len(text.encode()) if payload is None else len(payload)
+        size = len(text.encode())
     except UnicodeEncodeError:
-        raise _refusal(message) from None
-    if "\0" in text or (payload is not None and b"\\u0000" in payload and _bad_field(message) is not None):
-        raise _refusal(message)
-    if size > (limit := conf.max_message_bytes()):
-        raise ValueError(
-            f"{type(message).__name__} has {size} bytes, but CHATMEMORY['MAX_MESSAGE_BYTES'] allows for {limit}."
-        )
-    return Columns(message.type, text, None if payload is None else payload.decode())
+        raise _refusal(message, type(message).__name__) from None
+    if "\0" in text:
+        raise _refusal(message, type(message).__name__)
+    _check_size(size, type(message).__name__)
+    return Columns(message.type, text, None)
+
+
+def to_metadata(metadata: Metadata) -> Metadata:
+    """A copy of *metadata*; ``TypeError`` or ``ValueError`` if it is no JSON object that every database can keep."""
+    if metadata is None:
+        return None
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be a mapping or None, not {type(metadata).__name__}.")
+    copied: Mapping[str, Any] = copy_json(metadata, "metadata", 0)
+    _checked_json(copied, "metadata")
+    return copied
 
 
 def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
@@ -81,14 +92,29 @@ def _text(message: ChatMessage) -> tuple[str, bool]:
     return text, False
 
 
-def _refusal(message: ChatMessage) -> ValueError:
-    name = type(message).__name__
-    return ValueError(f"{name}.{_bad_field(message)} holds a NUL character or a lone surrogate; leave it out.")
+def _checked_json(value: object, name: str) -> str:
+    try:
+        encoded = _encode(value)
+    except UnicodeEncodeError:
+        raise _refusal(value, name) from None
+    if b"\\u0000" in encoded and _bad_field(value) is not None:
+        raise _refusal(value, name)
+    _check_size(len(encoded), name)
+    return encoded.decode()
 
 
-def _bad_field(message: ChatMessage) -> str | None:
-    """Where in *message* a text is that cannot be stored."""
-    for where, text in _texts(msgspec.to_builtins(message), ""):
+def _check_size(size: int, name: str) -> None:
+    if size > (limit := conf.max_message_bytes()):
+        raise ValueError(f"{name} has {size} bytes, but CHATMEMORY['MAX_MESSAGE_BYTES'] allows for {limit}.")
+
+
+def _refusal(value: object, name: str) -> ValueError:
+    return ValueError(f"{name}.{_bad_field(value)} holds a NUL character or a lone surrogate; leave it out.")
+
+
+def _bad_field(value: object) -> str | None:
+    """Where in *value* a text is that cannot be stored."""
+    for where, text in _texts(msgspec.to_builtins(value), ""):
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
             return where
     return None

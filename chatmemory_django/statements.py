@@ -7,19 +7,20 @@ tuples: another cursor or a model instance costs as much as the statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Case, F, Q, QuerySet, Subquery, Value, When
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, Subquery, Value, When
 from django.db.models.sql import Query
+from django.utils import timezone
 
-from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.prepared import Parameter, Prepared, insert_query, update_query
-from chatmemory_django.rows import to_message
+from chatmemory_django.stores.base import Metadata
 
 MAX_INSERT_BYTES = 4 * 1024 * 1024
 """How much text goes into one INSERT: escaped, it still fits the 16 MiB packet that MariaDB accepts by default."""
@@ -40,6 +41,7 @@ class State(NamedTuple):
     memory_messages: int
     memory_tokens: int
     token_counter: str
+    front: str
 
 
 class Row(NamedTuple):
@@ -54,11 +56,6 @@ class Row(NamedTuple):
     place: int
     """0 if the message is pinned in front of the others, else 1."""
 
-    @property
-    def message(self) -> ChatMessage:
-        """What was said."""
-        return to_message(self.type, self.text, self.payload)
-
 
 class NewRow(NamedTuple):
     """A row to write. Its conversation and its time are those of all that are written with it."""
@@ -71,7 +68,8 @@ class NewRow(NamedTuple):
     token_counter: str
     superseded: bool
     in_history: bool
-    metadata: Mapping[str, Any] | None
+    client_id: UUID | None
+    metadata: Metadata
 
 
 class FrontRow(NamedTuple):
@@ -91,6 +89,7 @@ MOVED = (
     "memory_messages",
     "memory_tokens",
     "token_counter",
+    "front",
     "updated_at",
 )
 """The columns of a conversation that a write to its messages changes."""
@@ -115,15 +114,26 @@ def create(key: str, owner_id: Any, cursor: CursorWrapper) -> None:
     )
 
 
-def memory(key: str, cursor: CursorWrapper, *, owner_id: Any = None, only_systems: bool = False) -> list[Row]:
-    """The rows in the memory *key*, in its order; none if it is not that of *owner_id*, where one is given."""
+def memory(key: str, cursor: CursorWrapper, *, only_systems: bool = False) -> list[Row]:
+    """The rows in the memory *key*, in its order."""
+    return list(map(Row._make, memory_values(key, cursor, only_systems=only_systems)))
+
+
+def memory_values(
+    key: str, cursor: CursorWrapper, *, owner_id: Any = None, only_systems: bool = False
+) -> list[tuple[Any, ...]]:
+    """
+    The same as plain tuples, faster for who reads them but once.
+
+    There are none if the conversation is not that of *owner_id*, where one is given.
+    """
     if owner_id is not None:
         found = _OWN_MEMORY.rows(cursor, {"memory_id": key, "owner": owner_id})
     else:
         found = (_SYSTEMS if only_systems else _MEMORY).rows(cursor, {"memory_id": key})
-    rows = list(map(Row._make, found))
-    if rows and rows[0].place == 0:  # what is pinned may stand among the others, too
-        rows[1:] = [row for row in rows[1:] if row.sequence != rows[0].sequence]
+    rows = list(found)
+    if rows and rows[0][-1] == 0:  # what is pinned may stand among the others, too
+        rows[1:] = [row for row in rows[1:] if row[0] != rows[0][0]]
     return rows
 
 
@@ -136,24 +146,38 @@ def front(state: State, start: int, count: int, cursor: CursorWrapper) -> list[F
     ]
 
 
-def insert(conversation_id: int, rows: Sequence[NewRow], created_at: datetime, cursor: CursorWrapper) -> None:
-    """Write *rows*, in as few statements as their size allows for."""
+def now(cursor: CursorWrapper) -> Any:
+    """The time, as the database takes it: a write needs it for every row, and has it adapted but once."""
+    return cursor.db.ops.adapt_datetimefield_value(timezone.now())
+
+
+def write(state: State, rows: Sequence[NewRow], cursor: CursorWrapper, **moved: Any) -> None:
+    """
+    Write *rows* and, to the row of the conversation, *moved*: all of ``MOVED``.
+
+    That takes as few statements as the size of the rows allows for.
+    """
+    values = {"id": state.id, "created_at": moved["updated_at"], **moved}
+    is_moved = False
+    for batch in _batches(rows):
+        for place, row in enumerate(batch):
+            values.update(zip(_new_row_names(place), row, strict=True))
+        moves = not is_moved and cursor.db.vendor == "postgresql"
+        _insert(len(batch), within=_MOVE if moves else None).run(cursor, values)
+        is_moved |= moves
+    if not is_moved:
+        _MOVE.run(cursor, values)
+
+
+def _batches(rows: Sequence[NewRow]) -> Iterator[Sequence[NewRow]]:
     first = 0
     while first < len(rows):
         last, size = first, 0
         while last < len(rows) and last - first < MAX_BATCH and (last == first or size <= MAX_INSERT_BYTES):
             size += len(rows[last].text) + len(rows[last].payload or "")
             last += 1
-        values = {"conversation_id": conversation_id, "created_at": created_at}
-        for place, row in enumerate(rows[first:last]):
-            values.update(zip(_new_row_names(place), row, strict=True))
-        _insert(last - first).run(cursor, values)
+        yield rows[first:last]
         first = last
-
-
-def move(state: State, cursor: CursorWrapper, **values: Any) -> None:
-    """Write *values* to the row of the conversation: all that a write can change."""
-    _MOVE.run(cursor, {"id": state.id, **values})
 
 
 def supersede(state: State, sequences: Iterable[int], cursor: CursorWrapper) -> None:
@@ -163,11 +187,20 @@ def supersede(state: State, sequences: Iterable[int], cursor: CursorWrapper) -> 
     )
 
 
-def complete(state: State, sequences: Iterable[int], cursor: CursorWrapper) -> None:
-    """Take the mark of a turn that has not ended off the rows *sequences*."""
-    Message.objects.using(cursor.db.alias).filter(conversation_id=state.id, sequence__in=sequences).update(
-        metadata=None
-    )
+def with_client_ids(state: State, client_ids: Iterable[UUID], cursor: CursorWrapper) -> dict[UUID, int]:
+    """The sequences of those rows that have one of *client_ids*, by their client id."""
+    rows = Message.objects.using(cursor.db.alias).filter(conversation_id=state.id, client_id__in=client_ids)
+    return {client_id: sequence for client_id, sequence in rows.values_list("client_id", "sequence") if client_id}
+
+
+def complete(state: State, completed: Mapping[int, Metadata], cursor: CursorWrapper) -> None:
+    """Take the mark of a turn that has not ended off those of the rows *completed* that have it."""
+    rows = Message.objects.using(cursor.db.alias).filter(conversation_id=state.id).incomplete()
+    if plain := [sequence for sequence, metadata in completed.items() if metadata is None]:
+        rows.filter(sequence__in=plain).update(metadata=None)
+    for sequence, metadata in completed.items():
+        if metadata is not None:
+            rows.filter(sequence=sequence).update(metadata=metadata)
 
 
 def keep_counts(state: State, counts: Mapping[int, int], counter: str, cursor: CursorWrapper) -> None:
@@ -182,8 +215,10 @@ def keep_counts(state: State, counts: Mapping[int, int], counter: str, cursor: C
 
 
 def keep_total(state: State, tokens: int, counter: str, cursor: CursorWrapper) -> None:
-    """Keep that the memory takes *tokens* tokens, and that *counter* counted them."""
-    Conversation.objects.using(cursor.db.alias).filter(id=state.id).update(memory_tokens=tokens, token_counter=counter)
+    """Keep that the memory takes *tokens* tokens, and that *counter* counted them, whatever its front cost before."""
+    Conversation.objects.using(cursor.db.alias).filter(id=state.id).update(
+        memory_tokens=tokens, token_counter=counter, front=""
+    )
 
 
 def delete_left(state: State, start: int, pinned: int | None, superseded: Sequence[int], cursor: CursorWrapper) -> None:
@@ -195,7 +230,8 @@ def delete_left(state: State, start: int, pinned: int | None, superseded: Sequen
 
 
 def _parameter(model: type[Conversation | Message], column: str, name: str = "") -> Parameter:
-    return Parameter(name or column, model._meta.get_field(column))  # type: ignore[arg-type]  # no relation backwards
+    field = model._meta.get_field(column)
+    return Parameter(name or column, field, is_adapted=isinstance(field, DateTimeField))  # type: ignore[arg-type]
 
 
 def _memory(conversation: QuerySet[Conversation], **only: Any) -> Query:
@@ -232,21 +268,21 @@ def _front(count: int) -> Prepared:
 
 
 @cache
-def _insert(count: int) -> Prepared:
+def _insert(count: int, within: Prepared | None = None) -> Prepared:
     def row(place: int) -> Message:
         named = zip(NewRow._fields, _new_row_names(place), strict=True)
         return Message(
-            conversation_id=_parameter(Message, "conversation", "conversation_id"),
+            conversation_id=_parameter(Message, "conversation", "id"),
             created_at=_parameter(Message, "created_at"),
             **{column: _parameter(Message, column, name) for column, name in named},
         )
 
-    return Prepared(lambda: insert_query(Message, map(row, range(count))))
+    return Prepared(lambda: insert_query(Message, map(row, range(count))), within=within)
 
 
 @cache
 def _new_row_names(place: int) -> tuple[str, ...]:
-    return tuple(f"{column} {place}" for column in NewRow._fields)
+    return tuple(f"{column}_{place}" for column in NewRow._fields)
 
 
 _LOCK = Prepared(lambda: _conversation("memory_id").select_for_update().values_list(*State._fields).query)

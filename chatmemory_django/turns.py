@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.stores.base import checked_messages
+from chatmemory_django.stores.base import Metadata, checked_messages
 from chatmemory_django.windows import Eviction
 
 if TYPE_CHECKING:
@@ -33,26 +33,35 @@ class Turn:
         self._memory = memory
         self._persist = persist
         self._seen: Eviction | None = None
-        self._unwritten: list[ChatMessage] = []
-        self._incomplete: list[int] = []
+        self._unseen: list[ChatMessage] = []
+        self._unwritten: list[tuple[ChatMessage, Metadata]] = []
+        self._incomplete: dict[int, Metadata] = {}
 
     @property
     def messages(self) -> list[ChatMessage]:
         """What to send now: the memory as it was when the turn began, with what the turn has added since."""
-        return self._memory.readable(self._begun().messages())
-
-    def add(self, *messages: ChatMessage) -> None:
-        """Add *messages* to the turn. They are stored when it ends; early turns store user messages at once."""
-        begun, new = self._begun(), checked_messages(messages)
-        for message in new:
+        begun = self._begun()
+        unseen, self._unseen = self._unseen, []
+        for message in unseen:  # not before: of a reply that nobody reads here, nothing need be counted
             begun.add(message)
-        self._unwritten += new
+        return self._memory.readable(begun.messages())
+
+    def add(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
+        """
+        Add *messages* to the turn, with *metadata* beside each.
+
+        They are stored when it ends; early turns store user messages at once.
+        """
+        self._begun()
+        new = checked_messages(messages)
+        self._unseen += new
+        self._unwritten += [(message, metadata) for message in new]
         if self._persist == "early" and any(message.type == MessageType.USER for message in new):
             self._write(incomplete=True)
 
-    async def aadd(self, *messages: ChatMessage) -> None:
+    async def aadd(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
         """See ``add``. Only an early turn has to wait here."""
-        await self._memory.store.run(self.add, *messages)
+        await self._memory.store.run(self.add, *messages, metadata=metadata)
 
     def _begin(self) -> Self:
         self._seen = self._memory.store.read_memory(self._memory.id, self._memory.window())
@@ -64,12 +73,14 @@ class Turn:
         return self._seen
 
     def _write(self, *, incomplete: bool = False) -> None:
-        messages, self._unwritten = self._unwritten, []
-        if not messages and not self._incomplete:
+        new, self._unwritten = self._unwritten, []
+        if not new and not self._incomplete:
             return
-        added = self._memory.append(messages, incomplete=incomplete, completed=() if incomplete else self._incomplete)
+        messages, metadata = [message for message, _ in new], [its_metadata for _, its_metadata in new]
+        completed = {} if incomplete else self._incomplete
+        keys = self._memory.append(messages, metadata=metadata, incomplete=incomplete, completed=completed)
         if incomplete:
-            self._incomplete += added
+            self._incomplete.update(zip(keys, metadata, strict=True))
 
     def __enter__(self) -> Self:
         return self._begin()

@@ -38,7 +38,7 @@ class Window:
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
         # See AdditiveTokenCountEstimator. To ask isinstance() of a protocol takes longer than all else here.
-        is_additive = hasattr(estimator, "name") and hasattr(estimator, "tokens_per_list")
+        is_additive = bool(getattr(estimator, "name", "")) and hasattr(estimator, "tokens_per_list")
         self.counter: str = getattr(estimator, "name", "") if is_additive else ""
         self.overhead: int = getattr(estimator, "tokens_per_list", 0) if is_additive else 0
         self.is_additive = estimator is None or is_additive
@@ -120,10 +120,10 @@ class Eviction:
         total = None if costs is None else window.overhead + sum(costs)
         return cls(window, stored, next_key=len(stored), systems=systems, total=total)
 
-    def add(self, message: ChatMessage, cost: int | None = None) -> None:
-        """Add *message* at the end, then let go of what no longer fits."""
+    def add(self, message: ChatMessage, cost: int | None = None) -> int:
+        """Add *message* at the end, then let go of what no longer fits. Returns its key, or that of its equal."""
         if message.type == MessageType.SYSTEM and self._systems and self._systems[0].message == message:
-            return
+            return self._systems[0].key
         self.trim()
         entry = to_entry(self.next_key, message, cost)
         self.next_key += 1
@@ -135,6 +135,7 @@ class Eviction:
         if self.total is not None:
             self.total += self._cost(entry)
         self.trim()
+        return entry.key
 
     def trim(self) -> None:
         """While the memory is over the limit, let go of its first message that is no system message at index 0."""

@@ -132,6 +132,16 @@ class SameAsInMemory(RuleBasedStateMachine):
         if conversation.token_counter:
             assert {row.token_counter for row in rows} <= {conversation.token_counter}
             assert conversation.memory_tokens == sum(row.token_count for row in rows)
+        following = conversation.messages.filter(sequence__gte=conversation.window_start)
+        for place, (code, row) in enumerate(zip(conversation.front.split(","), following, strict=False)):
+            if code:
+                calls = isinstance(row.chat_message, AiMessage) and row.chat_message.tool_execution_requests != ()
+                kind = 1 if calls else 2 * isinstance(row.chat_message, ToolExecutionResultMessage)
+                assert row.sequence == conversation.window_start + place
+                assert row in rows
+                assert not isinstance(row.chat_message, SystemMessage)
+                assert int(code) & 3 == kind
+                assert not conversation.token_counter or int(code) >> 2 == row.token_count
         sequences = {row.sequence for row in rows}
         assert (
             set(Message.objects.in_memory().filter(conversation=conversation).values_list("sequence", flat=True))

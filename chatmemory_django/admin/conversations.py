@@ -89,7 +89,7 @@ class ConversationAdmin(admin.ModelAdmin):
     # The list
 
     def get_queryset(self, request: HttpRequest) -> ConversationQuerySet:
-        queryset: ConversationQuerySet = super().get_queryset(request)  # type: ignore[assignment]
+        queryset: ConversationQuerySet = super().get_queryset(request).defer("front")  # type: ignore[assignment]
         return queryset
 
     def get_search_results(

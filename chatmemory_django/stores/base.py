@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
+from uuid import UUID
 
 from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage
 from chatmemory_django.windows import Eviction, Window
@@ -33,6 +34,30 @@ class SimpleChatMemoryStore(Protocol):
 
     def delete_messages(self, memory_id: object) -> None:
         """Keep nothing under *memory_id*. An unknown id is no error."""
+
+
+Metadata: TypeAlias = Mapping[str, Any] | None
+"""What a site notes of a message, a JSON object: the model, its usage, why it stopped."""
+
+
+class Notes(TypedDict, total=False):
+    """What can be kept beside messages. Sequences have an item for each message, in the same order."""
+
+    metadata: Sequence[Metadata]
+    client_ids: Sequence[UUID | None]
+    """Names that their sender made up: a message whose name is there already is not stored again."""
+    incomplete: bool
+    """Whether they belong to a turn that has not ended, and ..."""
+    completed: Mapping[int, Metadata]
+    """... the keys of messages of a turn that ends now, with their metadata."""
+
+
+class Appended(NamedTuple):
+    """What came of messages that were added."""
+
+    eviction: Eviction
+    keys: list[int]
+    """For each message its key or, where it was not stored again, that of the one that was there."""
 
 
 class ChatMemoryStore(ABC):
@@ -65,23 +90,22 @@ class ChatMemoryStore(ABC):
         memory_id: object,
         messages: Sequence[ChatMessage],
         window: Window,
-        *,
-        incomplete: bool = False,
-        completed: Sequence[int] = (),
-    ) -> Eviction:
+        **notes: Unpack[Notes],
+    ) -> Appended:
         """
         Add *messages* under the rules of *window* as one step: all or none, and no other writer in between.
 
-        *incomplete* marks them as part of a turn that has not ended; *completed* are the keys of messages, returned by
-        an earlier call, whose turn ends with this step. A store that has no place for such marks leaves them out.
+        A store that has no place for *notes* leaves them out, but does not promise what it cannot keep: with client
+        ids, this one raises ``NotImplementedError``.
         """
+        if any(notes.get("client_ids", ())):
+            raise NotImplementedError(f"{type(self).__name__} keeps no client ids, so it cannot tell a retry.")
         with self.exclusive(memory_id):
             eviction = Eviction.of(self.get_messages(memory_id), window)
-            for message in messages:
-                eviction.add(message)
+            keys = [eviction.add(message) for message in messages]
             if eviction.added:
                 self.update_messages(memory_id, eviction.messages())
-        return eviction
+        return Appended(eviction, keys)
 
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         """The messages kept under *memory_id* that fit *window*; nothing is written."""

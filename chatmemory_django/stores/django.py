@@ -10,20 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack, overload
+from uuid import UUID
 
 import msgspec
 from asgiref.sync import sync_to_async
 from django.core.exceptions import PermissionDenied
 from django.db import connections, router, transaction
-from django.utils import timezone
 
 from chatmemory_django import conf, signals, statements
+from chatmemory_django.front import Front
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import INCOMPLETE, Conversation, Message
-from chatmemory_django.rows import Columns, to_columns, to_message
+from chatmemory_django.rows import Columns, to_columns, to_message, to_metadata
 from chatmemory_django.statements import NewRow, Row, State
-from chatmemory_django.stores.base import ChatMemoryStore, checked_messages, memory_key
+from chatmemory_django.stores.base import (
+    Appended,
+    ChatMemoryStore,
+    Metadata,
+    Notes,
+    checked_messages,
+    memory_key,
+)
 from chatmemory_django.windows import Entry, Eviction, Window, continuation, to_entry
 
 if TYPE_CHECKING:
@@ -59,7 +68,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return conf.keep_history() if self._keep_history is None else self._keep_history
 
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
-        return [row.message for row in self._read(memory_key(memory_id))]
+        return _messages(self._read(memory_key(memory_id)))
 
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         messages, costs = self._read_counted(memory_id, window)
@@ -78,30 +87,38 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         memory_id: object,
         messages: Sequence[ChatMessage],
         window: Window,
-        *,
-        incomplete: bool = False,
-        completed: Sequence[int] = (),
-    ) -> Eviction:
+        **notes: Unpack[Notes],
+    ) -> Appended:
         key = memory_key(memory_id)
         # All that can be refused or takes time is done before anybody has to wait for the lock.
-        columns = [to_columns(message) for message in messages]
+        drafts = _drafts(messages, notes)
         costs = [window.cost(message) if window.is_additive else None for message in messages]
         with self._locked(key) as (state, cursor):
+            front: Front | None = None
             if window.is_additive:
                 state = self._recounted(key, state, window, cursor)
-                eviction = self._eviction(key, state, messages, sum(filter(None, costs)), window, cursor)
+                front = Front(state, window, sum(filter(None, costs)), cursor)
+                eviction = self._eviction(key, state, messages, window, front, cursor)
             else:
                 eviction = _whole_eviction(state, statements.memory(key, cursor), window)
-            added: list[Columns] = []
-            for message, its_columns, cost in zip(messages, columns, costs, strict=True):
-                eviction.add(message, cost)
+            client_ids = [draft.client_id for draft in drafts if draft.client_id]
+            stored = statements.with_client_ids(state, client_ids, cursor) if client_ids else {}
+            added: list[_Draft] = []
+            keys: list[int] = []
+            for message, draft, cost in zip(messages, drafts, costs, strict=True):
+                if draft.client_id in stored:
+                    keys.append(stored[draft.client_id])
+                    continue
+                keys.append(eviction.add(message, cost))
                 if len(eviction.added) > len(added):
-                    added.append(its_columns)
+                    added.append(draft)
+                    if draft.client_id:
+                        stored[draft.client_id] = keys[-1]
             if added:
-                self._write(key, state, _Change.by(eviction, state, added, incomplete=incomplete), cursor)
-            if completed:
+                self._write(key, state, _Change.by(eviction, state, added, front), cursor)
+            if completed := notes.get("completed"):
                 statements.complete(state, completed, cursor)
-        return eviction
+        return Appended(eviction, keys)
 
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
         """
@@ -144,7 +161,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         with self._locked(key, create=False) as (state, cursor):
             if state is None:
                 return 0
-            counts = {row.sequence: window.cost(row.message) for row in statements.memory(key, cursor)}
+            counts = {
+                row.sequence: window.cost(to_message(row.type, row.text, row.payload))
+                for row in statements.memory(key, cursor)
+            }
             statements.keep_counts(state, counts, window.counter, cursor)
             total = sum(counts.values())
             statements.keep_total(state, total, window.counter, cursor)
@@ -160,14 +180,14 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         # Django has no asynchronous transactions: a whole one takes one hop into the thread that has the connection.
         return await sync_to_async(method, thread_sensitive=True)(*args, **kwargs)
 
-    def _read(self, key: str) -> list[Row]:
+    def _read(self, key: str) -> list[tuple[Any, ...]]:
         owner_id = None if self.owner is None else self.owner.pk
         with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
-            return statements.memory(key, cursor, owner_id=owner_id)
+            return statements.memory_values(key, cursor, owner_id=owner_id)
 
     def _read_counted(self, memory_id: object, window: Window) -> tuple[list[ChatMessage], list[int] | None]:
         rows = self._read(memory_key(memory_id))
-        messages = [to_message(row.type, row.text, row.payload) for row in rows]
+        messages = _messages(rows)
         return messages, _costs(rows, messages, window)
 
     @overload
@@ -200,54 +220,54 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         counts = {entry.key: entry.cost or 0 for entry in _counted(rows, window)}
         uncounted = {row.sequence: counts[row.sequence] for row in rows if row.token_counter != window.counter}
         statements.keep_counts(state, uncounted, window.counter, cursor)
-        return state._replace(memory_tokens=sum(counts.values()), token_counter=window.counter)
+        return state._replace(memory_tokens=sum(counts.values()), token_counter=window.counter, front="")
 
     def _eviction(
-        self, key: str, state: State, messages: Sequence[ChatMessage], cost: int, window: Window, cursor: CursorWrapper
+        self,
+        key: str,
+        state: State,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        front: Front,
+        cursor: CursorWrapper,
     ) -> Eviction:
-        """The memory before *messages*, which cost *cost*, are added to it. It is read as far as they push it out."""
-        takes = state.memory_messages if window.estimator is None else state.memory_tokens
-        excess = window.overhead + takes + cost - window.limit
-        # Twice as many as had to leave if all cost the same, and at least 8.
-        count = 8 << (max(excess, 0) * state.memory_messages // max(takes, 1) // 4).bit_length()
+        """The memory before *messages* are added to it. It is read as far as they push it out."""
         systems: list[Entry] = []
         if any(message.type == MessageType.SYSTEM for message in messages):
             systems = _counted(statements.memory(key, cursor, only_systems=True), window)
         return Eviction(
             window,
-            _front(state, count, window, cursor),
+            front,
             next_key=state.next_sequence,
             pinned=None if state.pinned_sequence is None else Entry(state.pinned_sequence, MessageType.SYSTEM),
             systems=systems,
-            total=window.overhead + takes,
+            total=front.total,
         )
 
     def _write(self, key: str, state: State, change: _Change, cursor: CursorWrapper) -> None:
         """Write *change*, and tell of it once it is committed."""
-        now = timezone.now()
         left = set(change.left)
         new = [
             NewRow(
                 sequence,
-                *columns,
+                *draft.columns,
                 cost,
                 change.counter,
                 superseded=sequence in left and sequence >= change.start,
                 in_history=change.in_history,
-                metadata=INCOMPLETE if change.incomplete else None,
+                client_id=draft.client_id,
+                metadata=draft.metadata,
             )
-            for sequence, columns, cost in change.new
+            for sequence, draft, cost in change.new
         ]
         superseded = [sequence for sequence in change.left if change.start <= sequence < state.next_sequence]
-        if self.keep_history:
-            statements.insert(state.id, new, now, cursor)
-            if superseded:
-                statements.supersede(state, superseded, cursor)
-        else:
-            statements.insert(state.id, [row for row in new if row.sequence not in left], now, cursor)
+        if not self.keep_history:
             statements.delete_left(state, change.start, change.pinned, superseded, cursor)
-        statements.move(
+        elif superseded:
+            statements.supersede(state, superseded, cursor)
+        statements.write(
             state,
+            new if self.keep_history else [row for row in new if row.sequence not in left],
             cursor,
             next_sequence=state.next_sequence + len(new),
             said_messages=state.said_messages + (len(new) if change.in_history else 0),
@@ -256,7 +276,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             memory_messages=change.messages,
             memory_tokens=change.tokens,
             token_counter=change.counter,
-            updated_at=now,
+            front=change.front,
+            updated_at=statements.now(cursor),
         )
         self._announce(signals.messages_added, key, state, [row.sequence for row in new], cursor)
         self._announce(signals.messages_evicted, key, state, change.left, cursor)
@@ -274,6 +295,14 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         transaction.on_commit(send, using=using)
 
 
+class _Draft(NamedTuple):
+    """What is known of a row before its place is."""
+
+    columns: Columns
+    client_id: UUID | None = None
+    metadata: Metadata = None
+
+
 class _Change(msgspec.Struct):
     """What a write makes of a conversation."""
 
@@ -284,16 +313,17 @@ class _Change(msgspec.Struct):
     tokens: int = 0
     """... how many tokens, as *counter* counts, which is empty where nothing can be said."""
     counter: str = ""
-    new: list[tuple[int, Columns, int | None]] = []
-    """The sequences, columns and token counts of the rows to write."""
+    front: str = ""
+    """What ``Front`` remembers of it."""
+    new: list[tuple[int, _Draft, int | None]] = []
+    """The rows to write: their sequences, what was drafted, and their token counts."""
     in_history: bool = True
-    incomplete: bool = False
     left: list[int] = []
     """The sequences of the messages that leave the memory."""
 
     @classmethod
-    def by(cls, eviction: Eviction, state: State, columns: Sequence[Columns], *, incomplete: bool) -> _Change:
-        """The change that *eviction* has come to, with the columns of what was added."""
+    def by(cls, eviction: Eviction, state: State, drafts: Sequence[_Draft], front: Front | None) -> _Change:
+        """The change that *eviction* has come to, with the drafts of what was added, and the front if it has one."""
         window = eviction.window
         counts_tokens = window.counter != ""
         left = [*eviction.evicted, *eviction.replaced]
@@ -303,11 +333,11 @@ class _Change(msgspec.Struct):
             messages=state.memory_messages + len(eviction.added) - len(left),
             tokens=eviction.total - window.overhead if counts_tokens and eviction.total is not None else 0,
             counter=window.counter,
+            front=front.after(eviction) if front else "",
             new=[
-                (entry.key, its_columns, entry.cost if counts_tokens else None)
-                for entry, its_columns in zip(eviction.added, columns, strict=True)
+                (entry.key, draft, entry.cost if counts_tokens else None)
+                for entry, draft in zip(eviction.added, drafts, strict=True)
             ],
-            incomplete=incomplete,
             left=[entry.key for entry in left],
         )
 
@@ -328,27 +358,45 @@ class _Change(msgspec.Struct):
             messages=len(columns),
             tokens=sum(row.token_count or 0 for row in kept) if counter else 0,
             counter=counter,
-            new=[(state.next_sequence + place, its_columns, None) for place, its_columns in enumerate(new)],
+            new=[(state.next_sequence + place, _Draft(its_columns), None) for place, its_columns in enumerate(new)],
             in_history=kept_from is not None or state.next_sequence == 1,
             left=[row.sequence for row in old[keeps_first:index]],
         )
 
 
-def _costs(rows: Sequence[Row], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
+def _drafts(messages: Sequence[ChatMessage], notes: Notes) -> list[_Draft]:
+    """What there is to write of *messages*; an error if it cannot be written."""
+    columns = [to_columns(message) for message in messages]
+    metadata = [to_metadata(given) for given in notes.get("metadata", ())] or [None] * len(messages)
+    if notes.get("incomplete"):
+        metadata = [{**(given or {}), **INCOMPLETE} for given in metadata]
+    client_ids = notes.get("client_ids") or [None] * len(messages)
+    for index, client_id in enumerate(client_ids):
+        if not isinstance(client_id, (UUID, NoneType)):
+            raise TypeError(f"client_ids[{index}] must be a UUID or None, not {type(client_id).__name__}.")
+    return list(map(_Draft, columns, client_ids, metadata))
+
+
+def _messages(rows: Iterable[tuple[Any, ...]]) -> list[ChatMessage]:
+    """The messages of *rows*, which are as ``Row`` is."""
+    return [to_message(type_, text, payload) for _, type_, text, payload, *_ in rows]
+
+
+def _costs(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
     """What *messages*, which *rows* hold, cost each; counted only where that is not kept. None if it says nothing."""
     if not window.is_additive:
         return None
     if window.estimator is None:
         return [1] * len(rows)
     return [
-        row.token_count if row.token_counter == window.counter and row.token_count is not None else window.cost(message)
-        for row, message in zip(rows, messages, strict=True)
+        count if counter == window.counter and count is not None else window.cost(message)
+        for (_, _, _, _, count, counter, _), message in zip(rows, messages, strict=True)
     ]
 
 
 def _counted(rows: Sequence[Row], window: Window) -> list[Entry]:
     """The entries of *rows*."""
-    messages = [row.message for row in rows]
+    messages = _messages(rows)
     costs: Sequence[int | None] = _costs(rows, messages, window) or [None] * len(rows)
     return [to_entry(row.sequence, message, cost) for row, message, cost in zip(rows, messages, costs, strict=True)]
 
@@ -359,19 +407,3 @@ def _whole_eviction(state: State, rows: Sequence[Row], window: Window) -> Evicti
     systems = [entry for entry in entries if entry.type == MessageType.SYSTEM]
     pinned = None if state.pinned_sequence is None else entries.pop(0)
     return Eviction(window, entries, next_key=state.next_sequence, pinned=pinned, systems=systems)
-
-
-def _front(state: State, count: int, window: Window, cursor: CursorWrapper) -> Iterator[Entry]:
-    """The memory from its front on, without what is pinned. Nothing is read before it is asked for."""
-    start = state.window_start
-    while start < state.next_sequence:
-        rows = statements.front(state, start, count, cursor)
-        for row in rows:
-            cost = 1 if window.estimator is None else row.token_count
-            if row.payload is None:
-                yield Entry(row.sequence, row.type, cost=cost)
-            else:
-                yield to_entry(row.sequence, to_message(row.type, "", row.payload), cost)
-        if len(rows) < count:
-            return
-        start, count = rows[-1].sequence + 1, 2 * count

@@ -1,0 +1,175 @@
+"""What is kept beside messages: metadata, and the names that their sender made up."""
+
+import uuid
+
+import pytest
+from django.db import connection
+
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores import InMemoryChatMemoryStore
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.asgi import run
+
+HI, HELLO = UserMessage("hi"), AiMessage("hello")
+USAGE = {"model": "gpt-4o-mini", "usage": {"input_tokens": 3, "output_tokens": 5}, "name": "日本"}
+PRIVATE = "what nobody else may read"
+ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+def memory(max_messages: int = 10, **options) -> ChatMemory:
+    return MessageWindowChatMemory(max_messages=max_messages, id="c", store=DjangoChatMemoryStore(**options))
+
+
+def noted() -> list:
+    return list(Message.objects.values_list("metadata", flat=True))
+
+
+@pytest.mark.django_db
+class TestMetadata:
+    def test_it_is_kept_beside_each_message_that_is_added_with_it(self):
+        memory().add(HI)
+        memory().add(HELLO, HELLO, metadata=USAGE)
+
+        assert noted() == [None, USAGE, USAGE]
+        assert memory().messages() == [HI, HELLO, HELLO]
+
+    def test_it_can_differ_from_message_to_message(self):
+        memory().append([HI, HELLO, HI], metadata=[None, USAGE, {}])
+
+        assert noted() == [None, USAGE, {}]
+
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_a_turn_keeps_it(self, persist):
+        with memory().turn(persist=persist) as turn:
+            turn.add(HI, metadata={"page": "/shop"})
+            turn.add(HI)
+            meanwhile = noted()
+            turn.add(HELLO, metadata=USAGE)
+
+        early = [{"page": "/shop", "incomplete": True}, {"incomplete": True}]
+        assert meanwhile == (early if persist == "early" else [])
+        assert noted() == [{"page": "/shop"}, None, USAGE]
+
+    def test_a_turn_leaves_that_of_the_system_message_that_was_there(self):
+        system = SystemMessage("Be brief.")
+        memory().add(system, metadata={"prompt": 7})
+
+        with memory().turn(persist="early") as turn:
+            turn.add(system, HI)
+            meanwhile = noted()
+
+        assert meanwhile == [{"prompt": 7}, {"incomplete": True}]
+        assert noted() == [{"prompt": 7}, None]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_it_has_async_twins(self):
+        async def talk() -> None:
+            await memory().aadd(HI, metadata={"n": 1})
+            async with memory().turn() as turn:
+                await turn.aadd(HELLO, metadata={"n": 2})
+
+        run(talk())
+
+        assert noted() == [{"n": 1}, {"n": 2}]
+
+    def test_a_store_without_a_place_for_it_leaves_it_out(self):
+        in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
+
+        in_process.add(HI, metadata=USAGE)
+
+        assert in_process.messages() == [HI]
+
+    @pytest.mark.parametrize(
+        ("metadata", "error", "message"),
+        [
+            ("a text", TypeError, r"metadata must be a mapping or None, not str\."),
+            ([1], TypeError, r"metadata must be a mapping or None, not list\."),
+            ({1: 2}, TypeError, r"metadata has a key of type int; JSON keys are str\."),
+            ({"a": {"b": object()}}, TypeError, r"metadata\['a'\]\['b'\] is a object, which JSON cannot say\."),
+            ({"a": float("nan")}, ValueError, r"metadata\['a'\] is nan, which JSON cannot say"),
+            ({"a": PRIVATE + "\0"}, ValueError, r"metadata\.a holds a NUL character or a lone surrogate"),
+            ({"a": PRIVATE + "\ud800"}, ValueError, r"metadata\.a holds a NUL character or a lone surrogate"),
+            (
+                {"a": "x" * 101},
+                ValueError,
+                r"metadata has 109 bytes, but CHATMEMORY\['MAX_MESSAGE_BYTES'\]",
+            ),
+        ],
+        ids=["text", "list", "key", "object", "nan", "NUL", "surrogate", "size"],
+    )
+    def test_what_is_no_json_object_is_refused_and_nothing_is_stored(self, metadata, error, message, settings):
+        settings.CHATMEMORY = {"MAX_MESSAGE_BYTES": 100}
+
+        with pytest.raises(error, match=message) as refused:
+            memory().add(HI, metadata=metadata)
+
+        assert PRIVATE not in str(refused.value)
+        assert not Conversation.objects.exists()
+
+
+@pytest.mark.django_db
+class TestClientIds:
+    def test_a_message_whose_client_id_is_there_is_not_stored_again(self):
+        first = memory().append([HI, HELLO], client_ids=[ONE, TWO])
+        again = memory().append([HI, HELLO], client_ids=[ONE, TWO])
+
+        assert first == again == [1, 2]
+        assert memory().messages() == [HI, HELLO]
+        assert list(Message.objects.values_list("client_id", flat=True)) == [ONE, TWO]
+
+    def test_what_is_new_in_a_retry_is_stored(self):
+        memory().append([HI], client_ids=[ONE])
+
+        assert memory().append([HI, HELLO, HI], client_ids=[ONE, TWO, None]) == [1, 2, 3]
+        assert memory().messages() == [HI, HELLO, HI]
+
+    def test_a_retry_is_known_when_the_message_has_left_the_memory(self):
+        memory(1).append([HI], client_ids=[ONE])
+        memory(1).add(HELLO)
+
+        assert memory(1).append([HI], client_ids=[ONE]) == [1]
+        assert memory(1).messages() == [HELLO]
+
+    def test_twice_in_one_call_is_once(self):
+        assert memory().append([HI, HI], client_ids=[ONE, ONE]) == [1, 1]
+        assert memory().messages() == [HI]
+
+    def test_each_conversation_has_its_own(self):
+        memory().append([HI], client_ids=[ONE])
+        other = MessageWindowChatMemory(max_messages=3, id="other", store=DjangoChatMemoryStore())
+
+        assert other.append([HELLO], client_ids=[ONE]) == [1]
+        assert other.messages() == [HELLO]
+
+    def test_a_system_message_that_is_there_has_the_place_that_it_has(self):
+        system = SystemMessage("Be brief.")
+        memory().add(HI, system)
+
+        assert memory().append([system, HELLO], client_ids=[ONE, TWO]) == [2, 3]
+        assert memory().append([system, HELLO], client_ids=[ONE, TWO]) == [2, 3]
+
+    def test_telling_a_retry_takes_one_statement(self, django_assert_num_queries):
+        memory().append([HI], client_ids=[ONE])
+
+        with django_assert_num_queries(2):  # and one for the lock
+            memory().append([HI], client_ids=[ONE])
+        with django_assert_num_queries(1 + (2 if connection.vendor == "postgresql" else 3)):
+            memory().append([HELLO], client_ids=[TWO])
+
+    def test_a_store_that_cannot_tell_a_retry_says_so(self):
+        in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
+
+        with pytest.raises(NotImplementedError, match="InMemoryChatMemoryStore keeps no client ids"):
+            in_process.append([HI], client_ids=[ONE])
+        assert in_process.messages() == []
+
+    def test_a_client_id_is_a_uuid(self):
+        with pytest.raises(TypeError, match=r"client_ids\[0\] must be a UUID or None, not str\."):
+            memory().append([HI], client_ids=["1"])
+
+    @pytest.mark.parametrize("name", ["client_ids", "metadata"])
+    def test_there_is_an_item_for_each_message(self, name):
+        with pytest.raises(ValueError, match=rf"{name} must have an item for each of the 2 messages, not 1\."):
+            memory().append([HI, HI], **{name: [None]})

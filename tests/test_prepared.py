@@ -1,0 +1,213 @@
+"""Prepared querysets: the same SQL and the same rows as the querysets that they come from."""
+
+import datetime
+import re
+import uuid
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from chatmemory_django import statements
+from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.prepared import Parameter, Prepared, insert_query, update_query
+from chatmemory_django.statements import NewRow
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+pytestmark = pytest.mark.django_db
+
+CALL = AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "tool", "{}")])
+
+
+@pytest.fixture
+def cursor():
+    with connection.cursor() as cursor:
+        yield cursor
+
+
+@pytest.fixture
+def conversation() -> Conversation:
+    memory = MessageWindowChatMemory(max_messages=4, id="c", store=DjangoChatMemoryStore())
+    for message in (SystemMessage("Be brief."), UserMessage("one"), CALL, UserMessage("two"), UserMessage("three")):
+        memory.add(message)
+    MessageWindowChatMemory(max_messages=4, id="other", store=DjangoChatMemoryStore()).add(UserMessage("not mine"))
+    return Conversation.objects.get(memory_id="c")
+
+
+def sql_of(queryset) -> tuple[str, tuple]:
+    return queryset.query.get_compiler(connection.alias).as_sql()
+
+
+def as_the_orm_says_it(sql: str, parameters: dict) -> tuple[str, tuple]:
+    """*sql* and *parameters* by place instead of by name."""
+    names = re.findall(r"%\((\w+)\)s", sql)
+    return re.sub(r"%\(\w+\)s", "%s", sql), tuple(parameters[name] for name in names)
+
+
+def parameter(model, column: str) -> Parameter:
+    return Parameter(column, model._meta.get_field(column))
+
+
+class TestAnyQueryset:
+    @pytest.mark.parametrize("text", ["two", "100 %", "'; DROP TABLE", "日本", ""])
+    def test_it_has_the_sql_and_the_values_of_the_queryset(self, text):
+        moment = timezone.now()
+        prepared = Prepared(
+            lambda: (
+                Message.objects.filter(
+                    text=parameter(Message, "text"),
+                    created_at__lt=parameter(Message, "created_at"),
+                    client_id=parameter(Message, "client_id"),
+                    superseded=False,
+                )
+                .values_list("sequence")
+                .query
+            )
+        )
+        values = {"text": text, "created_at": moment, "client_id": uuid.UUID(int=7)}
+
+        sql, parameters = prepared.sql(connection, values)
+
+        expected = Message.objects.filter(
+            text=text, created_at__lt=moment, client_id=uuid.UUID(int=7), superseded=False
+        ).values_list("sequence")
+        assert as_the_orm_says_it(sql, parameters) == sql_of(expected)
+
+    def test_it_is_compiled_once_and_gives_the_rows_of_other_values(self, conversation, cursor):
+        built = []
+
+        def build():
+            built.append(1)
+            return Message.objects.filter(text=parameter(Message, "text")).values_list("sequence", "text").query
+
+        prepared = Prepared(build)
+
+        found = [prepared.rows(cursor, {"text": text}) for text in ("one", "two", "nobody said this")]
+
+        assert [list(map(tuple, rows)) for rows in found] == [[(2, "one")], [(4, "two")], []]
+        assert built == [1]
+
+    def test_an_update_does_what_that_of_the_queryset_does(self, conversation, cursor):
+        prepared = Prepared(
+            lambda: update_query(
+                Conversation.objects.filter(id=parameter(Conversation, "id")),
+                title=parameter(Conversation, "title"),
+                updated_at=parameter(Conversation, "updated_at"),
+                pinned_sequence=parameter(Conversation, "pinned_sequence"),
+            )
+        )
+        moment = datetime.datetime(2026, 11, 21, 7, 8, 9, 123456, tzinfo=datetime.UTC)
+
+        values = {"id": conversation.pk, "title": "A talk", "updated_at": moment, "pinned_sequence": None}
+        prepared.run(cursor, values)
+
+        conversation.refresh_from_db()
+        assert (conversation.title, conversation.updated_at) == ("A talk", moment)
+        assert conversation.pinned_sequence is None
+        assert Conversation.objects.get(memory_id="other").title == ""
+
+    def test_an_insert_does_what_save_does(self, conversation, cursor):
+        columns = ("conversation_id", "sequence", "created_at", "type", "text", "client_id", "metadata")
+        names = {column: parameter(Message, column.removesuffix("_id")) for column in columns[:1]}
+        names |= {column: parameter(Message, column) for column in columns[1:]}
+        prepared = Prepared(lambda: insert_query(Message, [Message(**names)]))
+        values = {
+            "conversation": conversation.pk,
+            "sequence": 100,
+            "created_at": timezone.now(),
+            "type": "USER",
+            "text": "100 % 'mine'",
+            "client_id": uuid.uuid4(),
+            "metadata": {"usage": [1, None, "日本"]},
+        }
+        Message.objects.create(**values | {"conversation": conversation, "sequence": 99, "client_id": None})
+
+        prepared.run(cursor, values)
+
+        def without_its_name(row: dict) -> dict:
+            return {key: value for key, value in row.items() if key not in {"sequence", "client_id"}}
+
+        saved, prepared_row = Message.objects.filter(sequence__in=(99, 100)).order_by("sequence").values()
+        assert without_its_name(saved) == without_its_name(prepared_row)
+        assert prepared_row["client_id"] == values["client_id"]
+
+    @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL has statements within statements")
+    def test_two_in_one_do_what_both_do(self, conversation, cursor):
+        rename = Prepared(
+            lambda: update_query(
+                Conversation.objects.filter(id=parameter(Conversation, "id")), title=parameter(Conversation, "title")
+            )
+        )
+        reword = Prepared(
+            lambda: update_query(
+                Message.objects.filter(conversation_id=parameter(Message, "conversation")),
+                text=parameter(Message, "text"),
+            ),
+            within=rename,
+        )
+        values = {"id": conversation.pk, "title": "A talk", "conversation": conversation.pk, "text": "same"}
+
+        reword.run(cursor, values)
+
+        conversation.refresh_from_db()
+        assert conversation.title == "A talk"
+        assert {row.text for row in conversation.messages.all()} == {"same"}
+        assert not Message.objects.exclude(conversation=conversation).filter(text="same").exists()
+
+
+class TestTheStatementsOfTheHotPath:
+    """Each beside what the plain ORM says of the same conversation."""
+
+    def test_the_lock_reads_the_row_of_the_conversation(self, conversation, cursor):
+        expected = Conversation.objects.filter(pk=conversation.pk).values(*statements.State._fields).get()
+
+        state = statements.lock("c", cursor)
+
+        assert state is not None
+        assert state._asdict() == expected
+        assert statements.lock("nobody", cursor) is None
+
+    def test_the_memory_is_that_of_the_conversation(self, conversation, cursor):
+        rows = statements.memory("c", cursor)
+
+        assert conversation.pinned_sequence == 1
+        assert [(row.sequence, row.type, row.text, row.payload, row.token_count) for row in rows] == list(
+            conversation.memory().values_list("sequence", "type", "text", "payload", "token_count")
+        )
+
+    def test_the_front_is_the_first_rows_of_the_window(self, conversation, cursor):
+        state = statements.lock("c", cursor)
+
+        rows = statements.front(state, 2, 4, cursor)
+
+        expected = conversation.messages.filter(sequence__gte=2).order_by("sequence")[:4]
+        assert [(row.sequence, row.type) for row in rows] == [(row.sequence, row.type) for row in expected]
+        assert [row.payload for row in rows] == [row.payload if row.type == "AI" else None for row in expected]
+
+    @pytest.mark.parametrize("count", [0, 1, 3, 130])
+    def test_a_write_is_what_the_orm_would_have_written(self, conversation, cursor, count):
+        state = statements.lock("c", cursor)
+        rows = [
+            NewRow(200 + n, "AI", f"text {n}", None, n, "words", n % 2 == 0, n % 3 == 0, uuid.UUID(int=n), {"n": n})
+            for n in range(count)
+        ]
+        moved = {
+            "next_sequence": 500,
+            "said_messages": 400,
+            "window_start": 300,
+            "pinned_sequence": None,
+            "memory_messages": 7,
+            "memory_tokens": 77,
+            "token_counter": "words",
+            "front": "4,8",
+        }
+
+        statements.write(state, rows, cursor, updated_at=statements.now(cursor), **moved)
+
+        conversation.refresh_from_db()
+        assert {name: getattr(conversation, name) for name in moved} == moved
+        written = conversation.messages.filter(sequence__gte=200).order_by("sequence")
+        assert list(written.values_list(*NewRow._fields)) == rows
+        assert all(row.created_at == conversation.updated_at for row in written)
