@@ -20,8 +20,8 @@ from chatmemory_django import conf
 from chatmemory_django.codec import message_from_json, message_to_json
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import checked_metadata, to_columns, to_message
-from chatmemory_django.stores.base import memory_key
+from chatmemory_django.rows import to_columns, to_message, to_metadata
+from chatmemory_django.stores.base import Metadata, memory_key
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -216,7 +216,7 @@ class _Import:
         self.conversation.token_counter = self._counters.pop() if is_counted else ""
         self.conversation.save(update_fields=["memory_messages", "memory_tokens", "token_counter"])
 
-    def _checked_head(self) -> dict[str, Any]:
+    def _checked_head(self) -> Metadata:
         head = self.head
         if head.window_start > head.next_sequence:
             raise self._error(
@@ -226,8 +226,8 @@ class _Import:
             raise self._error(f"said_messages is {head.said_messages}, but next_sequence is {head.next_sequence}.")
         try:
             memory_key(head.memory_id)
-            checked_metadata({"title": head.title})
-            return checked_metadata(head.metadata)
+            to_metadata({"title": head.title})
+            return to_metadata(head.metadata)
         except ValueError as exc:
             raise self._error(str(exc)) from None
 
@@ -242,7 +242,7 @@ class _Import:
         self._last = said.sequence
         try:
             columns = to_columns(message_from_json(bytes(said.message)))
-            metadata = None if said.metadata is None else checked_metadata(said.metadata)
+            metadata = to_metadata(said.metadata)
         except ValueError as exc:
             raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
         row = Message(

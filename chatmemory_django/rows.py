@@ -68,15 +68,6 @@ def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
     return _TEXT_CLASSES[type](text) if payload is None else message_from_json(payload)
 
 
-def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of *metadata*, with which every database can do what it can do with the attributes of a message."""
-    attributes = CustomMessage(metadata).attributes
-    for where, text in _texts(attributes, ""):
-        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError(f"metadata.{where} holds a NUL character or a lone surrogate; leave it out.")
-    return dict(attributes)
-
-
 def _text(message: ChatMessage) -> tuple[str, bool]:
     """What a person would search *message* for, and whether that is all there is to it."""
     if isinstance(message, SystemMessage):
