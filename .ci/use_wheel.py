@@ -1,5 +1,6 @@
 """What a site of a stranger does with the installed package: one file, an SQLite database, a conversation."""
 
+import importlib
 import tempfile
 from pathlib import Path
 
@@ -38,4 +39,11 @@ messages = memory.messages()
 said = Conversation.objects.get(memory_id="wheel").history().count()
 if not (said == 51 and 2 < len(messages) < 12 and messages[0] == SystemMessage("Be brief.")):
     raise SystemExit(f"{said} messages said, {len(messages)} in memory: that is not what was asked for.")
+try:
+    importlib.import_module("chatmemory_django.rest.urls")
+except ImportError as exc:
+    if "pip install 'chatmemory_django[rest]'" not in str(exc):
+        raise
+else:
+    raise SystemExit("Without its extra there should be no REST API.")
 print(f"The wheel works: {said} messages said, {len(messages)} in memory.")  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -17,6 +18,8 @@ from chatmemory_django.provider import build_chat_memory
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 
+_RATE = re.compile(r"[1-9]\d*/[smhd]\w*")
+
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """Check the setting ``CHATMEMORY``."""
@@ -29,7 +32,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
                 id="chatmemory.E001",
             )
         ]
-    return [*_unknown_names(given), *_memory(), *_plain_values()]
+    return [*_unknown_names(given), *_memory(), *_plain_values(), *_rest(given.get("REST", {}))]
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
@@ -78,6 +81,52 @@ def _plain_values() -> Iterator[CheckMessage]:
                 hint=f"Remove it to use the default of {default}.",
                 id=check_id,
             )
+
+
+def _rest(given: object) -> Iterator[CheckMessage]:
+    if not isinstance(given, Mapping):
+        yield Error(
+            f"CHATMEMORY['REST'] must be a dict, not {type(given).__name__}.",
+            hint='Write "REST": {"PAGE_SIZE": 20}, for example, or leave it out.',
+            id="chatmemory.E021",
+        )
+        return
+    for name in sorted(set(given) - set(conf.DEFAULT_REST), key=str):
+        close = get_close_matches(str(name), conf.DEFAULT_REST, n=1)
+        yield Warning(
+            f"CHATMEMORY['REST'] has no setting {name!r}, so it has no effect.",
+            hint=f"Did you mean {close[0]!r}?"
+            if close
+            else f"The settings are {', '.join(sorted(conf.DEFAULT_REST))}.",
+            id="chatmemory.W021",
+        )
+    for name, default in conf.DEFAULT_REST.items():
+        value: object = given.get(name, default)
+        if isinstance(default, int) and (type(value) is not int or value < 1):
+            yield Error(
+                f"CHATMEMORY['REST'][{name!r}] must be a whole number above 0, not {value!r}.",
+                hint=f"Remove it to use the default of {default}.",
+                id="chatmemory.E022",
+            )
+    rates: object = given.get("THROTTLE_RATES", {})
+    scopes = conf.DEFAULT_REST["THROTTLE_RATES"]
+    if not isinstance(rates, Mapping) or not all(
+        name in scopes and (rate is None or (isinstance(rate, str) and _RATE.fullmatch(rate)))
+        for name, rate in rates.items()
+    ):
+        yield Error(
+            f"CHATMEMORY['REST']['THROTTLE_RATES'] must be a dict of rates for {', '.join(scopes)}, not {rates!r}.",
+            hint=f"A rate is '10/sec', '600/min', '100/hour' or '1000/day', or None for no limit. "
+            f"The default is {scopes!r}.",
+            id="chatmemory.E023",
+        )
+    path: object = given.get("ACCESS_POLICY", conf.DEFAULT_REST["ACCESS_POLICY"])
+    if "ACCESS_POLICY" in given and not isinstance(_imported(path) if isinstance(path, str) else path, type):
+        yield Error(
+            f"CHATMEMORY['REST']['ACCESS_POLICY'] must be the path of an AccessPolicy, not {path!r}.",
+            hint=f"For example {conf.DEFAULT_REST['ACCESS_POLICY']!r}, the default.",
+            id="chatmemory.E024",
+        )
 
 
 def _memory() -> Iterator[CheckMessage]:

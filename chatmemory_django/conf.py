@@ -17,7 +17,19 @@ DEFAULT_MEMORY: Mapping[str, Any] = {
 DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Written twice, as text and as JSON, and escaped on the way, it fits MariaDB's packet of 16 MiB."""
 
-NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA"})
+DEFAULT_REST: Mapping[str, Any] = {
+    "ACCESS_POLICY": "chatmemory_django.rest.access.AccessPolicy",
+    "MAX_BODY_BYTES": 5 * 1024 * 1024,
+    "MAX_IMPORT_BYTES": 32 * 1024 * 1024,
+    "MAX_MESSAGES": 100,
+    "MAX_TEXT_LENGTH": 1_000_000,
+    "MAX_JSON_DEPTH": 32,
+    "PAGE_SIZE": 50,
+    "MAX_PAGE_SIZE": 200,
+    "THROTTLE_RATES": {"read": "600/min", "write": "120/min", "export": "20/min"},
+}
+
+NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "REST"})
 
 
 def memory() -> Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str:
@@ -43,6 +55,11 @@ def allow_network() -> bool:
 def remote_media() -> bool:
     """``REMOTE_MEDIA``: whether the admin shows images that are elsewhere, or only links to them; default False."""
     return _get("REMOTE_MEDIA", default=False)  # type: ignore[no-any-return]
+
+
+def rest() -> Mapping[str, Any]:
+    """``REST``: what the REST API can be told, with ``DEFAULT_REST`` for what is left out."""
+    return {**DEFAULT_REST, **_get("REST", {})}
 
 
 def _get(name: str, default: object) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
-from chatmemory_django.memory import ChatMemory
+from chatmemory_django.memory import ChatMemory, MemoryOptions
 from chatmemory_django.stores.base import ChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
@@ -18,6 +18,9 @@ from chatmemory_django.windows import Window
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
+TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"  # noqa: S105  # no password
 
 
 def get_chat_memory(memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
@@ -59,6 +62,27 @@ def common_window() -> Window | None:
     if not isinstance(memory, Mapping) or any(map(callable, memory.get("OPTIONS", {}).values())):
         return None
     return window_of("any")
+
+
+def with_limit(
+    configuration: Mapping[str, Any], *, max_messages: int | None = None, max_tokens: int | None = None
+) -> Mapping[str, Any]:
+    """*configuration* with another limit; ``ValueError`` if it has no estimator to count *max_tokens* with."""
+    options = dict(configuration.get("OPTIONS", {}))
+    name, limit = ("max_messages", max_messages) if max_tokens is None else ("max_tokens", max_tokens)
+    if limit is None:
+        return configuration
+    if name in options:
+        return {**configuration, "OPTIONS": {**options, name: limit}}
+    kept = {key: options[key] for key in MemoryOptions.__annotations__ if key in options}
+    if max_tokens is None:
+        return {"CLASS": MESSAGE_WINDOW, "OPTIONS": {**kept, name: limit}}
+    if "token_count_estimator" not in options:
+        raise ValueError("CHATMEMORY['MEMORY'] has no token_count_estimator, so tokens cannot be counted.")
+    return {
+        "CLASS": TOKEN_WINDOW,
+        "OPTIONS": {**kept, name: limit, "token_count_estimator": options["token_count_estimator"]},
+    }
 
 
 @cache

@@ -18,6 +18,10 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     "django.contrib.staticfiles",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
     "chatmemory_django",
     "example_project",
 ]
@@ -61,6 +65,25 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
 STATIC_URL = "static/"
 USE_TZ = True
 TIME_ZONE = "UTC"
+
+REST_FRAMEWORK = {
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",  # for the views that are not of this API
+    # Tokens first, so that who is not signed in is told so by 401, and not by 403.
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "rest_framework.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Chat memory",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    # The page and its scripts from this site: nothing is fetched from elsewhere.
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+}
 
 CHATMEMORY = {
     "MEMORY": {

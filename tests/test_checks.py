@@ -56,6 +56,17 @@ class TestGoodSettings:
     def test_nothing_is_said_of_them(self, settings, chatmemory):
         assert found(settings, **chatmemory) == []
 
+    @pytest.mark.parametrize(
+        "rest",
+        [
+            {},
+            {"PAGE_SIZE": 1, "ACCESS_POLICY": "chatmemory_django.rest.access.AccessPolicy"},
+            {"THROTTLE_RATES": {"read": "5/sec", "write": "10/min", "export": None}},
+        ],
+    )
+    def test_nothing_is_said_of_those_of_the_rest_api(self, settings, rest):
+        assert found(settings, REST=rest) == []
+
     def test_nor_of_no_setting_at_all(self, settings):
         del settings.CHATMEMORY
 
@@ -269,7 +280,7 @@ class TestEachCheck:
         ("name", "hint"),
         [
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
-            ("colour", "The settings are ALLOW_NETWORK, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY, REMOTE_MEDIA."),
+            ("colour", "The settings are ALLOW_NETWORK, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY, REMOTE_MEDIA, REST."),
         ],
         ids=["misspelt", "invented"],
     )
@@ -295,3 +306,41 @@ class TestEachCheck:
         wrong = found(settings, MEMORY=5, KEEP_HISTORY=1, ALLOW_NETWORK=1, MAX_MESSAGE_BYTES=0, OTHER=1)
 
         assert [message.id.rpartition(".")[2] for message in wrong] == ["W002", "E002", "E005", "E006", "E007"]
+
+    @pytest.mark.parametrize("rest", [None, [], "on"], ids=repr)
+    def test_E021_rest_is_no_dict(self, settings, rest):
+        (error,) = found(settings, REST=rest)
+
+        assert (error.id, error.level) == ("chatmemory.E021", Error("").level)
+        assert type(rest).__name__ in error.msg
+
+    @pytest.mark.parametrize("value", [0, -1, None, "5", True, 1.5], ids=repr)
+    def test_E022_a_number_of_the_rest_api_is_no_number_above_0(self, settings, value):
+        for name in [name for name, default in conf.DEFAULT_REST.items() if isinstance(default, int)]:
+            (error,) = found(settings, REST={name: value})
+
+            assert error.id == "chatmemory.E022"
+            assert name in error.msg
+            assert repr(value) in error.msg
+
+    @pytest.mark.parametrize(
+        "rates", [None, "5/min", {"reads": "5/min"}, {"read": 5}, {"read": "5"}, {"read": "0/min"}, {"read": "x/min"}]
+    )
+    def test_E023_the_rates_of_the_rest_api_are_none(self, settings, rates):
+        (error,) = found(settings, REST={"THROTTLE_RATES": rates})
+
+        assert error.id == "chatmemory.E023"
+        assert repr(rates) in error.msg
+
+    @pytest.mark.parametrize("policy", [None, "nowhere.Policy", f"{__name__}.by_id"], ids=repr)
+    def test_E024_there_is_no_such_access_policy(self, settings, policy):
+        (error,) = found(settings, REST={"ACCESS_POLICY": policy})
+
+        assert error.id == "chatmemory.E024"
+        assert repr(policy) in error.msg
+
+    def test_W021_the_rest_api_has_no_setting_of_that_name(self, settings):
+        (warning,) = found(settings, REST={"PAGE_SIZ": 5})
+
+        assert (warning.id, warning.level) == ("chatmemory.W021", Warning("").level)
+        assert "'PAGE_SIZE'" in warning.hint

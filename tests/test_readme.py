@@ -35,4 +35,14 @@ def test_the_default_settings_it_shows_are_the_defaults():
         "MAX_MESSAGE_BYTES": conf.DEFAULT_MAX_MESSAGE_BYTES,
         "ALLOW_NETWORK": conf.allow_network(),
         "REMOTE_MEDIA": conf.remote_media(),
+        "REST": {},
     }
+
+
+def test_the_default_settings_of_the_rest_api_it_shows_are_the_defaults():
+    shown: dict = {}
+
+    block = README[README.index('CHATMEMORY = {\n    "REST"') :]
+    exec(block[: block.index("```")], shown)
+
+    assert shown["CHATMEMORY"]["REST"] == conf.DEFAULT_REST

@@ -1,0 +1,336 @@
+"""
+Messages to those of OpenAI's chat completions and back, as that API stood in 2026.
+
+What is kept beside a message and never sent has no place there: thinking, attributes, whether a tool failed, what an
+image's prompt became. All else is lossless where the format can say it, and a ``ValueError`` that says where and what
+if not. An assistant's ``name``, ``refusal``, ``audio`` and ``annotations`` are attributes of an ``AiMessage``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from chatmemory_django.messages import (
+    AiMessage,
+    Audio,
+    AudioContent,
+    ChatMessage,
+    Content,
+    DetailLevel,
+    Image,
+    ImageContent,
+    PdfFile,
+    PdfFileContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+
+ASSISTANT_ATTRIBUTES = ("name", "refusal", "audio", "annotations")
+"""What an assistant's message may have that an ``AiMessage`` has only as attributes."""
+
+PDF_NAME = "document.pdf"
+"""OpenAI wants a name for every file; a ``PdfFile`` has none, and none that is read is kept."""
+
+AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+
+INVALID = (ValueError, TypeError, msgspec.ValidationError)
+"""What msgspec and the checks of the messages raise."""
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A piece of OpenAI's format."""
+
+
+class OpenAiImageUrl(_Part):
+    """Where a picture is: an address or a data URL."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class OpenAiInputAudio(_Part):
+    """A sound in Base64."""
+
+    data: str
+    format: Literal["wav", "mp3"]
+
+
+class OpenAiFile(_Part):
+    """A document as a data URL."""
+
+    file_data: Annotated[str, msgspec.Meta(pattern="^data:application/pdf;base64,")]
+    filename: str | None = None
+
+
+class OpenAiTextPart(_Part, tag_field="type", tag="text"):
+    """A text."""
+
+    text: str
+
+
+class OpenAiImagePart(_Part, tag_field="type", tag="image_url"):
+    """A picture."""
+
+    image_url: OpenAiImageUrl
+
+
+class OpenAiAudioPart(_Part, tag_field="type", tag="input_audio"):
+    """A sound."""
+
+    input_audio: OpenAiInputAudio
+
+
+class OpenAiFilePart(_Part, tag_field="type", tag="file"):
+    """A document."""
+
+    file: OpenAiFile
+
+
+OpenAiPart: TypeAlias = OpenAiTextPart | OpenAiImagePart | OpenAiAudioPart | OpenAiFilePart
+_NotBlank: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"[^\u0000-\u0020]")]
+
+
+class OpenAiOnlyPart(_Part):
+    """A text, where there can be nothing else."""
+
+    # No tag: msgspec asks for one only where there is a choice.
+    type: Literal["text"]
+    text: str
+
+
+class OpenAiNotBlankPart(_Part):
+    """A text that is not blank."""
+
+    type: Literal["text"]
+    text: _NotBlank
+
+
+_OneText: TypeAlias = Annotated[list[OpenAiOnlyPart], msgspec.Meta(min_length=1, max_length=1)]
+_OneNotBlank: TypeAlias = Annotated[list[OpenAiNotBlankPart], msgspec.Meta(min_length=1, max_length=1)]
+
+
+class OpenAiFunction(_Part):
+    """Which function the model calls, and with what."""
+
+    name: str
+    arguments: str
+
+
+class OpenAiToolCall(_Part):
+    """A call of a function."""
+
+    type: Literal["function"]
+    id: str
+    function: OpenAiFunction
+
+
+class OpenAiSystemMessage(_Part, tag_field="role", tag="system"):
+    """What the developer tells the model."""
+
+    content: _NotBlank | _OneNotBlank
+
+
+class OpenAiDeveloperMessage(_Part, tag_field="role", tag="developer"):
+    """The same, as newer models call it; it is told as a system message again."""
+
+    content: _NotBlank | _OneNotBlank
+
+
+class OpenAiUserMessage(_Part, tag_field="role", tag="user"):
+    """What a person says."""
+
+    content: str | Annotated[list[OpenAiPart], msgspec.Meta(min_length=1)]
+    name: str | None = None
+
+
+class OpenAiAssistantMessage(_Part, tag_field="role", tag="assistant"):
+    """What the model says."""
+
+    content: str | _OneText | None = None
+    tool_calls: list[OpenAiToolCall] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    audio: dict[str, Any] | None = None
+    annotations: list[dict[str, Any]] | None = None
+
+
+class OpenAiToolMessage(_Part, tag_field="role", tag="tool"):
+    """What a tool answered."""
+
+    tool_call_id: str
+    content: str | _OneText
+
+
+OpenAiMessage: TypeAlias = (
+    OpenAiSystemMessage | OpenAiDeveloperMessage | OpenAiUserMessage | OpenAiAssistantMessage | OpenAiToolMessage
+)
+
+
+def to_openai(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
+    """*messages* as OpenAI's client takes them, one for each; ``ValueError`` naming the first that cannot be said."""
+    written = []
+    for index, message in enumerate(messages):
+        try:
+            written.append(msgspec.to_builtins(_written(message)))
+        except INVALID as exc:
+            raise ValueError(f"messages[{index}] cannot be told to OpenAI: {exc}") from None
+    return written
+
+
+def from_openai(messages: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
+    """
+    The messages that OpenAI's *messages* say, one for each; ``ValueError`` saying where and what if one says none.
+
+    The name of the tool that answered is that of its call, where the call is among them.
+    """
+    read: list[ChatMessage] = []
+    tool_names: dict[str, str | None] = {}
+    for index, message in enumerate(messages):
+        try:
+            read.append(_read(msgspec.convert(dict(message), OpenAiMessage), tool_names))
+        except INVALID as exc:
+            raise ValueError(_placed(str(exc), f"$[{index}]")) from None
+    return read
+
+
+def _placed(reason: str, where: str) -> str:
+    what, _, path = reason.rpartition(" - at `$")
+    return f"{where}{path.removesuffix('`')}: {what}." if what else f"{where}: {reason}"
+
+
+def _written(message: ChatMessage) -> OpenAiMessage:
+    match message:
+        case SystemMessage():
+            return OpenAiSystemMessage(message.text)
+        case UserMessage():
+            if message.has_single_text:
+                return OpenAiUserMessage(message.single_text, message.name or None)
+            return OpenAiUserMessage(list(map(_written_part, message.contents)), message.name or None)
+        case AiMessage():
+            return _written_answer(message)
+        case ToolExecutionResultMessage():
+            if message.id is None:
+                raise ValueError("a tool's result without an id answers no call.")
+            return OpenAiToolMessage(message.id, message.text)
+        case _:
+            raise ValueError(f"it has no place for a {type(message).__name__}.")
+
+
+def _written_answer(message: AiMessage) -> OpenAiAssistantMessage:
+    others = {name: message.attributes[name] for name in ASSISTANT_ATTRIBUTES if name in message.attributes}
+    if message.text is None and not message.tool_execution_requests and not others.keys() & {"refusal", "audio"}:
+        raise ValueError("an AiMessage with neither a text nor calls says nothing.")
+    calls = [_written_call(request) for request in message.tool_execution_requests]
+    said: OpenAiAssistantMessage = msgspec.convert({"role": "assistant", **others}, OpenAiAssistantMessage)
+    return msgspec.structs.replace(said, content=message.text, tool_calls=calls or None)
+
+
+def _written_call(request: ToolExecutionRequest) -> OpenAiToolCall:
+    if request.id is None or request.name is None or request.arguments is None:
+        raise ValueError("a call of a tool needs an id, a name and arguments.")
+    return OpenAiToolCall("function", request.id, OpenAiFunction(request.name, request.arguments))
+
+
+def _written_part(content: Content | None) -> OpenAiPart:
+    match content:
+        case TextContent():
+            return OpenAiTextPart(content.text)
+        case ImageContent():
+            return OpenAiImagePart(OpenAiImageUrl(_image_url(content.image), _detail(content.detail_level)))
+        case AudioContent(audio=Audio() as audio):
+            return OpenAiAudioPart(_input_audio(audio))
+        case PdfFileContent(pdf_file=PdfFile() as file) if file.base64_data is not None:
+            if file.mime_type not in {None, "application/pdf"}:
+                raise ValueError(f"it has no place for a PdfFile of the type {file.mime_type!r}.")
+            return OpenAiFilePart(OpenAiFile(f"data:application/pdf;base64,{file.base64_data}", PDF_NAME))
+        case PdfFileContent():
+            raise ValueError("a PdfFile needs its content in base64_data, it has no place for an address.")
+        case _:
+            raise ValueError(f"it has no place for {'nothing' if content is None else type(content).__name__}.")
+
+
+def _image_url(image: Image) -> str:
+    if image.base64_data is not None and image.mime_type is not None:
+        return f"data:{image.mime_type};base64,{image.base64_data}"
+    if image.url is None or image.base64_data is not None:
+        raise ValueError("an Image needs a url, or base64_data and its mime_type.")
+    return image.url
+
+
+def _detail(level: DetailLevel) -> Literal["auto", "low", "high"]:
+    match level:
+        case DetailLevel.AUTO:
+            return "auto"
+        case DetailLevel.LOW:
+            return "low"
+        case DetailLevel.HIGH:
+            return "high"
+        case _:
+            raise ValueError(f"it has no detail level {level.value}; use LOW, HIGH or AUTO.")
+
+
+def _input_audio(audio: Audio) -> OpenAiInputAudio:
+    data: str | None = audio.base64_data
+    if data is None and audio.binary_data is not None:
+        data = base64.b64encode(audio.binary_data).decode()
+    formats: list[Literal["wav", "mp3"]] = ["wav", "mp3"]
+    for name in formats:
+        if data is not None and audio.mime_type == AUDIO_TYPES[name]:
+            return OpenAiInputAudio(data, name)
+    raise ValueError(
+        f"an Audio needs its content and the mime_type {' or '.join(AUDIO_TYPES.values())}, not {audio.mime_type!r}."
+    )
+
+
+def _read(message: OpenAiMessage, tool_names: dict[str, str | None]) -> ChatMessage:
+    match message:
+        case OpenAiSystemMessage() | OpenAiDeveloperMessage():
+            return SystemMessage(_one_text(message.content))
+        case OpenAiUserMessage(content=str() as text):
+            return UserMessage(text, message.name)
+        case OpenAiUserMessage():
+            return UserMessage(list(map(_read_part, message.content)), message.name)  # type: ignore[arg-type]
+        case OpenAiAssistantMessage():
+            calls = [
+                ToolExecutionRequest(call.id, call.function.name, call.function.arguments)
+                for call in message.tool_calls or ()
+            ]
+            tool_names.update({call.id: call.name for call in calls if call.id is not None})
+            others = {name: getattr(message, name) for name in ASSISTANT_ATTRIBUTES}
+            said = None if message.content is None else _one_text(message.content)
+            return AiMessage(said, None, calls, {name: value for name, value in others.items() if value is not None})
+        case OpenAiToolMessage():
+            tool_name = tool_names.get(message.tool_call_id)
+            return ToolExecutionResultMessage(message.tool_call_id, tool_name, _one_text(message.content))
+
+
+def _one_text(content: str | Sequence[OpenAiOnlyPart | OpenAiNotBlankPart]) -> str:
+    return content if isinstance(content, str) else content[0].text
+
+
+def _read_part(part: OpenAiPart) -> Content:
+    match part:
+        case OpenAiTextPart():
+            return TextContent(part.text)
+        case OpenAiImagePart():
+            # What is left out is "auto" to OpenAI.
+            level = DetailLevel[(part.image_url.detail or "auto").upper()]
+            if data := _DATA_URL.fullmatch(part.image_url.url):
+                return ImageContent(Image(base64_data=data[2], mime_type=data[1]), level)
+            return ImageContent(Image(url=part.image_url.url), level)
+        case OpenAiAudioPart():
+            audio = part.input_audio
+            return AudioContent(Audio(base64_data=audio.data, mime_type=AUDIO_TYPES[audio.format]))
+        case OpenAiFilePart():
+            encoded = part.file.file_data.partition(",")[2]
+            return PdfFileContent(PdfFile(base64_data=encoded, mime_type="application/pdf"))

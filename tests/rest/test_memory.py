@@ -1,0 +1,211 @@
+"""The memory: what the LLM would be sent, and why."""
+
+import pytest
+
+from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.provider import get_chat_memory
+from tests.rest.conftest import ROOT
+
+MEMORY = f"{ROOT}c/memory/"
+SUMMARY = {"type": "SYSTEM", "text": "a summary"}
+
+pytestmark = pytest.mark.django_db
+
+
+def users(*numbers: int) -> list[UserMessage]:
+    return [UserMessage(str(number)) for number in numbers]
+
+
+def sent(answer) -> list[int]:
+    assert answer.status_code == 200, answer.content
+    return [each["sequence"] for each in answer.json()["messages"]]
+
+
+def explained(api, **query) -> list[tuple]:
+    found = api.get(MEMORY, {"explain": "1", **query}).json()["explanation"]
+    return [(each["sequence"], each["sent"], each["reason"]) for each in found]
+
+
+@pytest.fixture
+def tokens(settings) -> None:
+    settings.CHATMEMORY["MEMORY"] = {
+        "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
+        "OPTIONS": {"max_tokens": 20, "token_count_estimator": "gpt-4o"},
+    }
+
+
+class TestReading:
+    def test_gives_what_fits_the_system_message_first(self, api, begin):
+        begin("c", SystemMessage("be brief"), *users(2, 3, 4))
+
+        answer = api.get(MEMORY)
+
+        assert sent(answer) == [1, 3, 4]
+        assert (answer.json()["limit"], answer.json()["unit"]) == (3, "messages")
+        assert {each["in_memory"] for each in answer.json()["messages"]} == {True}
+        assert answer["ETag"] == api.get(f"{ROOT}c/")["ETag"]
+
+    def test_is_that_of_the_memory(self, api, begin):
+        begin("c", SystemMessage("be brief"), *users(2, 3, 4))
+        get_chat_memory("c").set([UserMessage("x"), AiMessage("y")])
+
+        assert [each["type"] for each in api.get(MEMORY).json()["messages"]] == [
+            message.type for message in get_chat_memory("c").messages()
+        ]
+
+    def test_through_a_smaller_window_writes_nothing(self, api, begin):
+        begin("c", *users(1, 2, 3))
+        before = Conversation.objects.values().get()
+
+        assert sent(api.get(MEMORY, {"max_messages": 2})) == [2, 3]
+        assert sent(api.get(MEMORY, {"max_messages": 100})) == [1, 2, 3]
+        assert Conversation.objects.values().get() == before
+
+    def test_through_a_window_of_tokens(self, api, begin, tokens):
+        begin("c", *users(1, 2, 3))  # 5 tokens each, and 3 around them
+
+        assert sent(api.get(MEMORY)) == [1, 2, 3]
+        assert sent(api.get(MEMORY, {"max_tokens": 13})) == [2, 3]
+        assert sent(api.get(MEMORY, {"max_tokens": 12})) == [3]
+        assert sent(api.get(MEMORY, {"max_messages": 1})) == [3]
+        assert api.get(MEMORY).json()["messages"][0]["token_count"] == 5
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            {"max_messages": "0"},
+            {"max_messages": "x"},
+            {"max_tokens": "1"},  # nothing to count them with
+            {"max_messages": "1", "max_tokens": "1"},
+            {"explain": "why"},
+            {"as": "xml"},
+        ],
+    )
+    def test_says_which_parameter_is_wrong(self, api, begin, query):
+        begin("c", *users(1))
+
+        answer = api.get(MEMORY, query)
+
+        assert answer.status_code == 400
+        assert answer.json()["errors"][0]["path"] == f"?{list(query)[-1]}"
+
+
+class TestExplaining:
+    def test_says_of_each_recent_message_whether_it_is_sent_and_why(self, api, begin):
+        begin("c", UserMessage("1"), SystemMessage("be brief"), *users(3, 4))
+        get_chat_memory("c").add(SystemMessage("be long"))
+
+        assert explained(api) == [
+            (1, False, "evicted"),
+            (2, False, "superseded"),
+            (3, True, "in_window"),
+            (4, True, "in_window"),
+            (5, True, "in_window"),
+        ]
+
+    def test_says_what_is_pinned_and_what_does_not_fit(self, api, begin):
+        begin("c", SystemMessage("be brief"), *users(2, 3, 4))
+
+        assert explained(api, max_messages=2) == [
+            (2, False, "evicted"),
+            (1, True, "pinned"),
+            (3, False, "does_not_fit"),
+            (4, True, "in_window"),
+        ]
+
+    def test_says_what_the_options_of_the_memory_leave_out(self, api, begin, settings):
+        options = {"max_messages": 10, "start_on_user": True, "repair_tools": True}
+        settings.CHATMEMORY["MEMORY"]["OPTIONS"] = options
+        calls = [ToolExecutionRequest(each, "tool", "{}") for each in "ab"]
+        begin("c", AiMessage("hello"), UserMessage("hi"), AiMessage("so", tool_execution_requests=calls),
+              AiMessage(tool_execution_requests=calls[:1]), UserMessage("and?"))  # fmt: skip
+
+        assert explained(api) == [
+            (1, False, "before_first_user"),
+            (2, True, "in_window"),
+            (3, True, "in_window"),
+            (4, False, "unpaired_tool"),
+            (5, True, "in_window"),
+        ]
+        assert [message.type for message in get_chat_memory("c").messages()] == ["USER", "AI", "USER"]
+        assert "toolExecutionRequests" not in api.get(MEMORY).json()["messages"][1]
+
+    def test_counts_tokens_of_what_is_in_and_of_what_is_out(self, api, begin, tokens):
+        begin("c", *users(1, 2, 3, 4, 5))
+
+        found = api.get(MEMORY, {"explain": "true"}).json()["explanation"]
+
+        assert [(each["sequence"], each["sent"], each["token_count"]) for each in found] == [
+            (1, False, 5), (2, False, 5), (3, True, 5), (4, True, 5), (5, True, 5)
+        ]  # fmt: skip
+
+    def test_goes_back_a_page_and_no_farther(self, api, begin, settings):
+        settings.CHATMEMORY["REST"]["PAGE_SIZE"] = 4
+        begin("c", *users(*range(1, 21)))
+
+        assert [sequence for sequence, *_ in explained(api)] == [17, 18, 19, 20]
+
+    def test_after_clearing_has_nothing_to_send(self, api, begin):
+        begin("c", *users(1, 2))
+        api.delete(MEMORY)
+
+        assert explained(api) == [(1, False, "evicted"), (2, False, "evicted")]
+
+
+class TestSetting:
+    def test_makes_messages_the_memory_and_leaves_the_history(self, api, begin):
+        begin("c", *users(1, 2, 3))
+
+        answer = api.put(MEMORY, {"messages": [SUMMARY]}, format="json")
+
+        assert answer.status_code == 200
+        assert [each["type"] for each in answer.json()["messages"]] == ["SYSTEM"]
+        assert answer.content == api.get(MEMORY).content
+        assert answer["ETag"] == api.get(MEMORY)["ETag"]
+        assert len(api.get(f"{ROOT}c/messages/").json()["results"]) == 3
+        assert get_chat_memory("c").messages() == [SystemMessage("a summary")]
+
+    def test_keeps_what_fits(self, api, begin):
+        begin("c")
+        said = [{"role": "user", "content": str(number)} for number in range(5)]
+
+        answer = api.put(f"{MEMORY}?as=openai", {"messages": said}, format="json")
+
+        assert answer.json()["messages"] == said[2:]
+
+    def test_only_what_one_has_seen(self, api, begin):
+        begin("c", *users(1))
+        headers = {"If-Match": api.get(MEMORY)["ETag"]}
+        api.post(f"{ROOT}c/messages/", {"messages": [SUMMARY]}, format="json")
+
+        answer = api.put(MEMORY, {"messages": []}, format="json", headers=headers)
+
+        assert answer.status_code == 412
+        assert sent(api.get(MEMORY)) == [1, 2]
+
+    @pytest.mark.parametrize("body", [{}, {"messages": None}, {"messages": [1]}, {"messages": [{"type": "X"}]}, [],
+                                      {"messages": [], "more": 1}])  # fmt: skip
+    def test_says_what_is_wrong_and_changes_nothing(self, api, begin, body):
+        begin("c", *users(1))
+
+        assert api.put(MEMORY, body, format="json").status_code == 400
+        assert sent(api.get(MEMORY)) == [1]
+
+
+class TestClearing:
+    def test_empties_the_memory_and_leaves_the_history(self, api, begin):
+        begin("c", *users(1, 2))
+
+        assert api.delete(MEMORY).status_code == 204
+        assert sent(api.get(MEMORY)) == []
+        assert Message.objects.count() == 2
+        assert {each["in_memory"] for each in api.get(f"{ROOT}c/messages/").json()["results"]} == {False}
+
+    def test_only_what_one_has_seen(self, api, begin):
+        begin("c", *users(1))
+        headers = {"If-Match": api.get(MEMORY)["ETag"]}
+        get_chat_memory("c").add(*users(2))
+
+        assert api.delete(MEMORY, headers=headers).status_code == 412
+        assert sent(api.get(MEMORY)) == [1, 2]
