@@ -40,6 +40,11 @@ class Standing(models.TextChoices):
     EVICTED = "evicted", _("evicted")
     SUPERSEDED = "superseded", _("superseded")
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the message is in the memory."""
+        return self in {Standing.IN_MEMORY, Standing.PINNED}
+
 
 class MemoryIdField(models.CharField):
     """Text that is equal only to itself, on every database: MySQL's own idea of equal makes "A" of "a"."""
@@ -143,10 +148,12 @@ class Conversation(models.Model):
 
     def memory(self) -> MessageQuerySet:
         """The rows in the memory, in its order, as of when this object was read."""
-        rows = self.messages.filter(
-            Q(sequence__gte=self.window_start, superseded=False) | Q(sequence=self.pinned_sequence)
-        )
+        rows = self.messages.filter(self.is_remembered())
         return rows.order_by(Case(When(sequence=self.pinned_sequence, then=Value(0)), default=Value(1)), "sequence")
+
+    def is_remembered(self) -> Q:
+        """What is true of the rows in the memory, and of no others, as of when this object was read."""
+        return Q(sequence__gte=self.window_start, superseded=False) | Q(sequence=self.pinned_sequence)
 
     def history(self) -> MessageQuerySet:
         """The rows of all that was said, in order."""

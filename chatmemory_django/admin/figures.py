@@ -10,8 +10,7 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 
-from chatmemory_django.admin.transcript import KINDS
-from chatmemory_django.messages import MessageType
+from chatmemory_django.admin.transcript import KINDS, style_of
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import window_of
 from chatmemory_django.windows import Window
@@ -184,7 +183,7 @@ def _words(kind: str) -> str | Promise:
 
 
 def _style(kind: str) -> str:
-    return {MessageType.TOOL_EXECUTION_RESULT.value: "tool", "": "rest"}.get(kind, kind.lower())
+    return style_of(kind) if kind else "rest"
 
 
 def _points(xs: Sequence[float], values: Sequence[int], highest: int) -> str:

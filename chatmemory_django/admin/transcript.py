@@ -49,6 +49,11 @@ KINDS: dict[str, str | Promise] = {
 """What people call the kinds of message."""
 
 
+def style_of(kind: str) -> str:
+    """What CSS calls a kind of message."""
+    return "tool" if kind == MessageType.TOOL_EXECUTION_RESULT else kind.lower()
+
+
 @dataclass(kw_only=True)
 class Part:
     """A piece of what a message says: a text, or a file at *index* among its contents."""
@@ -93,13 +98,12 @@ class Bubble:
     @property
     def is_in_memory(self) -> bool:
         """Whether the model is sent it."""
-        return self.standing in {Standing.IN_MEMORY, Standing.PINNED}
+        return self.standing.is_in_memory
 
     @property
     def style(self) -> str:
         """The names of its CSS classes."""
-        kind = {MessageType.TOOL_EXECUTION_RESULT.value: "tool"}.get(self.row.type, self.row.type.lower())
-        return f"cm-{kind} {'cm-remembered' if self.is_in_memory else 'cm-forgotten'}"
+        return f"cm-{style_of(self.row.type)} {'cm-remembered' if self.is_in_memory else 'cm-forgotten'}"
 
 
 @dataclass(kw_only=True)

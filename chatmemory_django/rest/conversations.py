@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 from django.db import IntegrityError, router, transaction
@@ -18,6 +17,7 @@ from rest_framework.response import Response
 
 from chatmemory_django.models import Conversation
 from chatmemory_django.rest.base import ChatMemoryView, etag, page_size, with_parameters
+from chatmemory_django.rest.formats import metadata_in
 from chatmemory_django.rest.problems import Refusal, bad_request
 from chatmemory_django.rest.schema import describe
 from chatmemory_django.rest.shapes import (
@@ -29,7 +29,6 @@ from chatmemory_django.rest.shapes import (
     NoQuery,
 )
 from chatmemory_django.rest.wire import body, query
-from chatmemory_django.rows import to_metadata
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -57,7 +56,7 @@ class Conversations(ChatMemoryView):
         """Begin a conversation. One that is there already, the same in all that is said of it, is no error."""
         query(request, NoQuery)
         asked = body(request, NewConversation)
-        metadata = _checked(asked.metadata)
+        metadata = metadata_in(asked.metadata)
         owner = self.policy.owner_of_new(request)
         conversation = Conversation(owner_id=None if owner is None else owner.pk, title=asked.title, metadata=metadata)
         if asked.memory_id is not None:
@@ -99,7 +98,7 @@ class OneConversation(ChatMemoryView):
             if asked.title is not msgspec.UNSET:
                 conversation.title = asked.title
             if asked.metadata is not msgspec.UNSET:
-                conversation.metadata = _checked(asked.metadata)
+                conversation.metadata = metadata_in(asked.metadata)
             # Never the same moment twice, since the ETag goes by it.
             conversation.updated_at = max(timezone.now(), conversation.updated_at + MICROSECOND)
             conversation.save(update_fields=["title", "metadata", "updated_at"])
@@ -116,13 +115,6 @@ class OneConversation(ChatMemoryView):
 
 def _told(conversation: Conversation) -> Response:
     return Response(ConversationView.of(conversation), headers={"ETag": etag(conversation)})
-
-
-def _checked(metadata: dict[str, Any]) -> Any:
-    try:
-        return to_metadata(metadata)
-    except ValueError as exc:
-        raise bad_request("$.metadata", str(exc)) from None
 
 
 def _filtered(rows: QuerySet[Conversation], asked: ConversationsQuery) -> QuerySet[Conversation]:

@@ -1,4 +1,4 @@
-"""Messages in either format, in and out."""
+"""What bodies say: messages in either format, in and out, and metadata."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from chatmemory_django import conf
 from chatmemory_django.formats.openai import from_openai, to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.rest.problems import bad_request
-from chatmemory_django.rest.shapes import Format
 from chatmemory_django.rest.wire import converted
-from chatmemory_django.rows import to_columns
+from chatmemory_django.rows import to_columns, to_metadata
 
 
-def messages_in(given: list[dict[str, Any]], form: Format | None = None) -> list[ChatMessage]:
+def messages_in(given: list[dict[str, Any]]) -> list[ChatMessage]:
     """
     The messages that a body says: those of OpenAI have a ``role``, the others a ``type``.
 
@@ -35,6 +34,14 @@ def messages_in(given: list[dict[str, Any]], form: Format | None = None) -> list
         except ValueError as exc:
             raise bad_request(f"$.messages[{index}]", str(exc)) from None
     return messages
+
+
+def metadata_in(given: dict[str, Any] | None) -> Any:
+    """The metadata that a body says; 400 if it cannot be stored."""
+    try:
+        return to_metadata(given)
+    except ValueError as exc:
+        raise bad_request("$.metadata", str(exc)) from None
 
 
 def to_form(messages: list[ChatMessage]) -> list[dict[str, Any]]:

@@ -8,16 +8,15 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
-from django.db.models import Q
 from django.http import Http404
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory_django.messages import ChatMessage
-from chatmemory_django.models import Conversation, Message, Standing
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.base import ChatMemoryView, page_size, with_parameters
-from chatmemory_django.rest.formats import messages_in, to_form
+from chatmemory_django.rest.formats import messages_in, metadata_in, to_form
 from chatmemory_django.rest.problems import Refusal, bad_request
 from chatmemory_django.rest.schema import describe
 from chatmemory_django.rest.shapes import (
@@ -32,7 +31,7 @@ from chatmemory_django.rest.shapes import (
     stored,
 )
 from chatmemory_django.rest.wire import body, query
-from chatmemory_django.rows import to_columns, to_metadata
+from chatmemory_django.rows import to_columns
 
 REACH = 2_000
 """How many messages a page looks at for those of a type, say: if they are few, it would else read the whole history."""
@@ -64,10 +63,7 @@ class Messages(ChatMemoryView):
         query(request, FormatQuery)
         asked = body(request, NewMessages)
         messages = messages_in(asked.messages)
-        try:
-            metadata = to_metadata(asked.metadata)
-        except ValueError as exc:
-            raise bad_request("$.metadata", str(exc)) from None
+        metadata = metadata_in(asked.metadata)
         given, key = _names(request, asked)
         with self.changing(memory_id) as conversation:
             sequences = get_chat_memory(conversation.memory_id).append(
@@ -109,7 +105,7 @@ def _page(conversation: Conversation, asked: MessagesQuery, size: int) -> _Page:
     if asked.type is not None:
         rows = rows.filter(type=asked.type)
     if asked.in_memory is not None:
-        is_in = Q(sequence__gte=conversation.window_start, superseded=False) | Q(sequence=conversation.pinned_sequence)
+        is_in = conversation.is_remembered()
         rows = rows.filter(is_in if asked.in_memory else ~is_in)
     low = asked.after or 0
     high = conversation.next_sequence if asked.before is None else min(asked.before, conversation.next_sequence)
@@ -128,12 +124,11 @@ def _page(conversation: Conversation, asked: MessagesQuery, size: int) -> _Page:
 def _told(conversation: Conversation, rows: Sequence[Message], form: Format) -> list[dict[str, Any]]:
     if form == "openai":
         return to_form([row.chat_message for row in rows])
-    remembered = {Standing.IN_MEMORY, Standing.PINNED}
     return [
         stored(
             row,
             row.chat_message,
-            in_memory=conversation.standing_of(row) in remembered,
+            in_memory=conversation.standing_of(row).is_in_memory,
             token_count=row.token_count,
         )
         for row in rows
