@@ -33,23 +33,21 @@ class Front:
     """
 
     def __init__(self, state: State, window: Window, cost: int, cursor: CursorWrapper) -> None:
-        takes = state.memory_tokens if window.estimator else state.memory_messages
-        self.total = window.overhead + takes
+        self.total = window.overhead + (state.memory_tokens if window.estimator else state.memory_messages)
         self._state = state
         self._window = window
         self._cursor = cursor
-        excess = max(0, self.total + cost - window.limit)
-        # Twice as many as had to leave if all cost the same.
-        self._count = LENGTH << (excess * state.memory_messages // max(takes, 1) * 2 // LENGTH).bit_length()
+        self._excess = self.total + cost - window.limit
         self._codes = state.front.split(",") if state.front else []
         """The codes of messages with consecutive sequences, ..."""
         self._first = state.window_start
         """... of which this is the first."""
 
     def __iter__(self) -> Iterator[Entry]:
-        start, count = self._first + len(self._codes), self._count
+        start = self._first + len(self._codes)
         for sequence, code in enumerate(self._codes.copy(), self._first):
             yield self._remembered(sequence, int(code))
+        count = self._expected()
         while start < self._state.next_sequence:
             rows = statements.front(self._state, start, count, self._cursor)
             entries = list(map(self._read, rows))
@@ -67,6 +65,11 @@ class Front:
         self._remember(eviction.added)
         start = self._state.window_start if eviction.start is None else eviction.start
         return ",".join(self._codes[start - self._first :][:LENGTH]) if start >= self._first else ""
+
+    def _expected(self) -> int:
+        """How many rows to read: a power of two, twice as many as have to leave if all cost the same."""
+        leave = self._excess * self._state.memory_messages // max(self.total - self._window.overhead, 1)
+        return LENGTH << (max(leave, 0) * 2 // LENGTH).bit_length()
 
     def _remember(self, entries: Iterable[Entry]) -> None:
         """Remember those of *entries* that follow what is known."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from functools import cache
 from typing import Any, NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -46,11 +48,14 @@ class Parameter(Value):
 
 
 class _Compiled(NamedTuple):
-    """A statement with a name for each value. Where a parameter has a field, that prepares its values."""
+    """A statement, with the name of the value for each placeholder."""
 
     sql: str
+    names: list[str]
     constants: dict[str, Any]
-    parameters: dict[str, Field | None]
+    """The values that are the same each time, by the names made up for them."""
+    fields: dict[str, Field]
+    """What makes of a value what the driver takes, by the names of those that it cannot take as they are."""
 
 
 class Prepared:
@@ -75,36 +80,49 @@ class Prepared:
         """Run a statement that has no rows to give."""
         cursor.execute(*self.sql(cursor.db, values))
 
-    def sql(self, connection: BaseDatabaseWrapper, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The SQL for the database of *connection*, and the values for the names in it."""
-        sql, constants, parameters = self._compiled_for(connection.alias)
-        named = constants.copy()
-        for name, field in parameters.items():
-            value = values[name]
-            named[name] = value if field is None or value is None else field.get_db_prep_save(value, connection)
-        return sql, named
+    def sql(self, connection: BaseDatabaseWrapper, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """The SQL for the database of *connection*, and the values for its placeholders."""
+        compiled = self._compiled.get(connection.alias) or self._compile(connection.alias)
+        named = {**compiled.constants, **values}
+        for name, field in compiled.fields.items():
+            if named[name] is not None:
+                named[name] = field.get_db_prep_save(named[name], connection)
+        return compiled.sql, list(map(named.__getitem__, compiled.names))
 
-    def _compiled_for(self, using: str) -> _Compiled:
-        if using not in self._compiled:
-            # By name, as Django's cursor for SQLite takes longer to find what has none than SQLite takes to run it.
-            compiled = self._build().get_compiler(using).as_sql()
-            sql, given = compiled[0] if isinstance(compiled, list) else compiled
-            within = self._within._compiled_for(using) if self._within else _Compiled("", {}, {})
-            constants, parameters = within.constants.copy(), within.parameters.copy()
-            names = []
-            for value in given:
-                if isinstance(value, Parameter):
-                    names.append(value.value)
-                    parameters[value.value] = value.field_to_prepare
-                else:
-                    names.append(f"constant_{len(constants)}")
-                    constants[names[-1]] = value
-            following = iter(names)
-            sql = PLACEHOLDER.sub(lambda _: f"%({next(following)})s", sql)
-            if within.sql:
-                sql = f"WITH first AS ({within.sql}) {sql}"
-            self._compiled[using] = _Compiled(sql, constants, parameters)
-        return self._compiled[using]
+    def _compile(self, using: str) -> _Compiled:
+        compiled = self._build().get_compiler(using).as_sql()
+        sql, values = compiled[0] if isinstance(compiled, list) else compiled
+        whole = _Compiled(sql, [], {}, {})
+        if self._within:
+            within = deepcopy(self._within._compile(using))
+            whole = within._replace(sql=f"WITH first AS ({within.sql}) {sql}")
+        for value in values:
+            if isinstance(value, Parameter):
+                whole.names.append(value.value)
+                if value.field_to_prepare:
+                    whole.fields[value.value] = value.field_to_prepare
+            else:
+                whole.names.append(f"constant_{len(whole.constants)}")
+                whole.constants[whole.names[-1]] = value
+        self._compiled[using] = whole
+        return whole
+
+
+def prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+    """
+    A cursor of *connection* for prepared statements and no others.
+
+    Django's for SQLite looks for the placeholders each time, which takes longer than SQLite takes to run a statement.
+    """
+    cursor = connection.cursor()
+    if connection.vendor == "sqlite":
+        cursor.cursor.convert_query = _to_qmarks
+    return cursor
+
+
+@cache
+def _to_qmarks(sql: str, *, param_names: None = None) -> str:
+    return PLACEHOLDER.sub("?", sql).replace("%%", "%")
 
 
 def update_query(rows: QuerySet, **values: Any) -> Query:

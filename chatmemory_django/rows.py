@@ -70,17 +70,19 @@ def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
 
 def _text(message: ChatMessage) -> tuple[str, bool]:
     """What a person would search *message* for, and whether that is all there is to it."""
+    if isinstance(message, UserMessage):
+        contents = message.contents
+        if len(contents) == 1 and isinstance(contents[0], TextContent):
+            return contents[0].text, message.name is None and not message.attributes
+    if isinstance(message, AiMessage):
+        others = message.thinking is not None or message.tool_execution_requests or message.attributes
+        return message.text or "", message.text is not None and not others
     if isinstance(message, SystemMessage):
         return message.text, True
     if isinstance(message, CustomMessage):
         return "", False
-    if isinstance(message, AiMessage):
-        others = message.thinking is not None or message.tool_execution_requests or message.attributes
-        return message.text or "", message.text is not None and not others
-    text = "\n".join(content.text for content in message.contents if isinstance(content, TextContent))
-    if isinstance(message, UserMessage):
-        return text, message.has_single_text and message.name is None and not message.attributes
-    return text, False
+    texts = (content.text for content in message.contents if isinstance(content, TextContent))
+    return "\n".join(texts), False
 
 
 def _checked_json(value: object, name: str) -> str:

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Case, DateTimeField, F, Q, QuerySet, Subquery, Value, When
+from django.db.models import Case, DateTimeField, F, PositiveIntegerField, Q, QuerySet, Subquery, Value, When
+from django.db.models.functions import Cast
 from django.db.models.sql import Query
 from django.utils import timezone
+from msgspec.structs import astuple
 
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
@@ -47,29 +52,30 @@ class State(NamedTuple):
 class Row(NamedTuple):
     """The row of a message in a memory."""
 
-    sequence: int
     type: str
     text: str
     payload: str | None
-    token_count: int | None
-    token_counter: str
-    place: int
-    """0 if the message is pinned in front of the others, else 1."""
+    tokens: int | None
+    """None where it was another that counted."""
+    sequence: int
 
 
-class NewRow(NamedTuple):
+_SEQUENCE = itemgetter(Row._fields.index("sequence"))
+
+
+class NewRow(msgspec.Struct, gc=False):
     """A row to write. Its conversation and its time are those of all that are written with it."""
 
-    sequence: int
     type: str
     text: str
     payload: str | None
-    token_count: int | None
-    token_counter: str
-    superseded: bool
-    in_history: bool
-    client_id: UUID | None
-    metadata: Metadata
+    client_id: UUID | None = None
+    metadata: Metadata = None
+    sequence: int = 0
+    token_count: int | None = None
+    token_counter: str = ""
+    superseded: bool = False
+    in_history: bool = True
 
 
 class FrontRow(NamedTuple):
@@ -81,18 +87,8 @@ class FrontRow(NamedTuple):
     token_count: int | None
 
 
-MOVED = (
-    "next_sequence",
-    "said_messages",
-    "window_start",
-    "pinned_sequence",
-    "memory_messages",
-    "memory_tokens",
-    "token_counter",
-    "front",
-    "updated_at",
-)
-"""The columns of a conversation that a write to its messages changes."""
+MOVED = State._fields[2:]
+"""The columns of a conversation that a write to its messages changes, beside the time: all but whose it is."""
 
 
 def lock(key: str, cursor: CursorWrapper) -> State | None:
@@ -114,27 +110,29 @@ def create(key: str, owner_id: Any, cursor: CursorWrapper) -> None:
     )
 
 
-def memory(key: str, cursor: CursorWrapper, *, only_systems: bool = False) -> list[Row]:
-    """The rows in the memory *key*, in its order."""
-    return list(map(Row._make, memory_values(key, cursor, only_systems=only_systems)))
+def memory(key: str, cursor: CursorWrapper, counter: str, *, only_systems: bool = False) -> list[Row]:
+    """The rows in the memory *key*, in its order, with the tokens that *counter* has counted."""
+    rows = (_SYSTEMS if only_systems else _MEMORY).rows(cursor, {"memory_id": key, "counter": counter})
+    return list(map(Row._make, _in_order(rows)))
 
 
-def memory_values(
-    key: str, cursor: CursorWrapper, *, owner_id: Any = None, only_systems: bool = False
-) -> list[tuple[Any, ...]]:
+def memory_values(key: str, cursor: CursorWrapper, counter: str, *, owner_id: Any = None) -> Sequence[tuple[Any, ...]]:
     """
     The same as plain tuples, faster for who reads them but once.
 
     There are none if the conversation is not that of *owner_id*, where one is given.
     """
-    if owner_id is not None:
-        found = _OWN_MEMORY.rows(cursor, {"memory_id": key, "owner": owner_id})
-    else:
-        found = (_SYSTEMS if only_systems else _MEMORY).rows(cursor, {"memory_id": key})
-    rows = list(found)
-    if rows and rows[0][-1] == 0:  # what is pinned may stand among the others, too
-        rows[1:] = [row for row in rows[1:] if row[0] != rows[0][0]]
-    return rows
+    statement = _MEMORY if owner_id is None else _OWN_MEMORY
+    return _in_order(statement.rows(cursor, {"memory_id": key, "counter": counter, "owner": owner_id}))
+
+
+def _in_order(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """*rows* with the pinned one in front, which is there twice, one behind the other, if it is not the first."""
+    sequences = list(map(_SEQUENCE, rows))
+    if len(set(sequences)) == len(rows):
+        return rows
+    place = next(place for place, (one, other) in enumerate(pairwise(sequences)) if one == other)
+    return [rows[place], *rows[:place], *rows[place + 2 :]]
 
 
 def front(state: State, start: int, count: int, cursor: CursorWrapper) -> list[FrontRow]:
@@ -146,22 +144,20 @@ def front(state: State, start: int, count: int, cursor: CursorWrapper) -> list[F
     ]
 
 
-def now(cursor: CursorWrapper) -> Any:
-    """The time, as the database takes it: a write needs it for every row, and has it adapted but once."""
-    return cursor.db.ops.adapt_datetimefield_value(timezone.now())
-
-
-def write(state: State, rows: Sequence[NewRow], cursor: CursorWrapper, **moved: Any) -> None:
+def write(state: State, rows: Sequence[NewRow], cursor: CursorWrapper) -> None:
     """
-    Write *rows* and, to the row of the conversation, *moved*: all of ``MOVED``.
+    Write *rows*, and make the row of the conversation what *state* says.
 
     That takes as few statements as the size of the rows allows for.
     """
-    values = {"id": state.id, "created_at": moved["updated_at"], **moved}
+    # As the database takes it: each row needs it, and it is adapted but once.
+    now = cursor.db.ops.adapt_datetimefield_value(timezone.now())
+    values = dict(zip(State._fields, state, strict=True))
+    values["created_at"] = values["updated_at"] = now
     is_moved = False
     for batch in _batches(rows):
         for place, row in enumerate(batch):
-            values.update(zip(_new_row_names(place), row, strict=True))
+            values.update(zip(_new_row_names(place), astuple(row), strict=True))
         moves = not is_moved and cursor.db.vendor == "postgresql"
         _insert(len(batch), within=_MOVE if moves else None).run(cursor, values)
         is_moved |= moves
@@ -170,6 +166,9 @@ def write(state: State, rows: Sequence[NewRow], cursor: CursorWrapper, **moved: 
 
 
 def _batches(rows: Sequence[NewRow]) -> Iterator[Sequence[NewRow]]:
+    if len(rows) == 1:
+        yield rows
+        return
     first = 0
     while first < len(rows):
         last, size = first, 0
@@ -221,12 +220,12 @@ def keep_total(state: State, tokens: int, counter: str, cursor: CursorWrapper) -
     )
 
 
-def delete_left(state: State, start: int, pinned: int | None, superseded: Sequence[int], cursor: CursorWrapper) -> None:
-    """Delete the rows that have left a memory that now begins at *start*, behind *pinned*."""
+def delete_left(state: State, superseded: Sequence[int], cursor: CursorWrapper) -> None:
+    """Delete the rows that are no part of the memory that *state* is about, *superseded* among them."""
     rows = Message.objects.using(cursor.db.alias).filter(conversation_id=state.id)
-    if pinned is not None:
-        rows = rows.exclude(sequence=pinned)
-    rows.filter(Q(sequence__lt=start) | Q(sequence__in=superseded)).delete()
+    if state.pinned_sequence is not None:
+        rows = rows.exclude(sequence=state.pinned_sequence)
+    rows.filter(Q(sequence__lt=state.window_start) | Q(sequence__in=superseded)).delete()
 
 
 def _parameter(model: type[Conversation | Message], column: str, name: str = "") -> Parameter:
@@ -235,14 +234,21 @@ def _parameter(model: type[Conversation | Message], column: str, name: str = "")
 
 
 def _memory(conversation: QuerySet[Conversation], **only: Any) -> Query:
-    rows = Message.objects.filter(conversation_id=Subquery(conversation.values("id")[:1]), **only).order_by()
+    counter = _parameter(Message, "token_counter", "counter")
+    tokens = Case(When(token_counter=counter, then=F("token_count")), default=None)
+    rows = (
+        Message.objects.filter(conversation_id=Subquery(conversation.values("id")[:1]), **only)
+        .order_by()
+        .annotate(tokens=Cast(tokens, PositiveIntegerField()))  # in a union, MariaDB makes a decimal of it otherwise
+    )
     # Two ranges of the primary key. Said with OR in one WHERE, planners read the whole conversation; said with joins,
     # PostgreSQL takes longer to plan them than to read.
-    pinned = rows.filter(sequence=Subquery(conversation.values("pinned_sequence")[:1])).annotate(place=Value(0))
+    pinned = rows.filter(sequence=Subquery(conversation.values("pinned_sequence")[:1]))
     window = rows.filter(sequence__gte=Subquery(conversation.values("window_start")[:1]), superseded=False)
     columns = Row._fields
-    both = pinned.values_list(*columns).union(window.annotate(place=Value(1)).values_list(*columns), all=True)
-    return both.order_by("place", "sequence").query
+    both = pinned.values_list(*columns).union(window.values_list(*columns), all=True)
+    # By the sequence alone, as the index has them: SQLite then sorts nothing.
+    return both.order_by("sequence").query
 
 
 def _conversation(*columns: str) -> QuerySet[Conversation]:
@@ -270,7 +276,7 @@ def _front(count: int) -> Prepared:
 @cache
 def _insert(count: int, within: Prepared | None = None) -> Prepared:
     def row(place: int) -> Message:
-        named = zip(NewRow._fields, _new_row_names(place), strict=True)
+        named = zip(NewRow.__struct_fields__, _new_row_names(place), strict=True)
         return Message(
             conversation_id=_parameter(Message, "conversation", "id"),
             created_at=_parameter(Message, "created_at"),
@@ -282,7 +288,7 @@ def _insert(count: int, within: Prepared | None = None) -> Prepared:
 
 @cache
 def _new_row_names(place: int) -> tuple[str, ...]:
-    return tuple(f"{column}_{place}" for column in NewRow._fields)
+    return tuple(f"{column}_{place}" for column in NewRow.__struct_fields__)
 
 
 _LOCK = Prepared(lambda: _conversation("memory_id").select_for_update().values_list(*State._fields).query)
@@ -292,6 +298,6 @@ _SYSTEMS = Prepared(lambda: _memory(_conversation("memory_id"), type=MessageType
 _MOVE = Prepared(
     lambda: update_query(
         _conversation("id"),
-        **{column: _parameter(Conversation, column) for column in MOVED},
+        **{column: _parameter(Conversation, column) for column in (*MOVED, "updated_at")},
     )
 )

@@ -38,9 +38,10 @@ class Window:
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
         # See AdditiveTokenCountEstimator. To ask isinstance() of a protocol takes longer than all else here.
-        is_additive = bool(getattr(estimator, "name", "")) and hasattr(estimator, "tokens_per_list")
-        self.counter: str = getattr(estimator, "name", "") if is_additive else ""
-        self.overhead: int = getattr(estimator, "tokens_per_list", 0) if is_additive else 0
+        name, tokens_per_list = getattr(estimator, "name", ""), getattr(estimator, "tokens_per_list", None)
+        is_additive = bool(name) and tokens_per_list is not None
+        self.counter: str = name if is_additive else ""
+        self.overhead: int = tokens_per_list or 0 if is_additive else 0
         self.is_additive = estimator is None or is_additive
 
     def cost(self, message: ChatMessage) -> int:

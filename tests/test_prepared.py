@@ -1,12 +1,12 @@
 """Prepared querysets: the same SQL and the same rows as the querysets that they come from."""
 
 import datetime
-import re
 import uuid
 
 import pytest
 from django.db import connection
 from django.utils import timezone
+from msgspec.structs import astuple
 
 from chatmemory_django import statements
 from chatmemory_django.memory import MessageWindowChatMemory
@@ -40,12 +40,6 @@ def sql_of(queryset) -> tuple[str, tuple]:
     return queryset.query.get_compiler(connection.alias).as_sql()
 
 
-def as_the_orm_says_it(sql: str, parameters: dict) -> tuple[str, tuple]:
-    """*sql* and *parameters* by place instead of by name."""
-    names = re.findall(r"%\((\w+)\)s", sql)
-    return re.sub(r"%\(\w+\)s", "%s", sql), tuple(parameters[name] for name in names)
-
-
 def parameter(model, column: str) -> Parameter:
     return Parameter(column, model._meta.get_field(column))
 
@@ -73,7 +67,7 @@ class TestAnyQueryset:
         expected = Message.objects.filter(
             text=text, created_at__lt=moment, client_id=uuid.UUID(int=7), superseded=False
         ).values_list("sequence")
-        assert as_the_orm_says_it(sql, parameters) == sql_of(expected)
+        assert (sql, tuple(parameters)) == sql_of(expected)
 
     def test_it_is_compiled_once_and_gives_the_rows_of_other_values(self, conversation, cursor):
         built = []
@@ -170,10 +164,10 @@ class TestTheStatementsOfTheHotPath:
         assert statements.lock("nobody", cursor) is None
 
     def test_the_memory_is_that_of_the_conversation(self, conversation, cursor):
-        rows = statements.memory("c", cursor)
+        rows = statements.memory("c", cursor, "")
 
         assert conversation.pinned_sequence == 1
-        assert [(row.sequence, row.type, row.text, row.payload, row.token_count) for row in rows] == list(
+        assert [(row.sequence, row.type, row.text, row.payload, row.tokens) for row in rows] == list(
             conversation.memory().values_list("sequence", "type", "text", "payload", "token_count")
         )
 
@@ -190,7 +184,7 @@ class TestTheStatementsOfTheHotPath:
     def test_a_write_is_what_the_orm_would_have_written(self, conversation, cursor, count):
         state = statements.lock("c", cursor)
         rows = [
-            NewRow(200 + n, "AI", f"text {n}", None, n, "words", n % 2 == 0, n % 3 == 0, uuid.UUID(int=n), {"n": n})
+            NewRow("AI", f"text {n}", None, uuid.UUID(int=n), {"n": n}, 200 + n, n, "words", n % 2 == 0, n % 3 == 0)
             for n in range(count)
         ]
         moved = {
@@ -204,10 +198,10 @@ class TestTheStatementsOfTheHotPath:
             "front": "4,8",
         }
 
-        statements.write(state, rows, cursor, updated_at=statements.now(cursor), **moved)
+        statements.write(state._replace(**moved), rows, cursor)
 
         conversation.refresh_from_db()
         assert {name: getattr(conversation, name) for name in moved} == moved
         written = conversation.messages.filter(sequence__gte=200).order_by("sequence")
-        assert list(written.values_list(*NewRow._fields)) == rows
+        assert list(written.values_list(*NewRow.__struct_fields__)) == list(map(astuple, rows))
         assert all(row.created_at == conversation.updated_at for row in written)

@@ -14,7 +14,6 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
-import msgspec
 from asgiref.sync import sync_to_async
 from django.core.exceptions import PermissionDenied
 from django.db import connections, router, transaction
@@ -23,12 +22,12 @@ from chatmemory_django import conf, signals, statements
 from chatmemory_django.front import Front
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import INCOMPLETE, Conversation, Message
+from chatmemory_django.prepared import prepared_cursor
 from chatmemory_django.rows import Columns, to_columns, to_message, to_metadata
 from chatmemory_django.statements import NewRow, Row, State
 from chatmemory_django.stores.base import (
     Appended,
     ChatMemoryStore,
-    Metadata,
     Notes,
     checked_messages,
     memory_key,
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.db.backends.utils import CursorWrapper
     from django.dispatch import Signal
+
+TOKENS = Row._fields.index("tokens")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -100,10 +101,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 front = Front(state, window, sum(filter(None, costs)), cursor)
                 eviction = self._eviction(key, state, messages, window, front, cursor)
             else:
-                eviction = _whole_eviction(state, statements.memory(key, cursor), window)
+                eviction = _whole_eviction(state, statements.memory(key, cursor, window.counter), window)
             client_ids = [draft.client_id for draft in drafts if draft.client_id]
             stored = statements.with_client_ids(state, client_ids, cursor) if client_ids else {}
-            added: list[_Draft] = []
+            added: list[NewRow] = []
             keys: list[int] = []
             for message, draft, cost in zip(messages, drafts, costs, strict=True):
                 if draft.client_id in stored:
@@ -133,7 +134,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         with self._locked(key, create=bool(columns)) as (state, cursor):
             if state is None:
                 return
-            rows = statements.memory(key, cursor)
+            rows = statements.memory(key, cursor, state.token_counter)
             # As columns, since to Python 1 and True are the same.
             old = [Columns(row.type, row.text, row.payload) for row in rows]
             if old != columns:
@@ -145,8 +146,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             if state is None:
                 return
             is_heard = signals.memory_cleared.has_listeners(Conversation)
-            sequences = [row.sequence for row in statements.memory(key, cursor)] if is_heard else []
-            self._write(key, state, _Change(start=state.next_sequence), cursor)
+            sequences = [row.sequence for row in statements.memory(key, cursor, "")] if is_heard else []
+            self._write(key, state, _Change.to(state, [], [], None), cursor)
             self._announce(signals.memory_cleared, key, state, sequences, cursor)
 
     def recount(self, memory_id: object, window: Window) -> int:
@@ -163,7 +164,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 return 0
             counts = {
                 row.sequence: window.cost(to_message(row.type, row.text, row.payload))
-                for row in statements.memory(key, cursor)
+                for row in statements.memory(key, cursor, "")
             }
             statements.keep_counts(state, counts, window.counter, cursor)
             total = sum(counts.values())
@@ -180,13 +181,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         # Django has no asynchronous transactions: a whole one takes one hop into the thread that has the connection.
         return await sync_to_async(method, thread_sensitive=True)(*args, **kwargs)
 
-    def _read(self, key: str) -> list[tuple[Any, ...]]:
+    def _read(self, key: str, counter: str = "") -> Sequence[tuple[Any, ...]]:
         owner_id = None if self.owner is None else self.owner.pk
-        with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
-            return statements.memory_values(key, cursor, owner_id=owner_id)
+        with prepared_cursor(connections[self.using or router.db_for_read(Message)]) as cursor:
+            return statements.memory_values(key, cursor, counter, owner_id=owner_id)
 
     def _read_counted(self, memory_id: object, window: Window) -> tuple[list[ChatMessage], list[int] | None]:
-        rows = self._read(memory_key(memory_id))
+        rows = self._read(memory_key(memory_id), window.counter)
         messages = _messages(rows)
         return messages, _costs(rows, messages, window)
 
@@ -201,7 +202,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """A transaction in which nobody else writes to the conversation: its row, and the cursor for all the rest."""
         owner_id = None if self.owner is None else self.owner.pk
         using = self.using or router.db_for_write(Conversation)
-        with transaction.atomic(using=using, savepoint=False), connections[using].cursor() as cursor:
+        with transaction.atomic(using=using, savepoint=False), prepared_cursor(connections[using]) as cursor:
             state = statements.lock(key, cursor)
             if state is None and create:
                 statements.create(key, owner_id, cursor)
@@ -216,9 +217,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """*state* with counters that *window* can go by. Counts that the rows did not have are kept there."""
         if window.estimator is None or not state.memory_messages or state.token_counter == window.counter:
             return state
-        rows = statements.memory(key, cursor)
+        rows = statements.memory(key, cursor, window.counter)
         counts = {entry.key: entry.cost or 0 for entry in _counted(rows, window)}
-        uncounted = {row.sequence: counts[row.sequence] for row in rows if row.token_counter != window.counter}
+        uncounted = {row.sequence: counts[row.sequence] for row in rows if row.tokens is None}
         statements.keep_counts(state, uncounted, window.counter, cursor)
         return state._replace(memory_tokens=sum(counts.values()), token_counter=window.counter, front="")
 
@@ -234,7 +235,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """The memory before *messages* are added to it. It is read as far as they push it out."""
         systems: list[Entry] = []
         if any(message.type == MessageType.SYSTEM for message in messages):
-            systems = _counted(statements.memory(key, cursor, only_systems=True), window)
+            systems = _counted(statements.memory(key, cursor, window.counter, only_systems=True), window)
         return Eviction(
             window,
             front,
@@ -244,48 +245,24 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             total=front.total,
         )
 
-    def _write(self, key: str, state: State, change: _Change, cursor: CursorWrapper) -> None:
+    def _write(self, key: str, before: State, change: _Change, cursor: CursorWrapper) -> None:
         """Write *change*, and tell of it once it is committed."""
-        left = set(change.left)
-        new = [
-            NewRow(
-                sequence,
-                *draft.columns,
-                cost,
-                change.counter,
-                superseded=sequence in left and sequence >= change.start,
-                in_history=change.in_history,
-                client_id=draft.client_id,
-                metadata=draft.metadata,
-            )
-            for sequence, draft, cost in change.new
-        ]
-        superseded = [sequence for sequence in change.left if change.start <= sequence < state.next_sequence]
+        after, rows, left = change
+        superseded = [sequence for sequence in left if after.window_start <= sequence < before.next_sequence]
         if not self.keep_history:
-            statements.delete_left(state, change.start, change.pinned, superseded, cursor)
-        elif superseded:
-            statements.supersede(state, superseded, cursor)
-        statements.write(
-            state,
-            new if self.keep_history else [row for row in new if row.sequence not in left],
-            cursor,
-            next_sequence=state.next_sequence + len(new),
-            said_messages=state.said_messages + (len(new) if change.in_history else 0),
-            window_start=change.start,
-            pinned_sequence=change.pinned,
-            memory_messages=change.messages,
-            memory_tokens=change.tokens,
-            token_counter=change.counter,
-            front=change.front,
-            updated_at=statements.now(cursor),
-        )
-        self._announce(signals.messages_added, key, state, [row.sequence for row in new], cursor)
-        self._announce(signals.messages_evicted, key, state, change.left, cursor)
+            statements.delete_left(after, superseded, cursor)
+            statements.write(after, [row for row in rows if row.sequence not in left], cursor)
+        else:
+            if superseded:
+                statements.supersede(after, superseded, cursor)
+            statements.write(after, rows, cursor)
+        self._announce(signals.messages_added, key, after, [row.sequence for row in rows], cursor)
+        self._announce(signals.messages_evicted, key, after, left, cursor)
 
     def _announce(
         self, signal: Signal, key: str, state: State, sequences: Sequence[int], cursor: CursorWrapper
     ) -> None:
-        if not sequences or not signal.has_listeners(Conversation):
+        if not sequences or not signal.receivers:
             return
         using = cursor.db.alias
         conversation = Conversation.from_db(using, ("id", "memory_id"), (state.id, key))  # the rest is deferred
@@ -295,51 +272,40 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         transaction.on_commit(send, using=using)
 
 
-class _Draft(NamedTuple):
-    """What is known of a row before its place is."""
-
-    columns: Columns
-    client_id: UUID | None = None
-    metadata: Metadata = None
-
-
-class _Change(msgspec.Struct):
+class _Change(NamedTuple):
     """What a write makes of a conversation."""
 
-    start: int
-    pinned: int | None = None
-    messages: int = 0
-    """How many messages are in the memory then, and ..."""
-    tokens: int = 0
-    """... how many tokens, as *counter* counts, which is empty where nothing can be said."""
-    counter: str = ""
-    front: str = ""
-    """What ``Front`` remembers of it."""
-    new: list[tuple[int, _Draft, int | None]] = []
-    """The rows to write: their sequences, what was drafted, and their token counts."""
-    in_history: bool = True
-    left: list[int] = []
+    state: State
+    rows: list[NewRow]
+    """The rows to write."""
+    left: list[int]
     """The sequences of the messages that leave the memory."""
 
     @classmethod
-    def by(cls, eviction: Eviction, state: State, drafts: Sequence[_Draft], front: Front | None) -> _Change:
-        """The change that *eviction* has come to, with the drafts of what was added, and the front if it has one."""
+    def by(cls, eviction: Eviction, state: State, rows: list[NewRow], front: Front | None) -> _Change:
+        """The change that *eviction* has come to, *rows* being what was added. *front* is what it was made of."""
         window = eviction.window
-        counts_tokens = window.counter != ""
-        left = [*eviction.evicted, *eviction.replaced]
-        return cls(
-            start=state.window_start if eviction.start is None else eviction.start,
-            pinned=None if eviction.pinned is None else eviction.pinned.key,
-            messages=state.memory_messages + len(eviction.added) - len(left),
-            tokens=eviction.total - window.overhead if counts_tokens and eviction.total is not None else 0,
-            counter=window.counter,
+        counter = window.counter
+        start = state.window_start if eviction.start is None else eviction.start
+        left = [entry.key for entry in eviction.evicted] + [entry.key for entry in eviction.replaced]
+        for row, entry in zip(rows, eviction.added, strict=True):
+            row.sequence = entry.key
+            row.superseded = entry.key >= start and entry.key in left
+            if counter:
+                row.token_count, row.token_counter = entry.cost, counter
+        after = State(
+            state.id,
+            state.owner_id,
+            next_sequence=state.next_sequence + len(rows),
+            said_messages=state.said_messages + len(rows),
+            window_start=start,
+            pinned_sequence=None if eviction.pinned is None else eviction.pinned.key,
+            memory_messages=state.memory_messages + len(rows) - len(left),
+            memory_tokens=eviction.total - window.overhead if counter and eviction.total is not None else 0,
+            token_counter=counter,
             front=front.after(eviction) if front else "",
-            new=[
-                (entry.key, draft, entry.cost if counts_tokens else None)
-                for entry, draft in zip(eviction.added, drafts, strict=True)
-            ],
-            left=[entry.key for entry in left],
         )
+        return cls(after, rows, left)
 
     @classmethod
     def to(
@@ -348,38 +314,48 @@ class _Change(msgspec.Struct):
         """The change from the rows *old* to a memory of *columns*, which goes on from them as *kept_from* says."""
         keeps_first, index = kept_from or (False, len(old))
         kept = [*old[:keeps_first], *old[index:]]
-        new = columns[len(kept) :]
         pinned = kept[0].sequence if keeps_first or (kept and kept[0].sequence == state.pinned_sequence) else None
         rest = [row.sequence for row in kept if row.sequence != pinned]
-        counter = "" if new else state.token_counter
-        return cls(
-            start=rest[0] if rest else state.next_sequence,
-            pinned=pinned,
-            messages=len(columns),
-            tokens=sum(row.token_count or 0 for row in kept) if counter else 0,
-            counter=counter,
-            new=[(state.next_sequence + place, _Draft(its_columns), None) for place, its_columns in enumerate(new)],
-            in_history=kept_from is not None or state.next_sequence == 1,
-            left=[row.sequence for row in old[keeps_first:index]],
+        in_history = kept_from is not None or state.next_sequence == 1
+        rows = [
+            NewRow(*new, sequence=sequence, in_history=in_history)
+            for sequence, new in enumerate(columns[len(kept) :], state.next_sequence)
+        ]
+        counter = "" if rows else state.token_counter
+        after = State(
+            state.id,
+            state.owner_id,
+            next_sequence=state.next_sequence + len(rows),
+            said_messages=state.said_messages + (len(rows) if in_history else 0),
+            window_start=rest[0] if rest else state.next_sequence,
+            pinned_sequence=pinned,
+            memory_messages=len(columns),
+            memory_tokens=sum(row.tokens or 0 for row in kept) if counter else 0,
+            token_counter=counter,
+            front="",
         )
+        return cls(after, rows, [row.sequence for row in old[keeps_first:index]])
 
 
-def _drafts(messages: Sequence[ChatMessage], notes: Notes) -> list[_Draft]:
-    """What there is to write of *messages*; an error if it cannot be written."""
-    columns = [to_columns(message) for message in messages]
-    metadata = [to_metadata(given) for given in notes.get("metadata", ())] or [None] * len(messages)
+def _drafts(messages: Sequence[ChatMessage], notes: Notes) -> list[NewRow]:
+    """The rows of *messages* but for their places; an error if they cannot be written."""
+    rows = [NewRow(*to_columns(message)) for message in messages]
+    for row, metadata in zip(rows, notes.get("metadata", ()), strict=False):
+        row.metadata = to_metadata(metadata)
     if notes.get("incomplete"):
-        metadata = [{**(given or {}), **INCOMPLETE} for given in metadata]
-    client_ids = notes.get("client_ids") or [None] * len(messages)
-    for index, client_id in enumerate(client_ids):
+        for row in rows:
+            row.metadata = {**(row.metadata or {}), **INCOMPLETE}
+    for index, client_id in enumerate(notes.get("client_ids", ())):
         if not isinstance(client_id, (UUID, NoneType)):
             raise TypeError(f"client_ids[{index}] must be a UUID or None, not {type(client_id).__name__}.")
-    return list(map(_Draft, columns, client_ids, metadata))
+        rows[index].client_id = client_id
+    return rows
 
 
-def _messages(rows: Iterable[tuple[Any, ...]]) -> list[ChatMessage]:
+def _messages(rows: Sequence[tuple[Any, ...]]) -> list[ChatMessage]:
     """The messages of *rows*, which are as ``Row`` is."""
-    return [to_message(type_, text, payload) for _, type_, text, payload, *_ in rows]
+    types, texts, payloads, *_ = zip(*rows, strict=True) if rows else [()] * 3
+    return list(map(to_message, types, texts, payloads))
 
 
 def _costs(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
@@ -388,10 +364,10 @@ def _costs(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], win
         return None
     if window.estimator is None:
         return [1] * len(rows)
-    return [
-        count if counter == window.counter and count is not None else window.cost(message)
-        for (_, _, _, _, count, counter, _), message in zip(rows, messages, strict=True)
-    ]
+    costs = [row[TOKENS] for row in rows]
+    if None in costs:
+        return [window.cost(message) if cost is None else cost for message, cost in zip(messages, costs, strict=True)]
+    return costs
 
 
 def _counted(rows: Sequence[Row], window: Window) -> list[Entry]:
