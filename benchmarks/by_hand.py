@@ -114,13 +114,13 @@ class ByHandOnDjango(ByHand):
         self.prepare("%s")
 
     def add(self, key: str, text: str, is_user: bool) -> None:
-        using = self.server
+        using = self.using
         with transaction.atomic(using=using, savepoint=False), connections[using].cursor() as self.cursor:
             self.write(key, text, is_user)
 
     def read(self, key: str) -> list[ChatMessage]:
-        with connections[self.server].cursor() as self.cursor:
+        with connections[self.using].cursor() as self.cursor:
             return super().read(key)
 
     def close(self) -> None:
-        connections[self.server].close()
+        connections[self.using].close()

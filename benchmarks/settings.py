@@ -1,4 +1,4 @@
-"""Django's settings for the benchmarks: the same tables on every database, each under its own alias."""
+"""Django's settings for the benchmarks: the same tables on every database, and a connection for each subject."""
 
 import os
 import tempfile
@@ -15,12 +15,8 @@ MARIADB_URL = os.environ.get("BENCHMARK_MARIADB", "mysql://root@127.0.0.1:3306")
 SECRET_KEY = "nothing here is secret"
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "chatmemory_django"]
 USE_TZ = True
-DATABASES = {
-    "default": {},  # so that what forgets to name its database fails
+SERVERS = {
     "postgresql": dj_database_url.parse(f"{POSTGRESQL_URL}/{DATABASE}"),
-    # Parameters apart from the statement, and statements prepared at their sixth use, psycopg's own default.
-    "postgresql_binding": dj_database_url.parse(f"{POSTGRESQL_URL}/{DATABASE}")
-    | {"OPTIONS": {"server_side_binding": True, "prepare_threshold": 5}},
     "mariadb": dj_database_url.parse(f"{MARIADB_URL}/{DATABASE}"),
     "sqlite": {
         "ENGINE": "django.db.backends.sqlite3",
@@ -31,4 +27,15 @@ DATABASES = {
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
         },
     },
+}
+# The names of the subjects that use Django's connections. One each: a process of the server that has just worked for
+# one is warm for the next.
+SUBJECTS = ("limit_django", "ours", "ours_turn", "original")
+DATABASES = {
+    "default": {},  # so that what forgets to name its database fails
+    **SERVERS,
+    **{f"{server}_{subject}": SERVERS[server] for server in SERVERS for subject in SUBJECTS},
+    # Parameters apart from the statement, and statements prepared at their sixth use, psycopg's own default.
+    "postgresql_ours_binding": SERVERS["postgresql"]
+    | {"OPTIONS": {"server_side_binding": True, "prepare_threshold": 5}},
 }

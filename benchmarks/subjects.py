@@ -37,6 +37,8 @@ class Subject(ABC):
 
     def __init__(self, server: str, bound: Bound) -> None:
         self.server = server
+        self.using = f"{server}_{self.name}"
+        """Its own alias, if it uses Django's connections."""
         self.bound = bound
 
     @abstractmethod
@@ -59,7 +61,7 @@ class Subject(ABC):
 
     def close(self) -> None:
         """Let go of what is open."""
-        connections[self.server].close()
+        connections[self.using].close()
 
 
 class Ours(Subject):
@@ -68,11 +70,6 @@ class Ours(Subject):
     name = "ours"
     label = "**chatmemory_django**"
     largest = 1_000_000
-    alias = ""
-
-    def __init__(self, server: str, bound: Bound) -> None:
-        super().__init__(server, bound)
-        self.using = self.alias or server
 
     def memory(self, key: str) -> ChatMemory:
         store = DjangoChatMemoryStore(self.using)
@@ -95,16 +92,12 @@ class Ours(Subject):
         memory.messages()
         memory.add(AiMessage(reply))
 
-    def close(self) -> None:
-        connections[self.using].close()
-
 
 class OursWithBinding(Ours):
     """The package with psycopg's server-side binding and prepared statements."""
 
     name = "ours_binding"
     label = "**chatmemory_django**, server-side binding"
-    alias = "postgresql_binding"
 
 
 class OursAsTurn(Ours):
@@ -132,17 +125,17 @@ class OriginalsWay(Subject):
     def add(self, key: str, text: str, is_user: bool) -> None:
         messages = [*self.read(key), UserMessage(text) if is_user else AiMessage(text)]
         self._trim(messages)
-        with transaction.atomic(using=self.server):
-            conversation = Conversation.objects.using(self.server).get(memory_id=key)
-            Message.objects.using(self.server).filter(conversation=conversation).delete()
+        with transaction.atomic(using=self.using):
+            conversation = Conversation.objects.using(self.using).get(memory_id=key)
+            Message.objects.using(self.using).filter(conversation=conversation).delete()
             rows = [
                 Message(conversation=conversation, sequence=place, **to_columns(message)._asdict())
                 for place, message in enumerate(messages, start=1)
             ]
-            Message.objects.using(self.server).bulk_create(rows)
+            Message.objects.using(self.using).bulk_create(rows)
 
     def read(self, key: str) -> list[ChatMessage]:
-        rows = Message.objects.using(self.server).filter(conversation__memory_id=key).order_by("sequence")
+        rows = Message.objects.using(self.using).filter(conversation__memory_id=key).order_by("sequence")
         messages = [to_message(*row) for row in rows.values_list("type", "text", "payload")]
         self._trim(messages)
         return messages

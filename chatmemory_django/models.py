@@ -149,11 +149,14 @@ class Conversation(models.Model):
     def memory(self) -> MessageQuerySet:
         """The rows in the memory, in its order, as of when this object was read."""
         rows = self.messages.filter(self.is_remembered())
+        if self.pinned_sequence is None:
+            return rows.order_by("sequence")
         return rows.order_by(Case(When(sequence=self.pinned_sequence, then=Value(0)), default=Value(1)), "sequence")
 
     def is_remembered(self) -> Q:
         """What is true of the rows in the memory, and of no others, as of when this object was read."""
-        return Q(sequence__gte=self.window_start, superseded=False) | Q(sequence=self.pinned_sequence)
+        window = Q(sequence__gte=self.window_start, superseded=False)
+        return window if self.pinned_sequence is None else window | Q(sequence=self.pinned_sequence)
 
     def history(self) -> MessageQuerySet:
         """The rows of all that was said, in order."""

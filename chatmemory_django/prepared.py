@@ -11,8 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
+from itertools import cycle
 from typing import Any, NamedTuple
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import BooleanField, CharField, Field, IntegerField, Model, QuerySet, TextField, Value
@@ -62,12 +64,13 @@ class Prepared:
     """
     A statement, compiled when a database is first asked for it. *build* makes the query.
 
-    With another statement *within* it, which writes something else, both are one: only PostgreSQL can say that.
+    An INSERT *after* an UPDATE is one statement with it, and writes its rows only if that changes one: PostgreSQL alone
+    can say that.
     """
 
-    def __init__(self, build: Callable[[], Query], *, within: Prepared | None = None) -> None:
+    def __init__(self, build: Callable[[], Query], *, after: Prepared | None = None) -> None:
         self._build = build
-        self._within = within
+        self._after = after
         self._compiled: dict[str, _Compiled] = {}
 
     def rows(self, cursor: CursorWrapper, values: Mapping[str, Any]) -> Sequence[tuple[Any, ...]]:
@@ -76,9 +79,11 @@ class Prepared:
         rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
-    def run(self, cursor: CursorWrapper, values: Mapping[str, Any]) -> None:
-        """Run a statement that has no rows to give."""
+    def run(self, cursor: CursorWrapper, values: Mapping[str, Any]) -> int:
+        """Run a statement that has no rows to give: how many it wrote."""
         cursor.execute(*self.sql(cursor.db, values))
+        count: int = cursor.rowcount
+        return count
 
     def sql(self, connection: BaseDatabaseWrapper, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
         """The SQL for the database of *connection*, and the values for its placeholders."""
@@ -90,12 +95,13 @@ class Prepared:
         return compiled.sql, list(map(named.__getitem__, compiled.names))
 
     def _compile(self, using: str) -> _Compiled:
-        compiled = self._build().get_compiler(using).as_sql()
+        query = self._build()
+        compiled = query.get_compiler(using).as_sql()
         sql, values = compiled[0] if isinstance(compiled, list) else compiled
         whole = _Compiled(sql, [], {}, {})
-        if self._within:
-            within = deepcopy(self._within._compile(using))
-            whole = within._replace(sql=f"WITH first AS ({within.sql}) {sql}")
+        if self._after and isinstance(query, InsertQuery):
+            update = deepcopy(self._after._compile(using))
+            whole = update._replace(sql=_insert_after(update.sql, sql, query.fields, connections[using]))
         for value in values:
             if isinstance(value, Parameter):
                 whole.names.append(value.value)
@@ -106,6 +112,15 @@ class Prepared:
                 whole.constants[whole.names[-1]] = value
         self._compiled[using] = whole
         return whole
+
+
+def _insert_after(update: str, insert: str, fields: Iterable[Field], connection: BaseDatabaseWrapper) -> str:
+    into, rows = insert.split(" VALUES ")
+    # Apart from the table that they are for, PostgreSQL cannot tell the types of values. (A type with a length would
+    # cut off what is too long.)
+    types = cycle("text" if isinstance(field, CharField) else field.cast_db_type(connection) for field in fields)
+    typed = PLACEHOLDER.sub(lambda _: f"%s::{next(types)}", rows)
+    return f"WITH moved AS ({update} RETURNING 1) {into} SELECT added.* FROM moved, (VALUES {typed}) AS added"  # noqa: S608
 
 
 def prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:

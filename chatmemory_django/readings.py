@@ -98,11 +98,11 @@ def read_recent(conversation: Conversation, memory: ChatMemory, count: int) -> l
 
 def _rows(conversation: Conversation) -> list[Message]:
     """What ``conversation.memory()`` gives, in time that does not grow with the history."""
-    window = conversation.messages.filter(sequence__gte=conversation.window_start, superseded=False)
     pinned = conversation.pinned_sequence
     if pinned is None:
-        return list(window.order_by("sequence"))
+        return list(conversation.memory())
     # Two ranges of the primary key. Said with OR in one WHERE, planners read the whole conversation.
+    window = conversation.messages.filter(sequence__gte=conversation.window_start, superseded=False)
     either = conversation.messages.filter(sequence=pinned).order_by()
     rows = either.union(window.exclude(sequence=pinned).order_by(), all=True)
     return sorted(rows, key=lambda row: (row.sequence != pinned, row.sequence))

@@ -87,6 +87,9 @@ class FrontRow(NamedTuple):
     token_count: int | None
 
 
+UNCHANGED = ("id", "next_sequence", "window_start", "memory_messages", "memory_tokens", "token_counter", "front")
+"""The columns that tell whether somebody has written to a memory: one of them changes each time."""
+
 MOVED = State._fields[2:]
 """The columns of a conversation that a write to its messages changes, beside the time: all but whose it is."""
 
@@ -94,6 +97,12 @@ MOVED = State._fields[2:]
 def lock(key: str, cursor: CursorWrapper) -> State | None:
     """Wait until nobody else writes to the conversation *key*, and read its row. None if there is none."""
     rows = _LOCK.rows(cursor, {"memory_id": key})
+    return State._make(rows[0]) if rows else None
+
+
+def unlocked(key: str, cursor: CursorWrapper) -> State | None:
+    """The same row, without waiting for anybody."""
+    rows = _STATE.rows(cursor, {"memory_id": key})
     return State._make(rows[0]) if rows else None
 
 
@@ -146,23 +155,43 @@ def front(state: State, start: int, count: int, cursor: CursorWrapper) -> list[F
 
 def write(state: State, rows: Sequence[NewRow], cursor: CursorWrapper) -> None:
     """
-    Write *rows*, and make the row of the conversation what *state* says.
+    Write *rows*, and make of the row of the conversation, which is locked, what *state* says.
 
     That takes as few statements as the size of the rows allows for.
     """
+    values = _values(state, cursor)
+    move: Prepared | None = _MOVE
+    for batch in _batches(rows):
+        within = move if cursor.db.vendor == "postgresql" else None
+        _insert(len(batch), after=within).run(cursor, _with_rows(values, batch))
+        move = None if within else move
+    if move:
+        move.run(cursor, values)
+
+
+def write_if_unchanged(before: State, state: State, rows: Sequence[NewRow], cursor: CursorWrapper) -> bool:
+    """
+    Do the same without a lock, in one statement of PostgreSQL's. Returns whether it is done.
+
+    It is not if the row is no longer as *before*, or if *rows* are more than go into one statement.
+    """
+    if len(list(_batches(rows))) > 1:
+        return False
+    values = _with_rows(_values(state, cursor), rows)
+    values.update((f"old_{column}", getattr(before, column)) for column in UNCHANGED)
+    return _insert(len(rows), after=_MOVE_IF_UNCHANGED).run(cursor, values) > 0
+
+
+def _values(state: State, cursor: CursorWrapper) -> dict[str, Any]:
     # As the database takes it: each row needs it, and it is adapted but once.
     now = cursor.db.ops.adapt_datetimefield_value(timezone.now())
-    values = dict(zip(State._fields, state, strict=True))
-    values["created_at"] = values["updated_at"] = now
-    is_moved = False
-    for batch in _batches(rows):
-        for place, row in enumerate(batch):
-            values.update(zip(_new_row_names(place), astuple(row), strict=True))
-        moves = not is_moved and cursor.db.vendor == "postgresql"
-        _insert(len(batch), within=_MOVE if moves else None).run(cursor, values)
-        is_moved |= moves
-    if not is_moved:
-        _MOVE.run(cursor, values)
+    return dict(zip(State._fields, state, strict=True), created_at=now, updated_at=now)
+
+
+def _with_rows(values: dict[str, Any], rows: Sequence[NewRow]) -> dict[str, Any]:
+    for place, row in enumerate(rows):
+        values.update(zip(_new_row_names(place), astuple(row), strict=True))
+    return values
 
 
 def _batches(rows: Sequence[NewRow]) -> Iterator[Sequence[NewRow]]:
@@ -274,7 +303,7 @@ def _front(count: int) -> Prepared:
 
 
 @cache
-def _insert(count: int, within: Prepared | None = None) -> Prepared:
+def _insert(count: int, after: Prepared | None = None) -> Prepared:
     def row(place: int) -> Message:
         named = zip(NewRow.__struct_fields__, _new_row_names(place), strict=True)
         return Message(
@@ -283,7 +312,7 @@ def _insert(count: int, within: Prepared | None = None) -> Prepared:
             **{column: _parameter(Message, column, name) for column, name in named},
         )
 
-    return Prepared(lambda: insert_query(Message, map(row, range(count))), within=within)
+    return Prepared(lambda: insert_query(Message, map(row, range(count))), after=after)
 
 
 @cache
@@ -291,13 +320,20 @@ def _new_row_names(place: int) -> tuple[str, ...]:
     return tuple(f"{column}_{place}" for column in NewRow.__struct_fields__)
 
 
+def _move(rows: QuerySet[Conversation]) -> Query:
+    return update_query(rows, **{column: _parameter(Conversation, column) for column in (*MOVED, "updated_at")})
+
+
+_STATE = Prepared(lambda: _conversation("memory_id").values_list(*State._fields).query)
 _LOCK = Prepared(lambda: _conversation("memory_id").select_for_update().values_list(*State._fields).query)
 _MEMORY = Prepared(lambda: _memory(_conversation("memory_id")))
 _OWN_MEMORY = Prepared(lambda: _memory(_conversation("memory_id", "owner")))
 _SYSTEMS = Prepared(lambda: _memory(_conversation("memory_id"), type=MessageType.SYSTEM.value))
-_MOVE = Prepared(
-    lambda: update_query(
-        _conversation("id"),
-        **{column: _parameter(Conversation, column) for column in (*MOVED, "updated_at")},
+_MOVE = Prepared(lambda: _move(_conversation("id")))
+_MOVE_IF_UNCHANGED = Prepared(
+    lambda: _move(
+        Conversation.objects.filter(
+            **{column: _parameter(Conversation, column, f"old_{column}") for column in UNCHANGED}
+        )
     )
 )

@@ -128,27 +128,48 @@ class TestAnyQueryset:
         assert prepared_row["client_id"] == values["client_id"]
 
     @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL has statements within statements")
-    def test_two_in_one_do_what_both_do(self, conversation, cursor):
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_an_insert_after_an_update_happens_if_that_changes_a_row_and_not_otherwise(
+        self, conversation, cursor, count
+    ):
+        columns = ("created_at", "token_count", "type", "text", "client_id", "metadata")
         rename = Prepared(
             lambda: update_query(
-                Conversation.objects.filter(id=parameter(Conversation, "id")), title=parameter(Conversation, "title")
+                Conversation.objects.filter(title=parameter(Conversation, "memory_id")),
+                title=parameter(Conversation, "title"),
             )
         )
-        reword = Prepared(
-            lambda: update_query(
-                Message.objects.filter(conversation_id=parameter(Message, "conversation")),
-                text=parameter(Message, "text"),
+        say = Prepared(
+            lambda: insert_query(
+                Message,
+                [
+                    Message(
+                        conversation_id=parameter(Message, "conversation"),
+                        sequence=Parameter(f"sequence_{row}", Message._meta.get_field("sequence")),
+                        **{column: parameter(Message, column) for column in columns},
+                    )
+                    for row in range(count)
+                ],
             ),
-            within=rename,
+            after=rename,
         )
-        values = {"id": conversation.pk, "title": "A talk", "conversation": conversation.pk, "text": "same"}
+        values = dict.fromkeys(columns) | {"created_at": timezone.now(), "type": "USER", "text": "100 % mine"}
+        values |= {"conversation": conversation.pk, "sequence_0": 99, "sequence_1": 100, "title": "A talk"}
 
-        reword.run(cursor, values)
+        not_run = say.run(cursor, values | {"memory_id": "no title of any"})
+        Conversation.objects.filter(pk=conversation.pk).update(title="A chat")
+        run = say.run(cursor, values | {"memory_id": "A chat"})
 
         conversation.refresh_from_db()
+        assert (not_run, run) == (0, count)
         assert conversation.title == "A talk"
-        assert {row.text for row in conversation.messages.all()} == {"same"}
-        assert not Message.objects.exclude(conversation=conversation).filter(text="same").exists()
+        added = Message.objects.filter(sequence__gte=99)
+        assert list(added.values_list("text", "client_id")) == [("100 % mine", None)] * count
+
+
+WRITES = [(lambda _, state, rows, cursor: statements.write(state, rows, cursor), count) for count in (0, 1, 3, 130)]
+if connection.vendor == "postgresql":
+    WRITES += [(statements.write_if_unchanged, count) for count in (1, 3, 64)]
 
 
 class TestTheStatementsOfTheHotPath:
@@ -180,8 +201,8 @@ class TestTheStatementsOfTheHotPath:
         assert [(row.sequence, row.type) for row in rows] == [(row.sequence, row.type) for row in expected]
         assert [row.payload for row in rows] == [row.payload if row.type == "AI" else None for row in expected]
 
-    @pytest.mark.parametrize("count", [0, 1, 3, 130])
-    def test_a_write_is_what_the_orm_would_have_written(self, conversation, cursor, count):
+    @pytest.mark.parametrize(("write", "count"), WRITES)
+    def test_a_write_is_what_the_orm_would_have_written(self, conversation, cursor, write, count):
         state = statements.lock("c", cursor)
         rows = [
             NewRow("AI", f"text {n}", None, uuid.UUID(int=n), {"n": n}, 200 + n, n, "words", n % 2 == 0, n % 3 == 0)
@@ -198,10 +219,21 @@ class TestTheStatementsOfTheHotPath:
             "front": "4,8",
         }
 
-        statements.write(state._replace(**moved), rows, cursor)
+        write(state, state._replace(**moved), rows, cursor)
 
         conversation.refresh_from_db()
         assert {name: getattr(conversation, name) for name in moved} == moved
         written = conversation.messages.filter(sequence__gte=200).order_by("sequence")
         assert list(written.values_list(*NewRow.__struct_fields__)) == list(map(astuple, rows))
         assert all(row.created_at == conversation.updated_at for row in written)
+
+    @pytest.mark.skipif(connection.vendor != "postgresql", reason="others write under the lock")
+    @pytest.mark.parametrize("column", statements.UNCHANGED)
+    def test_a_write_without_a_lock_is_none_if_the_conversation_has_changed(self, conversation, cursor, column):
+        state = statements.unlocked("c", cursor)
+        before = state._replace(**{column: "x" if column in {"front", "token_counter"} else getattr(state, column) + 1})
+
+        done = statements.write_if_unchanged(before, state, [NewRow("USER", "hi", None, sequence=99)], cursor)
+
+        assert not done
+        assert not conversation.messages.filter(sequence=99).exists()

@@ -2,7 +2,8 @@
 A process of its own that writes to the database in ``DATABASE_URL``, for tests of what several of them do.
 
     python -m tests.worker add COUNT        add so many messages to the conversation "c", one by one
-    python -m tests.worker pause COUNT N    do that, add two more, and stop for ever after N of its statements
+    python -m tests.worker pause COUNT N MORE    do that, then add a system message and MORE others as one, and stop
+                                                 for ever after N of its statements
     python -m tests.worker state COUNT      print the conversation as JSON, add so many more, and print it again
     python -m tests.worker migrate
 """
@@ -33,7 +34,7 @@ def add(count: int) -> None:
         memory.add(UserMessage(f"{os.getpid()} {number}"))
 
 
-def pause(count: int, after: int) -> None:
+def pause(count: int, after: int, more: int) -> None:
     add(count)
     done = 0
 
@@ -48,7 +49,7 @@ def pause(count: int, after: int) -> None:
         return result
 
     with connection.execute_wrapper(wrapper):
-        memory.add(SystemMessage("Be brief."), UserMessage("hi"))
+        memory.add(SystemMessage("Be brief."), *[UserMessage("hi")] * more)
 
 
 def state(count: int) -> None:
@@ -77,8 +78,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["add", count]:
             add(int(count))
-        case ["pause", count, after]:
-            pause(int(count), int(after))
+        case ["pause", count, after, more]:
+            pause(int(count), int(after), int(more))
         case ["migrate"]:
             call_command("migrate", verbosity=0)
         case ["state", count]:
