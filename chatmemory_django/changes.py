@@ -65,9 +65,8 @@ class Addition:
         """The memory before they are added. It is read as far as they push it out."""
         systems: list[Entry] = []
         if any(message.type == MessageType.SYSTEM for message in self._messages):
-            systems = entries_of(
-                statements.memory(self.key, cursor, self.window.counter, only_systems=True), self.window
-            )
+            rows = statements.memory(self.key, cursor, self.window.counter, only_systems=True)
+            systems = entries_of(rows, self.window)
         return Eviction(
             self.window,
             front,

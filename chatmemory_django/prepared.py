@@ -116,11 +116,15 @@ class Prepared:
 
 def _insert_after(update: str, insert: str, fields: Iterable[Field], connection: BaseDatabaseWrapper) -> str:
     into, rows = insert.split(" VALUES ")
-    # Apart from the table that they are for, PostgreSQL cannot tell the types of values. (A type with a length would
-    # cut off what is too long.)
-    types = cycle("text" if isinstance(field, CharField) else field.cast_db_type(connection) for field in fields)
-    typed = PLACEHOLDER.sub(lambda _: f"%s::{next(types)}", rows)
-    return f"WITH moved AS ({update} RETURNING 1) {into} SELECT added.* FROM moved, (VALUES {typed}) AS added"  # noqa: S608
+    if rows.count("(") == 1:
+        chosen = f"SELECT {rows[1:-1]} FROM moved"  # noqa: S608
+    else:
+        # Apart from the table that they are for, PostgreSQL cannot tell the types of values. (A type with a length
+        # would cut off what is too long.)
+        types = cycle("text" if isinstance(field, CharField) else field.cast_db_type(connection) for field in fields)
+        typed = PLACEHOLDER.sub(lambda _: f"%s::{next(types)}", rows)
+        chosen = f"SELECT added.* FROM moved, (VALUES {typed}) AS added"  # noqa: S608
+    return f"WITH moved AS ({update} RETURNING 1) {into} {chosen}"
 
 
 def prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -35,7 +35,7 @@ MAX_BATCH = 64
 
 
 class State(NamedTuple):
-    """The row of a conversation, as its writer locked it."""
+    """The row of a conversation, as its writer read it."""
 
     id: int
     owner_id: Any  # whatever the user model has for a key
@@ -89,6 +89,9 @@ class FrontRow(NamedTuple):
 
 UNCHANGED = ("id", "next_sequence", "window_start", "memory_messages", "memory_tokens", "token_counter", "front")
 """The columns that tell whether somebody has written to a memory: one of them changes each time."""
+
+_unchanged = attrgetter(*UNCHANGED)
+_OLD_NAMES = tuple(f"old_{column}" for column in UNCHANGED)
 
 MOVED = State._fields[2:]
 """The columns of a conversation that a write to its messages changes, beside the time: all but whose it is."""
@@ -162,9 +165,9 @@ def write(state: State, rows: Sequence[NewRow], cursor: CursorWrapper) -> None:
     values = _values(state, cursor)
     move: Prepared | None = _MOVE
     for batch in _batches(rows):
-        within = move if cursor.db.vendor == "postgresql" else None
-        _insert(len(batch), after=within).run(cursor, _with_rows(values, batch))
-        move = None if within else move
+        at_once = move if cursor.db.vendor == "postgresql" else None
+        _insert(len(batch), after=at_once).run(cursor, _with_rows(values, batch))
+        move = None if at_once else move
     if move:
         move.run(cursor, values)
 
@@ -178,7 +181,7 @@ def write_if_unchanged(before: State, state: State, rows: Sequence[NewRow], curs
     if len(list(_batches(rows))) > 1:
         return False
     values = _with_rows(_values(state, cursor), rows)
-    values.update((f"old_{column}", getattr(before, column)) for column in UNCHANGED)
+    values.update(zip(_OLD_NAMES, _unchanged(before), strict=True))
     return _insert(len(rows), after=_MOVE_IF_UNCHANGED).run(cursor, values) > 0
 
 
@@ -333,7 +336,7 @@ _MOVE = Prepared(lambda: _move(_conversation("id")))
 _MOVE_IF_UNCHANGED = Prepared(
     lambda: _move(
         Conversation.objects.filter(
-            **{column: _parameter(Conversation, column, f"old_{column}") for column in UNCHANGED}
+            **{column: _parameter(Conversation, column, old) for column, old in zip(UNCHANGED, _OLD_NAMES, strict=True)}
         )
     )
 )
