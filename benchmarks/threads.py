@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.by_hand import ByHand
+from benchmarks.by_hand import ByHand, ByHandOnDjango
 from benchmarks.databases import settle
 from benchmarks.histories import texts
 from benchmarks.report import TIMES, table
@@ -99,7 +99,8 @@ class Writers:
 
 def threads(bench: Bench) -> None:
     """32 threads that add, to one conversation and to 32, with a reader."""
-    kinds: list[type[Subject]] = [ByHand, Ours, *([OursWithBinding] if bench.server == "postgresql" else [])]
+    kinds: list[type[Subject]] = [ByHand, ByHandOnDjango, Ours]
+    kinds += [OursWithBinding] if bench.server == "postgresql" else []
     repeats, seconds = (1, 1.5) if bench.quick else (3, 3.0)
     rows = []
     for conversations in (1, THREADS):

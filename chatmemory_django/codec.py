@@ -6,6 +6,8 @@ Read errors are ``ValueError`` and say where (``$[3].contents[0].image``) and wh
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import re
 from collections.abc import Iterable
@@ -22,6 +24,10 @@ MAX_REASON = 300
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _MISSING = re.compile("Object missing required field `(.+)`")
+
+# When the interpreter ends, msgspec may free the types of structs twice, and the process then ends with a segmentation
+# fault (https://github.com/msgspec/msgspec/issues/717). What is frozen, no garbage collection takes apart.
+atexit.register(gc.freeze)
 
 _encoder = msgspec.json.Encoder()
 _message_decoder = msgspec.json.Decoder(ChatMessage)

@@ -1,16 +1,13 @@
 """
-The settings: one dict named ``CHATMEMORY``. It is read once, and again when ``override_settings`` says that it changed.
+The settings: one dict named ``CHATMEMORY``, read on every access, so that ``override_settings`` simply works.
 
 The functions here trust what they read; ``checks`` tells what is wrong with it.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 from django.conf import settings
-from django.core.signals import setting_changed
-from django.dispatch import receiver
 
 DEFAULT_MEMORY: Mapping[str, Any] = {
     "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
@@ -66,15 +63,4 @@ def rest() -> Mapping[str, Any]:
 
 
 def _get(name: str, default: object) -> Any:
-    return _chatmemory().get(name, default)
-
-
-@cache  # Django raises and catches an error each time it is asked for a setting that is not there
-def _chatmemory() -> Mapping[str, Any]:
-    return getattr(settings, "CHATMEMORY", {})
-
-
-@receiver(setting_changed)
-def _read_anew(*, setting: str, **kwargs: object) -> None:
-    if setting == "CHATMEMORY":
-        _chatmemory.cache_clear()
+    return getattr(settings, "CHATMEMORY", {}).get(name, default)
