@@ -30,8 +30,6 @@ from chatmemory_django.windows import Window
 
 logger = logging.getLogger(__name__)
 
-_ESTIMATOR_METHODS = tuple(f"estimate_token_count_{what}" for what in ("in_text", "in_message", "in_messages"))
-
 Limit: TypeAlias = int | Callable[[object], int]
 """A whole number above 0, or a function from the memory id to one, asked at each use."""
 
@@ -72,6 +70,7 @@ class ChatMemory(ABC):
         if store is None:
             store = SingleSlotChatMemoryStore(id)
         self.store = store if isinstance(store, ChatMemoryStore) else SimpleStoreAdapter(store)
+        self.window()  # a wrong limit fails here, not at the first message
 
     @abstractmethod
     def window(self) -> Window:
@@ -84,9 +83,7 @@ class ChatMemory(ABC):
         A system message equal to the first one present changes nothing; a different one replaces it. *metadata*, a
         JSON object, is kept beside each of them, where the store has a place for it.
         """
-        if messages and metadata is None:
-            self.append(messages)
-        elif messages:
+        if messages:
             self.append(messages, metadata=[metadata] * len(messages))
 
     def append(self, messages: Iterable[ChatMessage], **notes: Unpack[Notes]) -> list[int]:
@@ -173,7 +170,6 @@ class MessageWindowChatMemory(ChatMemory):
     ) -> None:
         self.max_messages = max_messages
         super().__init__(**options)
-        self._limit("max_messages", max_messages)  # fails here, not at the first message
 
     def window(self) -> Window:
         return Window(
@@ -197,14 +193,13 @@ class TokenWindowChatMemory(ChatMemory):
         token_count_estimator: TokenCountEstimator,
         **options: Unpack[MemoryOptions],
     ) -> None:
-        for method in _ESTIMATOR_METHODS:
-            if not callable(getattr(token_count_estimator, method, None)):
+        for method in ("in_text", "in_message", "in_messages"):
+            if not callable(getattr(token_count_estimator, f"estimate_token_count_{method}", None)):
                 given = type(token_count_estimator).__name__
-                raise TypeError(f"token_count_estimator has no {method}(), being {given}.")
+                raise TypeError(f"token_count_estimator has no estimate_token_count_{method}(), being {given}.")
         self.max_tokens = max_tokens
         self.token_count_estimator = token_count_estimator
         super().__init__(**options)
-        self._limit("max_tokens", max_tokens)  # fails here, not at the first message
 
     def window(self) -> Window:
         return Window(

@@ -95,11 +95,11 @@ class Prepared:
         return compiled.sql, list(map(named.__getitem__, compiled.names))
 
     def _compile(self, using: str) -> _Compiled:
-        query = self._build()
+        query: Any = self._build()
         compiled = query.get_compiler(using).as_sql()
         sql, values = compiled[0] if isinstance(compiled, list) else compiled
         whole = _Compiled(sql, [], {}, {})
-        if self._after and isinstance(query, InsertQuery):
+        if self._after:
             update = deepcopy(self._after._compile(using))
             whole = update._replace(sql=_insert_after(update.sql, sql, query.fields, connections[using]))
         for value in values:

@@ -70,10 +70,8 @@ def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
 
 def _text(message: ChatMessage) -> tuple[str, bool]:
     """What a person would search *message* for, and whether that is all there is to it."""
-    if isinstance(message, UserMessage):
-        contents = message.contents
-        if len(contents) == 1 and isinstance(contents[0], TextContent):
-            return contents[0].text, message.name is None and not message.attributes
+    if isinstance(message, UserMessage) and message.has_single_text:
+        return message.single_text, message.name is None and not message.attributes
     if isinstance(message, AiMessage):
         others = message.thinking is not None or message.tool_execution_requests or message.attributes
         return message.text or "", message.text is not None and not others

@@ -134,7 +134,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         with self._locked(key, create=False) as (state, cursor):
             if state is None:
                 return
-            is_heard = signals.memory_cleared.has_listeners(Conversation)
+            is_heard = signals.memory_cleared.receivers
             sequences = [row.sequence for row in statements.memory(key, cursor, "")] if is_heard else []
             self._write(key, Change.to(state, [], [], None), cursor)
             self._announce(signals.memory_cleared, key, state, sequences, cursor)
@@ -235,7 +235,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 return appended
             if change.superseded:
                 return None
-            if not statements.write_if_unchanged(state, change.after, change.rows, cursor):
+            if not statements.write_if_unchanged(change.before, change.after, change.rows, cursor):
                 if len(_contended) >= MAX_CONTENDED:
                     _contended.clear()
                 _contended[addition.key] = time.monotonic() + CONTENDED_SECONDS
@@ -245,12 +245,12 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _write(self, key: str, change: Change, cursor: CursorWrapper) -> None:
         """Write *change*, and tell of it once it is committed."""
-        rows = change.rows
+        rows, superseded = change.rows, change.superseded
         if not self.keep_history:
-            statements.delete_left(change.after, change.superseded, cursor)
+            statements.delete_left(change.after, superseded, cursor)
             rows = [row for row in rows if row.sequence not in change.left]
-        elif change.superseded:
-            statements.supersede(change.after, change.superseded, cursor)
+        elif superseded:
+            statements.supersede(change.after, superseded, cursor)
         statements.write(change.after, rows, cursor)
         self._tell(key, change, cursor)
 
