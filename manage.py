@@ -4,8 +4,12 @@
 import os
 import sys
 
-from django.core.management import execute_from_command_line
-
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
-    execute_from_command_line(sys.argv)
+    try:
+        from django.core.management import execute_from_command_line  # here, since loading Django can be stopped, too
+
+        execute_from_command_line(sys.argv)
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped.\n")
+        sys.exit(130)  # as a shell reports what Ctrl-C has ended

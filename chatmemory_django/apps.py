@@ -1,7 +1,9 @@
 """The app as Django sees it."""
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.core.checks import register
+from django.db.models import DO_NOTHING
+from django.db.models.signals import pre_delete
 from django.utils.translation import gettext_lazy as _
 
 
@@ -14,10 +16,20 @@ class ChatMemoryConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks, and have the settings say whether encodings may be fetched."""
+        """Register the checks and what erases; let the settings allow network access."""
         # Models are loaded only now.
-        from chatmemory_django import checks, conf, encodings
+        from django.contrib.auth import get_user_model
 
+        from chatmemory_django import checks, conf, models
+        from chatmemory_django.tokens import encodings
+
+        owner = models.Conversation._meta.get_field("owner")
+        if not owner.db_constraint:
+            owner.remote_field.on_delete = DO_NOTHING
+            for model in apps.get_models():
+                if issubclass(model, get_user_model()):  # proxies have signals of their own
+                    pre_delete.connect(models.erase_conversations, sender=model, dispatch_uid="chatmemory")
+        pre_delete.connect(models.erase_messages, sender=models.Conversation, dispatch_uid="chatmemory")
         register(checks.check_settings)
         register(checks.check_databases)
         encodings.network_allowed = conf.allow_network

@@ -12,11 +12,11 @@ from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Dja
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
-from chatmemory_django.encodings import encoding_name, encoding_source
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.provider import build_chat_memory
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from chatmemory_django.tokens.encodings import encoding_name, encoding_source
 
 _RATE = re.compile(r"[1-9]\d*/[smhd]\w*")
 

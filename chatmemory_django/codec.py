@@ -6,8 +6,6 @@ Read errors are ``ValueError`` and say where (``$[3].contents[0].image``) and wh
 
 from __future__ import annotations
 
-import atexit
-import gc
 import json
 import re
 from collections.abc import Iterable
@@ -20,39 +18,36 @@ from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, UserMessage
 _T = TypeVar("_T")
 
 MAX_REASON = 300
-"""How many characters of a reason are told: it may name the caller's keys and tags, which can be of any length."""
+"""The longest reason in an error, in characters: it may name the caller's keys and tags, which can be of any length."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_OTHER_FORMS = re.compile("got `null`|Message.contents is empty")
 _MISSING = re.compile("Object missing required field `(.+)`")
-
-# When the interpreter ends, msgspec may free the types of structs twice, and the process then ends with a segmentation
-# fault (https://github.com/msgspec/msgspec/issues/717). What is frozen, no garbage collection takes apart.
-atexit.register(gc.freeze)
 
 _encoder = msgspec.json.Encoder()
 _message_decoder = msgspec.json.Decoder(ChatMessage)
-# A list that is null is what the original writes for no list, and reads as an empty one.
+# The original writes null where it has no list, and reads null as an empty list.
 _messages_decoder = msgspec.json.Decoder(list[ChatMessage] | None)
 
 
 def message_to_json(message: ChatMessage) -> str:
-    """*message* as one JSON object; ``TypeError`` if it is no message."""
+    """Return *message* as a JSON object; ``TypeError`` if it is not a message."""
     return _encode(_as_written(message, "message"))
 
 
 def messages_to_json(messages: Iterable[ChatMessage]) -> str:
-    """*messages* as a JSON array; ``TypeError`` naming the index if one of them is no message."""
+    """Return *messages* as a JSON array; ``TypeError`` with the index of the first that is not a message."""
     return _encode([_as_written(message, f"messages[{index}]") for index, message in enumerate(messages)])
 
 
 def message_from_json(text: str | bytes) -> ChatMessage:
-    """The message that *text* holds."""
+    """Return the message in *text*."""
     message: ChatMessage = _decode(text, _message_decoder)
     return message
 
 
 def messages_from_json(text: str | bytes) -> list[ChatMessage]:
-    """The messages that *text* holds, in order."""
+    """Return the messages in *text*, in order."""
     return _decode(text, _messages_decoder) or []
 
 
@@ -68,7 +63,7 @@ def _encode(value: object) -> str:
     try:
         return _encoder.encode(value).decode()
     except UnicodeEncodeError:
-        # Half a surrogate pair has no UTF-8; JSON can still say it, as an escape.
+        # Half a surrogate pair has no UTF-8, but JSON can hold it as an escape.
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
 
 
@@ -79,27 +74,28 @@ def _decode(text: str | bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         error = exc
-    # Two things that the original writes need a second, slower look: half surrogate pairs, and tool results of before
-    # 1.13, whose text stood in "text".
+    # Three things need a second, slower look: half surrogate pairs, which only Python's own parser reads, null where a
+    # field may be absent, and tool results of before 1.13, whose text stood in "text".
     written = text if isinstance(text, str) else text.decode(errors="replace")
-    if isinstance(error, UnicodeEncodeError) or "Message.contents" in str(error) or _SURROGATE.search(written):
+    is_odd = isinstance(error, UnicodeEncodeError) or _SURROGATE.search(written)
+    if is_odd or _OTHER_FORMS.search(str(error)):
         try:
-            return msgspec.convert(_modernised(json.loads(text)), decoder.type)
-        except (msgspec.ValidationError, RecursionError) as exc:
+            return msgspec.convert(_modernised((json.loads if is_odd else msgspec.json.decode)(text)), decoder.type)
+        except (msgspec.DecodeError, RecursionError) as exc:
             error = exc
         except ValueError:
-            pass  # no JSON at all: the first error says it better
+            pass  # not JSON at all: the first error explains it better
     raise ValueError(_reason(error)) from None
 
 
 def _reason(error: Exception) -> str:
-    """What was wrong and where, as one sentence."""
+    """Return what was wrong and where, as one sentence."""
     if isinstance(error, RecursionError):
         return "$: the JSON is nested too deeply."
     if isinstance(error, UnicodeError):
         return "$: the JSON is not UTF-8."
     reason, _, where = str(error).rpartition(" - at `")
-    if not reason:  # msgspec names no place where it is the whole
+    if not reason:  # msgspec gives no path for the document as a whole
         reason, where = where, "$"
     where = where.removesuffix("`")
     if missing := _MISSING.fullmatch(reason):
@@ -108,10 +104,17 @@ def _reason(error: Exception) -> str:
 
 
 def _modernised(value: Any) -> Any:
-    """*value* with the tool results in it brought to the present form."""
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, dict) and item.get("type") == "TOOL_EXECUTION_RESULT" and "contents" not in item:
-            text = item.pop("text", None)
-            if text is not None:
-                item["contents"] = [{"type": "TEXT", "text": text}]
+    """Return *value* with its messages in the present form: nothing null for absent, contents in place of text."""
+    for message in value if isinstance(value, list) else [value]:
+        if not isinstance(message, dict):
+            continue
+        for name, nothing in (("attributes", {}), ("toolExecutionRequests", [])):
+            if message.get(name, nothing) is None:
+                message[name] = nothing
+        contents, text = message.get("contents"), message.get("text")
+        if message.get("type") == "TOOL_EXECUTION_RESULT" and contents in (None, []) and isinstance(text, str):
+            message["contents"] = [{"type": "TEXT", "text": text}]
+        for content in contents if isinstance(contents, list) else ():
+            if isinstance(content, dict) and content.get("detailLevel", content) is None:
+                del content["detailLevel"]
     return value

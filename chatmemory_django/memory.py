@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TypeAlias, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from chatmemory_django import windows
+from chatmemory_django.ids import memory_key
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.stores.base import (
+    Appended,
+    AppendOptions,
     ChatMemoryStore,
     Metadata,
-    Notes,
     SimpleChatMemoryStore,
     SimpleStoreAdapter,
     checked_messages,
-    memory_key,
 )
 from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
 from chatmemory_django.tokens import TokenCountEstimator
+from chatmemory_django.tool_calls import repair_tools
 from chatmemory_django.turns import Persist, Turn
 from chatmemory_django.windows import Window
 
@@ -76,28 +78,47 @@ class ChatMemory(ABC):
     def window(self) -> Window:
         """The window as it is now; ``ValueError`` if the limit is no whole number above 0."""
 
-    def add(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} in {self.store!r}>"
+
+    def add(
+        self,
+        *messages: ChatMessage,
+        metadata: Metadata | Sequence[Metadata] = None,
+        client_message_ids: Sequence[str | None] | None = None,
+    ) -> list[int]:
         """
-        Add *messages* at the end, all or none, and let go of what no longer fits.
+        Add *messages* at the end, all or none, and evict what no longer fits.
 
         A system message equal to the first one present changes nothing; a different one replaces it. *metadata*, a
-        JSON object, is kept beside each of them, where the store has a place for it.
-        """
-        if messages:
-            self.append(messages, metadata=[metadata] * len(messages))
-
-    def append(self, messages: Iterable[ChatMessage], **notes: Unpack[Notes]) -> list[int]:
-        """
-        Do what ``add`` does, with *notes* on each of the messages: see ``ChatMemoryStore.append_messages``.
+        JSON object, is kept beside each message where the store has a place for it; a sequence has one for each.
+        *client_message_ids* has an id of up to 64 characters, or None, for each: a message whose id the conversation
+        has already is not stored again, so what failed can be tried again.
 
         Returns for each message its key, in the Django store its sequence; for one that was not stored again, that of
         the one that was there.
         """
+        if not messages:
+            return []
+        each: Sequence[Any] = metadata if isinstance(metadata, (list, tuple)) else [metadata] * len(messages)
+        return self._append(messages, metadata=each, client_message_ids=client_message_ids or ()).keys
+
+    def _append(
+        self, messages: Sequence[ChatMessage], *, conversation: object = None, **options: Unpack[AppendOptions]
+    ) -> Appended:
+        """Add *messages* with what a store keeps beside them; a turn calls this, too."""
         messages = checked_messages(messages)
-        for name in ("metadata", "client_ids"):
-            if name in notes and (given := len(notes[name])) not in {0, len(messages)}:
-                raise ValueError(f"{name} must have an item for each of the {len(messages)} messages, not {given}.")
-        eviction, keys = self.store.append_messages(self.id, messages, self.window(), **notes)
+        beside: dict[str, Sequence[object]] = {
+            "metadata": options.get("metadata", ()),
+            "client_message_ids": options.get("client_message_ids", ()),
+        }
+        for name, items in beside.items():
+            if len(items) not in {0, len(messages)}:
+                raise ValueError(
+                    f"{name} must have an item for each of the {len(messages)} messages, not {len(items)}."
+                )
+        appended = self.store.append_messages(self.id, messages, self.window(), conversation=conversation, **options)
+        eviction = appended.eviction
         if eviction.lost_all:
             logger.warning(
                 "None of the %d messages just added to memory %r is left in it: the last costs %s, the limit is %d.",
@@ -106,11 +127,11 @@ class ChatMemory(ABC):
                 eviction.added[-1].cost,
                 eviction.window.limit,
             )
-        return keys
+        return appended
 
     def set(self, messages: Iterable[ChatMessage]) -> None:
         """Make *messages*, as far as they fit, the whole memory. No system message is moved or replaced."""
-        self.store.update_messages(self.id, self.window().trim(checked_messages(messages)))
+        self.store.replace_messages(self.id, checked_messages(messages), self.window())
 
     def messages(self) -> list[ChatMessage]:
         """The messages that fit the window now, oldest first; nothing is written."""
@@ -129,16 +150,21 @@ class ChatMemory(ABC):
         if self.start_on_user:
             messages = windows.start_on_user(messages)
         if self.repair_tools:
-            messages = windows.repair_tools(messages)
+            messages = repair_tools(messages)
         return messages
 
     def clear(self) -> None:
         """Forget everything."""
         self.store.delete_messages(self.id)
 
-    async def aadd(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
+    async def aadd(
+        self,
+        *messages: ChatMessage,
+        metadata: Metadata | Sequence[Metadata] = None,
+        client_message_ids: Sequence[str | None] | None = None,
+    ) -> list[int]:
         """See ``add``."""
-        await self.store.run(self.add, *messages, metadata=metadata)
+        return await self.store.run(self.add, *messages, metadata=metadata, client_message_ids=client_message_ids)
 
     async def aset(self, messages: Iterable[ChatMessage]) -> None:
         """See ``set``."""

@@ -1,9 +1,10 @@
 """
-What is said: five kinds of message, five kinds of content, all immutable values.
+Messages and their contents: five kinds of each, all immutable values.
 
 Two messages are equal when their type and fields are. A message is hashable when its fields are. Every check is made
 when the value is built, whoever builds it: Python code or the codec. ``TypeError`` names a field of the wrong type,
-``ValueError`` a field with a wrong value; neither repeats what was said.
+``ValueError`` a field with a wrong value; neither repeats the text of a message. The ``repr`` of a message shows its
+text, like that of any value: keep messages out of logs.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import msgspec
 from msgspec.structs import force_setattr
 
 MAX_ATTRIBUTE_DEPTH = 100
-"""How deep attributes may nest. Jackson stops at 1,000, PostgreSQL at its stack; nobody means more than a few."""
+"""How deep attributes may nest. Jackson stops at 1,000, PostgreSQL at its stack; real data nests a few levels."""
 
 BLANK = "".join(map(chr, range(0x21)))
-"""What the original trims before it calls a text blank: U+0000 to U+0020, so a no-break space is text."""
+"""What the original trims before it calls a text blank: U+0000 to U+0020, so a no-break space counts as text."""
 
 
 class MessageType(StrEnum):
@@ -70,11 +71,11 @@ NO_ATTRIBUTES = Attributes()
 
 
 class _Value(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """An immutable value, written in camelCase, with absent for null."""
+    """An immutable value. Its JSON has camelCase keys, and leaves out what has its default."""
 
 
 class _Media(_Value, frozen=True):
-    """A file, given by its address or by its content."""
+    """A file, given by its URL or by its content."""
 
     url: str | None = None
     base64_data: str | None = None
@@ -86,7 +87,7 @@ class _Media(_Value, frozen=True):
 
 
 class Image(_Media, frozen=True):
-    """A picture. *revised_prompt* is what a model made of the prompt it was painted from."""
+    """An image. *revised_prompt* is the prompt as the model that generated it has rewritten it."""
 
     revised_prompt: str | None = None
 
@@ -96,7 +97,7 @@ class Image(_Media, frozen=True):
 
 
 class Audio(_Media, frozen=True):
-    """A sound. *binary_data* is its content as bytes, for those who have no use for Base64."""
+    """An audio file. *binary_data* is its content as bytes, instead of Base64."""
 
     binary_data: bytes | None = None
 
@@ -106,11 +107,11 @@ class Audio(_Media, frozen=True):
 
 
 class Video(_Media, frozen=True):
-    """A film."""
+    """A video file."""
 
 
 class PdfFile(_Media, frozen=True):
-    """A document."""
+    """A PDF document."""
 
 
 class TextContent(_Value, frozen=True, tag_field="type", tag="TEXT"):
@@ -124,7 +125,7 @@ class TextContent(_Value, frozen=True, tag_field="type", tag="TEXT"):
 
 
 class ImageContent(_Value, frozen=True, tag_field="type", tag="IMAGE"):
-    """A picture, and how closely to look at it."""
+    """An image, and how closely the model should look at it."""
 
     image: Image
     # A factory, so that the level is written even where it is the default, as the original does.
@@ -136,7 +137,7 @@ class ImageContent(_Value, frozen=True, tag_field="type", tag="IMAGE"):
 
 
 class AudioContent(_Value, frozen=True, tag_field="type", tag="AUDIO"):
-    """A sound. The original allows for none."""
+    """An audio file; None is allowed, as in the original."""
 
     audio: Audio | None = None
 
@@ -145,7 +146,7 @@ class AudioContent(_Value, frozen=True, tag_field="type", tag="AUDIO"):
 
 
 class VideoContent(_Value, frozen=True, tag_field="type", tag="VIDEO"):
-    """A film. The original allows for none."""
+    """A video file; None is allowed, as in the original."""
 
     video: Video | None = None
 
@@ -154,7 +155,7 @@ class VideoContent(_Value, frozen=True, tag_field="type", tag="VIDEO"):
 
 
 class PdfFileContent(_Value, frozen=True, tag_field="type", tag="PDF"):
-    """A document. The original allows for none."""
+    """A PDF document; None is allowed, as in the original."""
 
     pdf_file: PdfFile | None = None
 
@@ -166,7 +167,7 @@ Content: TypeAlias = TextContent | ImageContent | AudioContent | VideoContent | 
 
 
 class SystemMessage(_Value, frozen=True, tag_field="type", tag="SYSTEM"):
-    """What the developer tells the model: its part, its rules. Never blank."""
+    """Instructions for the model, from the developer. Never blank."""
 
     type: ClassVar = MessageType.SYSTEM
     text: str
@@ -179,10 +180,10 @@ class SystemMessage(_Value, frozen=True, tag_field="type", tag="SYSTEM"):
 
 class UserMessage(_Value, frozen=True, tag_field="type", tag="USER"):
     """
-    What a person says to the model.
+    A message from a user to the model.
 
     *contents* may be given as a str, which stands for one text, or as any sequence of contents; it is kept as a tuple
-    and never empty. *name* tells several persons apart.
+    and never empty. **name* distinguishes several users.
     """
 
     type: ClassVar = MessageType.USER
@@ -218,7 +219,7 @@ class UserMessage(_Value, frozen=True, tag_field="type", tag="USER"):
 
 
 class ToolExecutionRequest(_Value, frozen=True):
-    """A call of a tool that the model asks for. *arguments* is what the model wrote: JSON, if it wrote well."""
+    """A tool call that the model requests. *arguments* is what the model wrote, which should be JSON."""
 
     id: str | None = None
     name: str | None = None
@@ -230,7 +231,7 @@ class ToolExecutionRequest(_Value, frozen=True):
 
 
 class AiMessage(_Value, frozen=True, tag_field="type", tag="AI"):
-    """What the model says: a text, the tools it wants called, or both. *thinking* is how it got there."""
+    """The answer of the model: a text, tool calls, or both. *thinking* is the reasoning before it."""
 
     type: ClassVar = MessageType.AI
     text: str | None = None
@@ -259,11 +260,27 @@ class AiMessage(_Value, frozen=True, tag_field="type", tag="AI"):
             _check_attributes(self)
 
 
-class ToolExecutionResultMessage(_Value, frozen=True, tag_field="type", tag="TOOL_EXECUTION_RESULT"):
-    """
-    What a tool answered. *id* and *tool_name* are those of the request; *contents* as in ``UserMessage``.
+class _TakesContents(msgspec.StructMeta):
+    """Explains what to pass instead of ``text``, which the original's builder accepts."""
 
-    *is_error* is whether the tool failed, or None where nobody said.
+    if not TYPE_CHECKING:  # what may be given is what __init__ says
+
+        def __call__(cls, *args, **kwargs):  # noqa: N805  # of a metaclass
+            if "text" in kwargs:
+                raise TypeError(
+                    f"{cls.__name__} takes no text; give it as contents, the third argument: "
+                    f'{cls.__name__}(id, tool_name, contents="…").'
+                )
+            return super().__call__(*args, **kwargs)
+
+
+class ToolExecutionResultMessage(
+    _Value, frozen=True, tag_field="type", tag="TOOL_EXECUTION_RESULT", metaclass=_TakesContents
+):
+    """
+    The result of a tool call. *id* and *tool_name* are those of the request; *contents* as in ``UserMessage``.
+
+    *is_error* is whether the tool failed, or None if that is unknown.
     """
 
     type: ClassVar = MessageType.TOOL_EXECUTION_RESULT
@@ -293,19 +310,23 @@ class ToolExecutionResultMessage(_Value, frozen=True, tag_field="type", tag="TOO
 
     @classmethod
     def from_request(
-        cls, request: ToolExecutionRequest, contents: str | Sequence[Content | None]
+        cls,
+        request: ToolExecutionRequest,
+        contents: str | Sequence[Content | None],
+        *,
+        is_error: bool | None = None,
     ) -> ToolExecutionResultMessage:
-        """The answer to *request*."""
-        return cls(request.id, request.name, contents)
+        """Return the result of *request*."""
+        return cls(request.id, request.name, contents, is_error)
 
     @property
     def text(self) -> str:
-        """The text of an answer that is one text and nothing else; for any other, ``ValueError``."""
+        """The text of a result that is one text and nothing else; for any other, ``ValueError``."""
         return _single_text(self)
 
 
 class CustomMessage(_Value, frozen=True, tag_field="type", tag="CUSTOM"):
-    """Whatever else a model understands: any JSON object."""
+    """Any other message that a model understands: a JSON object."""
 
     type: ClassVar = MessageType.CUSTOM
     attributes: Mapping[str, Any]
@@ -325,7 +346,7 @@ def _check_type(value: _Value, name: str, expected: type, *, optional: bool = Fa
     if given.__class__ is expected or (optional and given is None):
         return
     if isinstance(given, expected):
-        if isinstance(given, (str, bytes)):  # of Django's SafeString, for one: JSON knows only the plain kind
+        if isinstance(given, (str, bytes)):  # Django's SafeString, for example: JSON takes only the plain kind
             force_setattr(value, name, "".join((given,)) if isinstance(given, str) else b"".join((given,)))
         return
     wanted = f"{expected.__name__} or None" if optional else expected.__name__
@@ -379,7 +400,7 @@ def _check_attributes(value: UserMessage | AiMessage | ToolExecutionResultMessag
 
 
 def copy_json(value: object, where: str, depth: int) -> Any:
-    """A copy of *value* that shares nothing mutable with it; anything that JSON cannot say is an error."""
+    """Return a copy of *value* that shares nothing mutable with it; reject what JSON cannot represent."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -389,7 +410,7 @@ def copy_json(value: object, where: str, depth: int) -> Any:
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
-        raise ValueError(f"{where} is {value}, which JSON cannot say; give a finite number or None.")
+        raise ValueError(f"{where} is {value}, which JSON cannot represent; give a finite number or None.")
     if depth == MAX_ATTRIBUTE_DEPTH:
         raise ValueError(
             f"{where.partition('[')[0]} are nested deeper than {MAX_ATTRIBUTE_DEPTH} levels; flatten them."
@@ -401,4 +422,4 @@ def copy_json(value: object, where: str, depth: int) -> Any:
         return {key: copy_json(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [copy_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
-    raise TypeError(f"{where} is a {type(value).__name__}, which JSON cannot say.")
+    raise TypeError(f"{where} is a {type(value).__name__}, which JSON cannot represent.")

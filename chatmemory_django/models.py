@@ -3,28 +3,41 @@ The tables. History is the table of messages; a memory is a window on it.
 
 Every message is a row, written once. A conversation's memory begins at ``window_start``; a protected system message
 may be pinned in front of it. Eviction moves the start, so it costs the same at any length of history.
+``memory_parts`` defines which rows are in a memory; everything else that needs to know is built from it.
 """
 
 from __future__ import annotations
 
 import datetime
 import uuid
+from collections.abc import Iterable, Sequence
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Self
 
 from django.conf import settings
-from django.db import models
+from django.db import connections, models, router, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory_django.deadlocks import tried_again
+from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.rows import to_message
-from chatmemory_django.stores.base import MAX_MEMORY_ID_LENGTH
+from chatmemory_django.rows import to_message, to_moment
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import AnonymousUser
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.expressions import Combinable
+
+ERASE_BATCH = 100
+"""How many conversations one transaction erases: few enough to lock for a moment, enough to make the commit cheap."""
+
+ERASE_MESSAGES = 10_000
+"""How many messages they may have had together; one that has had more is erased alone."""
 
 
 def new_memory_id() -> str:
@@ -32,8 +45,8 @@ def new_memory_id() -> str:
     return str(uuid.uuid4())
 
 
-class Standing(models.TextChoices):
-    """How a message stands to the memory of its conversation."""
+class MemoryStatus(models.TextChoices):
+    """Where a message is, as far as the memory of its conversation is concerned."""
 
     IN_MEMORY = "in_memory", _("in memory")
     PINNED = "pinned", _("in memory, pinned in front")
@@ -43,24 +56,59 @@ class Standing(models.TextChoices):
     @property
     def is_in_memory(self) -> bool:
         """Whether the message is in the memory."""
-        return self in {Standing.IN_MEMORY, Standing.PINNED}
+        return self in {MemoryStatus.IN_MEMORY, MemoryStatus.PINNED}
 
 
-class MemoryIdField(models.CharField):
-    """Text that is equal only to itself, on every database: MySQL's own idea of equal makes "A" of "a"."""
+def memory_parts(window_start: Combinable | int, pinned_sequence: Combinable | int | None) -> tuple[Q, Q]:
+    """
+    The two parts of a memory, in its order: the pinned row, then the window, in which it may be a second time.
+
+    Each is a range of the primary key. Where *window_start* is no number but a subquery, PostgreSQL reads the whole
+    conversation for "one or the other"; then query each.
+    """
+    return Q(sequence=pinned_sequence), Q(sequence__gte=window_start, superseded=False)
+
+
+class ExactCharField(models.CharField):
+    """Text that is equal only to itself, on every database: MySQL by default takes "a" and "A" for equal."""
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
         """See ``Field.db_parameters``."""
         parameters = super().db_parameters(connection)
         if connection.vendor == "mysql":
-            # Binary, and without the padding that makes "a" of "a ".
+            # Binary, and without the padding that makes "a" and "a " equal.
             is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
             parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
         return parameters
 
 
+class OwnerField(models.ForeignKey):
+    """
+    The key of a user, with a constraint and a cascade.
+
+    A site may have its users in another database, which can keep neither: then ``erase_conversations`` does.
+    """
+
+    @property
+    def db_constraint(self) -> bool:
+        """Whether users are in the database that has the conversations."""
+        if not hasattr(self, "model"):
+            return True
+        return router.db_for_write(self.model) == router.db_for_write(self.remote_field.model)
+
+    @db_constraint.setter
+    def db_constraint(self, value: bool) -> None:
+        """Leave it to the router."""
+
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
+        """See ``Field.deconstruct``. The migration is the same for all sites."""
+        name, path, args, options = super().deconstruct()
+        options.pop("db_constraint", None)
+        return name, path, args, {**options, "on_delete": models.CASCADE}
+
+
 # A window that begins at 2 may have left behind nothing but what is pinned in front of it.
-_HAS_EVICTIONS = Q(said_messages__gt=F("memory_messages")) | (
+_HAS_EVICTIONS = Q(total_messages__gt=F("memory_messages")) | (
     Q(window_start__gt=1) & ~Q(window_start=2, pinned_sequence=1)
 )
 
@@ -74,11 +122,11 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
     def idle_since(self, cutoff: datetime.datetime) -> Self:
         """Conversations whose last write is older than *cutoff* (aware)."""
-        return self.filter(updated_at__lt=cutoff)
+        return self.filter(updated_at__lt=to_moment(cutoff))
 
     def active_since(self, cutoff: datetime.datetime) -> Self:
         """Conversations written to at *cutoff* (aware) or later."""
-        return self.filter(updated_at__gte=cutoff)
+        return self.filter(updated_at__gte=to_moment(cutoff))
 
     def with_evictions(self) -> Self:
         """Conversations of which something that was said is no longer in the memory. Reads no message."""
@@ -100,12 +148,68 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
             found |= Q(Exists(messages))
         return self.filter(found)
 
+    def lock(self, keys: Iterable[int]) -> Self:
+        """
+        Wait, in a transaction, until nobody else writes to the conversations *keys*.
+
+        Returns those of them that are among these conversations then, whatever the transaction has read before.
+        """
+        vendor = connections[self.db].vendor
+        rows = Conversation.objects.using(self.db).filter(pk__in=keys)
+        if vendor == "sqlite":
+            rows.update(version=F("version"))  # a transaction that begins as DEFERRED has no lock before
+        list(rows.order_by("pk").select_for_update().values_list("pk"))
+        found = self.filter(pk__in=keys)
+        return found.select_for_update() if vendor == "mysql" else found
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """
+        Erase these conversations with their history, in batches, each of them in one transaction.
+
+        What selects them is asked again once a batch is locked, so a conversation written to meanwhile is erased only
+        if it still matches. No message is loaded. Returns what ``QuerySet.delete`` does.
+        """
+        deleted: dict[str, int] = {}
+        last = 0
+        alias = self.select_for_update().db  # where they are written, wherever the router has them read
+        matching = self.using(alias).order_by("pk")
+        while keys := _erase_batch(matching.filter(pk__gt=last)):
+            last = keys[-1]
+            for label, count in tried_again(alias, partial(_erase, matching, keys)):
+                deleted[label] = deleted.get(label, 0) + count
+        return sum(deleted.values()), deleted
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+def _erase_batch(conversations: ConversationQuerySet) -> list[int]:
+    """The keys of those of *conversations* that one transaction erases."""
+    keys: list[int] = []
+    messages = 0
+    for key, next_sequence in conversations.values_list("pk", "next_sequence")[:ERASE_BATCH]:
+        messages += next_sequence
+        if keys and messages > ERASE_MESSAGES:
+            break
+        keys.append(key)
+    return keys
+
+
+def _erase(matching: ConversationQuerySet, keys: list[int]) -> list[tuple[str, int]]:
+    """Erase the conversations *keys*, if they still are *matching*, in one transaction: how much of what is gone."""
+    alias = matching.db
+    with transaction.atomic(using=alias):
+        still = list(matching.lock(keys).values_list("pk", flat=True))
+        _, messages = Message.objects.using(alias).filter(conversation__in=still).delete()
+        _, others = models.QuerySet.delete(Conversation.objects.using(alias).filter(pk__in=still))
+    return [*messages.items(), *others.items()]
+
 
 class Conversation(models.Model):
     """One conversation: whose it is, and where in its messages the memory begins."""
 
-    memory_id = MemoryIdField(_("memory id"), max_length=MAX_MEMORY_ID_LENGTH, unique=True, default=new_memory_id)
-    owner = models.ForeignKey(
+    memory_id = ExactCharField(_("memory id"), max_length=MAX_MEMORY_ID_LENGTH, unique=True, default=new_memory_id)
+    owner = OwnerField(
         settings.AUTH_USER_MODEL,
         verbose_name=_("owner"),
         on_delete=models.CASCADE,
@@ -115,18 +219,18 @@ class Conversation(models.Model):
     )
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     metadata = models.JSONField(_("metadata"), default=dict, blank=True)
+    # Grows by one with every write: who has read it can tell whether anybody has written since.
+    version = models.PositiveBigIntegerField(_("version"), default=1, editable=False)
     next_sequence = models.PositiveIntegerField(_("next sequence"), default=1, editable=False)
     window_start = models.PositiveIntegerField(_("start of the window"), default=1, editable=False)
     pinned_sequence = models.PositiveIntegerField(_("pinned message"), null=True, editable=False)
-    # How many messages were ever said: what is in the history, and what history did not keep.
-    said_messages = models.PositiveIntegerField(_("messages said"), default=0, editable=False)
-    # Counters, so that an add need not read the window to know whether something must leave it.
+    # How many messages the history has had: those it still has, and those that were not kept.
+    total_messages = models.PositiveIntegerField(_("messages in all"), default=0, editable=False)
+    # Counters, so that an add need not read the window to know whether anything must leave it.
     memory_messages = models.PositiveIntegerField(_("messages in memory"), default=0, editable=False)
     memory_tokens = models.PositiveIntegerField(_("tokens in memory"), default=0, editable=False)
-    # What counted memory_tokens; empty where not every message in the memory was counted by the same.
-    token_counter = models.CharField(_("token counter"), max_length=64, blank=True, default="", editable=False)
-    # What the next messages to leave the memory cost; empty where that is not known. Only ``front`` reads it.
-    front = models.TextField(blank=True, default="", editable=False)
+    # What counted memory_tokens; empty where not every message in the memory was counted by the same estimator.
+    counted_by = models.CharField(_("counted by"), max_length=64, blank=True, default="", editable=False)
     created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
     # No index on anything that an add changes: PostgreSQL then writes the row without touching any index.
     updated_at = models.DateTimeField(_("last activity"), default=timezone.now, editable=False)
@@ -146,74 +250,100 @@ class Conversation(models.Model):
     def __str__(self) -> str:
         return self.title or self.memory_id
 
+    def __repr__(self) -> str:
+        return f"<Conversation {self.pk} {self.memory_id!r}>"  # never the title: it may quote what was said
+
+    def save(self, *, update_fields: Iterable[str] | None = None, **options: Any) -> None:
+        """
+        Save the conversation.
+
+        Of one that exists, only what belongs to the site is written (``SITE_FIELDS``), unless *update_fields* names
+        others: since this object was read, somebody may have added messages, and moved what counts them.
+        """
+        if self._state.adding:
+            super().save(update_fields=update_fields, **options)
+            return
+        fields = set(SITE_FIELDS if update_fields is None else update_fields) - self.get_deferred_fields()
+        if not fields:
+            return
+        self.version = F("version") + 1
+        try:
+            super().save(update_fields=fields | {"version"}, **options)
+        finally:
+            self.__dict__.pop("version", None)  # read again when it is asked for
+
     def memory(self) -> MessageQuerySet:
         """The rows in the memory, in its order, as of when this object was read."""
-        rows = self.messages.filter(self.is_remembered())
-        if self.pinned_sequence is None:
-            return rows.order_by("sequence")
-        return rows.order_by(Case(When(sequence=self.pinned_sequence, then=Value(0)), default=Value(1)), "sequence")
-
-    def is_remembered(self) -> Q:
-        """What is true of the rows in the memory, and of no others, as of when this object was read."""
-        window = Q(sequence__gte=self.window_start, superseded=False)
-        return window if self.pinned_sequence is None else window | Q(sequence=self.pinned_sequence)
+        pinned, window = memory_parts(self.window_start, self.pinned_sequence)
+        return self.messages.filter(pinned | window).order_by(
+            Case(When(pinned, then=Value(0)), default=Value(1)), "sequence"
+        )
 
     def history(self) -> MessageQuerySet:
-        """The rows of all that was said, in order."""
+        """The rows of the history, in order."""
         return self.messages.history()
 
-    def standing_of(self, row: Message) -> Standing:
-        """How *row*, one of this conversation's, stands to the memory, as of when this object was read."""
-        if row.sequence == self.pinned_sequence:
-            return Standing.PINNED
-        if row.superseded:
-            return Standing.SUPERSEDED
-        return Standing.IN_MEMORY if row.sequence >= self.window_start else Standing.EVICTED
-
     def evicted(self) -> MessageQuerySet:
-        """The rows of what was said and is no longer in the memory, as of when this object was read."""
-        rows = self.history().filter(Q(sequence__lt=self.window_start) | Q(superseded=True))
-        return rows if self.pinned_sequence is None else rows.exclude(sequence=self.pinned_sequence)
+        """The rows of the history that are no longer in the memory."""
+        return self.messages.evicted()
 
 
-INCOMPLETE = {"incomplete": True}
-"""The metadata of a message that belongs to a turn that has not ended, or never will."""
+SITE_FIELDS = ("memory_id", "owner", "title", "metadata")
+"""The fields of a conversation that are the site's to change; the store keeps the others."""
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
-    """What can be asked of the messages of any conversations. For a single one, its own methods are faster."""
+    """What can be asked of the messages of any conversations."""
 
     def history(self) -> Self:
-        """What was said, without what only a memory was made of."""
+        """The messages of the history, without those that only a memory was made of."""
         return self.filter(in_history=True)
 
     def incomplete(self) -> Self:
-        """What belongs to a turn that has not ended, or never will."""
-        return self.filter(metadata__incomplete=True)
+        """The messages of turns that have not ended, or never will."""
+        return self.filter(is_complete=False)
 
     def in_memory(self) -> Self:
-        """What is in a memory now."""
-        return self.filter(
-            Q(sequence__gte=F("conversation__window_start"), superseded=False)
-            | Q(sequence=F("conversation__pinned_sequence"))
-        )
+        """The messages that are in a memory now."""
+        return self.filter(_is_in_memory())
 
     def evicted(self) -> Self:
-        """What was said and is in no memory any more."""
-        is_out = Q(sequence__lt=F("conversation__window_start")) | Q(superseded=True)
-        is_pinned = Q(conversation__pinned_sequence__isnull=False, sequence=F("conversation__pinned_sequence"))
-        return self.history().filter(is_out).exclude(is_pinned)
+        """The messages of the history that are in no memory any more."""
+        return self.history().exclude(_is_in_memory())
+
+    def with_status(self) -> Self:
+        """Annotate each message with its ``status``, a ``MemoryStatus``, as of now."""
+        pinned, window = _current_parts()
+        return self.annotate(
+            status=Case(
+                When(pinned, then=Value(MemoryStatus.PINNED.value)),
+                When(window, then=Value(MemoryStatus.IN_MEMORY.value)),
+                When(superseded=True, then=Value(MemoryStatus.SUPERSEDED.value)),
+                default=Value(MemoryStatus.EVICTED.value),
+            )
+        )
+
+
+def _current_parts() -> tuple[Q, Q]:
+    # Of a sequence, NULL is neither equal nor different; 0 is different.
+    pinned = Coalesce(F("conversation__pinned_sequence"), Value(0))
+    return memory_parts(F("conversation__window_start"), pinned)
+
+
+def _is_in_memory() -> Q:
+    return reduce(or_, _current_parts())
 
 
 class Message(models.Model):
-    """One message, never changed once written."""
+    """One message. What it says never changes once it is written."""
 
     pk = models.CompositePrimaryKey("conversation_id", "sequence")
     # Columns of a fixed width come first: PostgreSQL pads them otherwise.
     conversation = models.ForeignKey(
         Conversation,
         verbose_name=_("conversation"),
-        on_delete=models.CASCADE,
+        # Erased by SQL just before their conversation, see ``erase_messages``: a cascade would load or list them.
+        on_delete=models.DO_NOTHING,
         related_name="messages",
         db_index=False,  # the primary key begins with it
     )
@@ -225,12 +355,16 @@ class Message(models.Model):
     superseded = models.BooleanField(_("superseded"), default=False)
     # False for what only a memory was made of, a summary for example.
     in_history = models.BooleanField(_("in history"), default=True)
+    # False while its turn has not ended.
+    is_complete = models.BooleanField(_("complete"), default=True)
     type = models.CharField(_("type"), max_length=21, choices=[(k.value, k.value) for k in MessageType])
-    token_counter = models.CharField(_("token counter"), max_length=64, blank=True, default="")
+    counted_by = models.CharField(_("counted by"), max_length=64, blank=True, default="")
     text = models.TextField(_("text"), blank=True)
     # JSON as it was written, in a text column: jsonb would give 1e308 back as an integer of 309 digits.
     payload = models.TextField(_("payload"), null=True)  # noqa: DJ001  # null is "nothing but its text", and free
-    client_id = models.UUIDField(_("client id"), null=True)
+    client_message_id = ExactCharField(  # null is "its client gave none", and not unique
+        _("client message id"), max_length=MAX_CLIENT_MESSAGE_ID_LENGTH, null=True
+    )
     metadata = models.JSONField(_("metadata"), null=True)
 
     objects = MessageQuerySet.as_manager()
@@ -243,7 +377,7 @@ class Message(models.Model):
         constraints = (
             # In this order: if it began with the conversation, PostgreSQL would sometimes take it for reading a window,
             # and so read the whole conversation.
-            models.UniqueConstraint(fields=["client_id", "conversation"], name="chatmemory_client_id"),
+            models.UniqueConstraint(fields=["client_message_id", "conversation"], name="chatmemory_client_message_id"),
         )
 
     def __str__(self) -> str:
@@ -251,5 +385,20 @@ class Message(models.Model):
 
     @property
     def chat_message(self) -> ChatMessage:
-        """What was said, as a value."""
+        """The message as a value."""
         return to_message(self.type, self.text, self.payload)
+
+
+def erase_messages(
+    sender: type[Conversation], instance: Conversation, using: str, origin: object = None, **kwargs: Any
+) -> None:
+    """Erase the messages of *instance*, which is about to be deleted, once nobody else can write to it."""
+    if isinstance(origin, ConversationQuerySet):
+        return  # its ``delete`` has done so, for many at once
+    list(Conversation.objects.using(using).filter(pk=instance.pk).select_for_update().values_list("pk"))
+    Message.objects.using(using).filter(conversation=instance.pk).delete()
+
+
+def erase_conversations(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:
+    """Erase the conversations of the user *instance*, who is about to be deleted from another database."""
+    Conversation.objects.using(router.db_for_write(Conversation)).filter(owner=instance.pk).delete()

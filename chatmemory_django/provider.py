@@ -23,14 +23,20 @@ MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
 TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"  # noqa: S105  # no password
 
 
-def get_chat_memory(memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
+def get_chat_memory(
+    memory_id: object, owner: AbstractBaseUser | None = None, *, using: str | None = None, **options: Any
+) -> ChatMemory:
     """
     The memory named *memory_id*, in the database, with the window that the setting ``MEMORY`` gives it.
 
     With an *owner*, a new conversation is the owner's, and one of somebody else is out of reach: ``PermissionDenied``
-    to a writer, empty to a reader. Always give it where *memory_id* comes from a request.
+    to a writer, empty to a reader. Always give it where *memory_id* comes from a request. *using* names the database;
+    *options* replace those of the setting, ``max_messages=2`` for example.
     """
-    return build_chat_memory(configuration(memory_id), memory_id, DjangoChatMemoryStore(owner=owner))
+    limits = {name: options.pop(name) for name in ("max_messages", "max_tokens") if name in options}
+    wanted = with_limit(configuration(memory_id), **limits)
+    wanted = {**wanted, "OPTIONS": {**wanted.get("OPTIONS", {}), **options}}
+    return build_chat_memory(wanted, memory_id, DjangoChatMemoryStore(using, owner=owner))
 
 
 def configuration(memory_id: object) -> Mapping[str, Any]:
@@ -54,6 +60,14 @@ def build_chat_memory(configuration: Mapping[str, Any], memory_id: object, store
 def window_of(memory_id: object) -> Window:
     """The window that the setting ``MEMORY`` gives *memory_id* now; the errors of ``build_chat_memory``."""
     return build_chat_memory(configuration(memory_id), memory_id, InMemoryChatMemoryStore()).window()
+
+
+def known_window(memory_id: str) -> Window | None:
+    """The same; None where the settings are wrong, of which the checks tell."""
+    try:
+        return window_of(memory_id)
+    except (ImportError, TypeError, ValueError):
+        return None
 
 
 def common_window() -> Window | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from django.conf import settings
+from django.utils import timezone
 
 from chatmemory_django import conf
 from chatmemory_django.codec import message_from_json
@@ -20,6 +23,12 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.stores.base import Metadata
 
+ESCAPED = "'\"\\\n\r\x1a"
+"""The characters that MySQL's drivers escape in text, each by one byte more."""
+
+SHORT = 1_024
+"""Texts of fewer characters are not measured but taken for the longest that they can be."""
+
 _encode = msgspec.json.Encoder().encode
 _TEXT_CLASSES = {"SYSTEM": SystemMessage, "USER": UserMessage, "AI": AiMessage}
 
@@ -30,6 +39,63 @@ class Columns(NamedTuple):
     type: str
     text: str
     payload: str | None
+
+
+class State(NamedTuple):
+    """The row of a conversation, as its writer read it."""
+
+    id: int
+    version: int
+    next_sequence: int
+    total_messages: int
+    window_start: int
+    pinned_sequence: int | None
+    memory_messages: int
+    memory_tokens: int
+    counted_by: str
+
+
+class Row(NamedTuple):
+    """The row of a message in a memory."""
+
+    type: str
+    text: str
+    payload: str | None
+    tokens: int | None
+    """None where no estimator counted them, or another did."""
+    sequence: int
+    conversation_id: int
+
+
+class FrontRow(NamedTuple):
+    """As much of a row as eviction needs to know. *payload* is that of an AI message, which may call tools."""
+
+    sequence: int
+    type: str
+    payload: str | None
+    token_count: int | None
+    counted_by: str
+
+
+class NewRow(msgspec.Struct, gc=False):
+    """A row to write, but for the columns that it shares with those that are written with it."""
+
+    type: str
+    text: str
+    payload: str | None
+    metadata: Metadata = None
+    client_message_id: str | None = None
+    is_complete: bool = True
+    sent_bytes: int = 0
+    """How large it is in an SQL statement, at most."""
+    sequence: int = 0
+    token_count: int | None = None
+    counted_by: str = ""
+    superseded: bool = False
+    in_history: bool = True
+
+    def __repr__(self) -> str:
+        return f"<NewRow {self.type} {self.sequence}>"
 
 
 def to_columns(message: ChatMessage) -> Columns:
@@ -66,6 +132,20 @@ def to_metadata(metadata: Metadata) -> Metadata:
 def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
     """The message that a row holds."""
     return _TEXT_CLASSES[type](text) if payload is None else message_from_json(payload)
+
+
+def to_moment(moment: datetime) -> datetime:
+    """The aware *moment* as this site's database columns take it: with ``USE_TZ`` off, naive and in its time zone."""
+    if settings.USE_TZ or timezone.is_naive(moment):
+        return moment
+    return timezone.make_naive(moment, timezone.get_default_timezone())
+
+
+def sent_bytes(text: str) -> int:
+    """Return how many bytes *text* takes in an SQL statement, escaped, at most."""
+    if len(text) < SHORT:
+        return 8 * len(text)
+    return len(text.encode()) + sum(map(text.count, ESCAPED))
 
 
 def _text(message: ChatMessage) -> tuple[str, bool]:

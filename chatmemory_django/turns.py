@@ -6,25 +6,36 @@ The memory is read once, and written once when the turn ends well. A turn that f
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, Unpack
 
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.stores.base import Metadata, checked_messages
+from chatmemory_django.stores.base import AppendOptions, Metadata, checked_messages
 from chatmemory_django.windows import Eviction
 
 if TYPE_CHECKING:
     from chatmemory_django.memory import ChatMemory
 
 Persist: TypeAlias = Literal["late", "early"]
-"""When a turn is stored: all of it at its end, or what the user says at once, marked as incomplete until then."""
+"""When a turn is stored: all of it at its end, or user messages at once, marked as incomplete until then."""
+
+
+class _Unwritten(NamedTuple):
+    """A message of the turn that is not stored yet."""
+
+    message: ChatMessage
+    metadata: Metadata
+    client_message_id: str | None
+    """Given here, so that it is stored once however often that is tried."""
 
 
 class Turn:
     """
     One turn with *memory*; ``ChatMemory.turn`` makes it, ``with`` or ``async with`` begins and ends it.
 
-    Others may write to the memory meanwhile: what the turn adds comes behind that, under the lock of the moment.
+    Others may write to the memory meanwhile: what the turn adds comes behind that.
     """
 
     def __init__(self, memory: ChatMemory, persist: Persist = "late") -> None:
@@ -33,9 +44,12 @@ class Turn:
         self._memory = memory
         self._persist = persist
         self._seen: Eviction | None = None
+        self._conversation: object = None
         self._unseen: list[ChatMessage] = []
-        self._unwritten: list[tuple[ChatMessage, Metadata]] = []
-        self._incomplete: dict[int, Metadata] = {}
+        self._unwritten: list[_Unwritten] = []
+        self._failed: list[_Unwritten] = []
+        self._incomplete: list[int] = []
+        self._is_retry = False
 
     @property
     def messages(self) -> list[ChatMessage]:
@@ -46,25 +60,84 @@ class Turn:
             begun.add(message)
         return self._memory.readable(begun.messages())
 
-    def add(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
+    def add(
+        self,
+        *messages: ChatMessage,
+        metadata: Metadata = None,
+        client_message_ids: Sequence[str | None] | None = None,
+    ) -> None:
         """
-        Add *messages* to the turn, with *metadata* beside each.
+        Add *messages* to the turn, with *metadata* beside each, and *client_message_ids* if they have any.
 
-        They are stored when it ends; early turns store user messages at once.
+        They are stored when it ends; early turns store user messages at once. If that fails, the turn is as it was
+        before, and they can be added again.
         """
         self._begun()
-        new = checked_messages(messages)
-        self._unseen += new
-        self._unwritten += [(message, metadata) for message in new]
-        if self._persist == "early" and any(message.type == MessageType.USER for message in new):
-            self._write(incomplete=True)
+        new = self._named(checked_messages(messages), metadata, client_message_ids)
+        if self._persist == "early" and any(message.type == MessageType.USER for message in messages):
+            self._failed = new
+            self._incomplete += self._store([*self._unwritten, *new], is_complete=False)
+            self._unwritten, self._failed = [], []
+        else:
+            self._unwritten += new
+        self._unseen += messages
 
-    async def aadd(self, *messages: ChatMessage, metadata: Metadata = None) -> None:
+    async def aadd(
+        self,
+        *messages: ChatMessage,
+        metadata: Metadata = None,
+        client_message_ids: Sequence[str | None] | None = None,
+    ) -> None:
         """See ``add``. Only an early turn has to wait here."""
-        await self._memory.store.run(self.add, *messages, metadata=metadata)
+        await self._memory.store.run(self.add, *messages, metadata=metadata, client_message_ids=client_message_ids)
+
+    def end(self) -> None:
+        """
+        Store what the turn has added, as ``with`` does at its end; after an error this can be done again.
+
+        ``ConversationErasedError`` if the conversation that the turn began with is gone.
+        """
+        self._begun()
+        if self._unwritten or self._incomplete:
+            self._store(self._unwritten, completes=self._incomplete)
+            self._unwritten, self._incomplete = [], []
+
+    async def aend(self) -> None:
+        """See ``end``."""
+        await self._memory.store.run(self.end)
+
+    def _named(
+        self, messages: Sequence[ChatMessage], metadata: Metadata, given: Sequence[str | None] | None
+    ) -> list[_Unwritten]:
+        """*messages* with their client message ids: those of the last attempt, if it was made with the same."""
+        if given is not None and len(given) != len(messages):
+            raise ValueError(
+                f"client_message_ids must have an item for each of the {len(messages)} messages, not {len(given)}."
+            )
+        if given is None and [(each.message, each.metadata) for each in self._failed] == [
+            (message, metadata) for message in messages
+        ]:
+            return self._failed
+        makes_ids = self._memory.store.keeps_client_message_ids
+        ids = given or [None] * len(messages)
+        self._is_retry |= any(ids)
+        return [
+            _Unwritten(message, metadata, name or (uuid.uuid4().hex if makes_ids else None))
+            for message, name in zip(messages, ids, strict=True)
+        ]
+
+    def _store(self, unwritten: Sequence[_Unwritten], **options: Unpack[AppendOptions]) -> list[int]:
+        if self._memory.store.keeps_client_message_ids:
+            options["client_message_ids"] = [each.client_message_id for each in unwritten]
+        options["metadata"] = [each.metadata for each in unwritten]
+        options["is_retry"], self._is_retry = self._is_retry, True
+        messages = [each.message for each in unwritten]
+        appended = self._memory._append(messages, conversation=self._conversation, **options)
+        self._conversation, self._is_retry = appended.conversation, False
+        return appended.keys
 
     def _begin(self) -> Self:
-        self._seen = self._memory.store.read_memory(self._memory.id, self._memory.window())
+        self._seen, self._conversation = self._memory.store.read_memory(self._memory.id, self._memory.window())
         return self
 
     def _begun(self) -> Eviction:
@@ -72,22 +145,12 @@ class Turn:
             raise RuntimeError("The turn has not begun; use it as 'with memory.turn() as turn:'.")
         return self._seen
 
-    def _write(self, *, incomplete: bool = False) -> None:
-        new, self._unwritten = self._unwritten, []
-        if not new and not self._incomplete:
-            return
-        messages, metadata = [message for message, _ in new], [its_metadata for _, its_metadata in new]
-        completed = {} if incomplete else self._incomplete
-        keys = self._memory.append(messages, metadata=metadata, incomplete=incomplete, completed=completed)
-        if incomplete:
-            self._incomplete.update(zip(keys, metadata, strict=True))
-
     def __enter__(self) -> Self:
         return self._begin()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is None:
-            self._write()
+            self.end()
 
     async def __aenter__(self) -> Self:
         return await self._memory.store.run(self._begin)
@@ -96,4 +159,4 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         if error is None:
-            await self._memory.store.run(self._write)
+            await self.aend()

@@ -12,6 +12,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import TruncDate
 
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.rows import to_moment
 
 By: TypeAlias = Literal["day", "conversation", "model"]
 
@@ -23,7 +24,11 @@ _KEYS: dict[By, Combinable] = {
 
 
 class Usage(NamedTuple):
-    """What was said on a day (UTC), in a conversation or by a model. *key* is None where no model was noted."""
+    """
+    What was said on a day, in a conversation or by a model. *key* is None where no model was noted.
+
+    Days are those of UTC; with ``USE_TZ`` off, those of the site.
+    """
 
     key: str | None
     messages: int
@@ -42,8 +47,8 @@ def usage(
     """
     rows = Message.objects.history().filter(
         conversation__in=conversations.active_since(since),  # type: ignore[attr-defined]
-        created_at__gte=since,
-        created_at__lt=until,
+        created_at__gte=to_moment(since),
+        created_at__lt=to_moment(until),
     )
     counted = rows.values(key=_KEYS[by]).annotate(messages=Count("sequence"), tokens=Sum("token_count", default=0))
     order = ["-key"] if by == "day" else ["-tokens", "-messages", "key"]

@@ -62,6 +62,9 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
         init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
     )
 
+# Django's own default from 6.0 on; before, it warns of a site that does not say.
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
 STATIC_URL = "static/"
 USE_TZ = True
 TIME_ZONE = "UTC"

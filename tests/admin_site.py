@@ -64,11 +64,11 @@ def long_conversation(length: int, memory_id: str = "long") -> Conversation:
     made = Conversation.objects.create(
         memory_id=memory_id,
         next_sequence=length + 1,
-        said_messages=length,
+        total_messages=length,
         window_start=max(1, length - 19),
         memory_messages=min(20, length),
         memory_tokens=20 * 5,
-        token_counter="words",
+        counted_by="words",
     )
     rows = (
         Message(
@@ -77,7 +77,7 @@ def long_conversation(length: int, memory_id: str = "long") -> Conversation:
             type="USER" if sequence % 2 else "AI",
             text=f"message number {sequence}",
             token_count=5,
-            token_counter="words",
+            counted_by="words",
         )
         for sequence in range(1, length + 1)
     )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -51,6 +52,20 @@ class Joint(Words):
         return super().estimate_token_count_in_messages(messages) + 2 * max(len(messages) - 1, 0)
 
 
+class AdditiveLetters(Words):
+    """Another whose counts can be kept, under a name of their own."""
+
+    name = "letters"
+    tokens_per_list = 1
+
+    def estimate_token_count_in_message(self, message: ChatMessage) -> int:
+        return len(message_to_json(message)) // 10
+
+    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
+        return 1 + sum(map(self.estimate_token_count_in_message, messages))
+
+
 WORDS = Words()
 ADDITIVE_WORDS = AdditiveWords()
+ADDITIVE_LETTERS = AdditiveLetters()
 JOINT = Joint()

@@ -306,7 +306,7 @@ class TestClear:
         assert "0 of 4,000 tokens" in opened.locator(".cm-gauge").inner_text()
         assert opened.locator(".cm-remembered").count() == 0
         talk.refresh_from_db()
-        assert (talk.memory_messages, talk.said_messages) == (0, 169)
+        assert (talk.memory_messages, talk.total_messages) == (0, 169)
 
     def test_it_can_be_called_off(self, open_page, demo):
         talk = demo["demo-bread"]

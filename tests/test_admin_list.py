@@ -7,6 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
+from chatmemory_django import operations
 from chatmemory_django.admin import conversations as admin_of_conversations
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
@@ -44,7 +45,7 @@ class TestColumns:
         assert "shop-1" in html
         assert "Parcels" in html
         assert 'href="?owner=ann"' in html
-        assert cells(reader, "said_messages") == ["4"]
+        assert cells(reader, "total_messages") == ["4"]
         assert "3" in cells(reader, "remembered")[0]
 
     def test_tokens_are_shown_against_the_limit_of_the_settings(self, reader, settings):
@@ -125,7 +126,7 @@ class TestSearch:
         assert "More than 2 conversations were found" in response.content.decode()
 
     def test_what_was_said_is_searched_in_one_statement(self, reader, django_assert_num_queries):
-        with django_assert_num_queries(9) as captured:
+        with django_assert_num_queries(11) as captured:
             reader.get(page("changelist"), {"q": "where is"})
 
         searches = [query for query in captured if "chatmemory_message" in query["sql"]]
@@ -178,7 +179,7 @@ class TestFilters:
         conversation(U1, memory_id="used")
         conversation(U1, memory_id="cleared")
         Conversation.objects.create(memory_id="unused")
-        admin_of_conversations.CLEAR.do(Conversation.objects.get(memory_id="cleared"), "default")
+        operations.clear(Conversation.objects.filter(memory_id="cleared"))
 
         assert found(reader, memory="used") == ["used"]
         assert found(reader, memory="empty") == ["cleared", "unused"]
@@ -198,13 +199,14 @@ class TestFilters:
 
 class TestCost:
     @pytest.mark.parametrize("number", [1, 60])
-    def test_the_list_takes_8_statements_however_many_rows_it_has(self, reader, number, django_assert_num_queries):
+    def test_the_list_takes_9_statements_however_many_rows_it_has(self, reader, number, django_assert_num_queries):
         ann = User.objects.create_user("ann")
         for index in range(number):
             conversation(SystemMessage("Be brief"), U1, A1, U2, U3, memory_id=f"c{index}", owner=ann)
 
-        # The session, the user, two for permissions; the number of rows, the span of dates, the days in it, the rows.
-        with django_assert_num_queries(8) as captured:
+        # The session, the user, two for permissions; the number of rows, the span of dates, the days in it, the rows,
+        # their owners.
+        with django_assert_num_queries(9) as captured:
             reader.get(page("changelist"))
 
         assert not any("chatmemory_message" in query["sql"] for query in captured)

@@ -1,13 +1,17 @@
 """Clear, erase, export and recount: what the admin says beforehand, does, and writes down."""
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import User
-from django.db import models
+from django.db import connection, models
+from django.test import AsyncClient, RequestFactory
+from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django import signals
-from chatmemory_django.admin import execution, operations
-from chatmemory_django.jsonl import export_lines, import_lines
+from chatmemory_django.admin import execution
+from chatmemory_django.admin import operations as wording
+from chatmemory_django.formats.jsonl import export_lines, import_lines
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from example_project.models import Feedback
@@ -144,7 +148,7 @@ class TestRecount:
         assert "2 messages in the memory are counted anew" in html
         assert "Recounted the tokens of 1 conversation." in response.content.decode()
         talk.refresh_from_db()
-        assert (talk.memory_tokens, talk.token_counter) == (8, "words")
+        assert (talk.memory_tokens, talk.counted_by) == (8, "words")
         assert LogEntry.objects.get().get_change_message() == "Recounted: 8 tokens, before 0."
 
     def test_without_an_estimator_it_is_refused_and_said(self, support, talk, settings):
@@ -175,7 +179,8 @@ class TestExport:
         assert response["X-Content-Type-Options"] == "nosniff"
         assert text == "".join(export_lines(Conversation.objects.all()))
         talk.delete()
-        (imported,) = import_lines(text.splitlines())
+        assert import_lines(text.splitlines()) == 1
+        imported = Conversation.objects.get()
         assert history_of(imported) == [U1, A1, U2, U3]
         assert memory_of(imported) == [A1, U2, U3]
 
@@ -197,6 +202,86 @@ class TestExport:
 
         assert Conversation.objects.values().get() == before
         assert LogEntry.objects.get().get_change_message() == "Exported 4 messages."
+
+    def test_what_is_in_the_file_is_what_the_log_says(self, support, talk):
+        other = conversation(U1, memory_id="other")
+        untitled = Conversation.objects.filter(title="")
+
+        response = execution.export(request_of(User.objects.get()), untitled)
+        Conversation.objects.filter(pk=talk.pk).update(title="")
+
+        assert "shop-1" not in self.lines(response)
+        assert LogEntry.objects.get().object_id == str(other.pk)
+
+    def test_under_asgi_it_is_sent_while_it_is_read(self, talk):
+        user = staff(*EVERYTHING)
+
+        async def export() -> str:
+            client = AsyncClient()
+            await client.aforce_login(user)
+            response = await client.post(page("export", talk.pk), {"confirmed": "export"})
+            assert response.is_async
+            return b"".join([chunk async for chunk in response.streaming_content]).decode()
+
+        assert async_to_sync(export)() == "".join(export_lines(Conversation.objects.all()))
+
+    @pytest.mark.skipif(connection.vendor != "postgresql", reason="no other database has them")
+    def test_it_opens_no_cursor_on_the_server_so_that_it_works_behind_a_pooler(self, support, talk):
+        opened = []
+
+        def look(execute, sql, params, many, context):
+            result = execute(sql, params, many, context)
+            with connection.connection.cursor() as cursor:
+                # One without a name is this very SELECT: with server-side binding, PostgreSQL lists that, too.
+                opened.extend(cursor.execute("SELECT name FROM pg_cursors WHERE name <> ''").fetchall())
+            return result
+
+        with connection.execute_wrapper(look):
+            self.lines(post_action(support, "export_conversations", [talk], confirmed="export"))
+
+        assert opened == []
+
+
+def request_of(user):
+    request = RequestFactory().post("/")
+    request.user = user
+    return request
+
+
+class TestErasingAUser:
+    """Django's own page to delete a user with all that is the user's."""
+
+    @pytest.fixture
+    def root(self, client):
+        client.force_login(User.objects.create_superuser("root"))
+        return client
+
+    @pytest.fixture
+    def ann(self):
+        ann = User.objects.create_user("ann")
+        for index in range(3):
+            talk = conversation(*[U1] * 50, memory_id=f"of ann {index}", owner=ann)
+            Feedback.objects.create(conversation=talk, sequence=2, is_good=True)
+        conversation(U1, memory_id="of nobody")
+        return ann
+
+    def test_lists_no_message_and_reads_none(self, root, ann):
+        with CaptureQueriesContext(connection) as statements:
+            html = root.get(f"/admin/auth/user/{ann.pk}/delete/").content.decode()
+
+        assert "of ann 2" in html
+        assert "Messages" not in html
+        assert not [each["sql"] for each in statements if "chatmemory_message" in each["sql"]]
+
+    def test_deletes_the_messages_and_reads_none(self, root, ann):
+        with CaptureQueriesContext(connection) as statements:
+            root.post(f"/admin/auth/user/{ann.pk}/delete/", {"post": "yes"})
+
+        assert not User.objects.filter(pk=ann.pk).exists()
+        assert Conversation.objects.get().memory_id == "of nobody"
+        assert Message.objects.count() == 1
+        about_messages = [each["sql"] for each in statements if "chatmemory_message" in each["sql"]]
+        assert all(sql.startswith("DELETE") for sql in about_messages)
 
 
 class TestFromTheList:
@@ -274,38 +359,41 @@ class TestFromTheList:
 class TestTransactions:
     def test_each_conversation_is_one_of_its_own_so_an_error_undoes_none_before_it(self, support, monkeypatch):
         first, second = (conversation(U1, memory_id=name) for name in ("first", "second"))
-        do = operations.CLEAR.do
+        logged = wording.CLEAR.logged
 
-        def fail_at_the_second(conversation, using):
-            said = do(conversation, using)
+        def fail_at_the_second(conversation, result):
             if conversation.memory_id == "second":
                 raise RuntimeError
-            return said
+            return logged(conversation, result)
 
-        monkeypatch.setattr(operations.CLEAR, "do", fail_at_the_second)
+        monkeypatch.setattr(wording.CLEAR, "logged", fail_at_the_second)
 
         with pytest.raises(RuntimeError):
-            execution.perform(operations.CLEAR, Conversation.objects.all(), User.objects.get().pk)
+            execution.perform(wording.CLEAR, Conversation.objects.all(), User.objects.get().pk)
 
         assert memory_of(first) == []
         assert memory_of(second) == [U1]
         assert [entry.object_repr for entry in LogEntry.objects.all()] == ["first"]
 
-    def test_one_that_somebody_else_erased_meanwhile_is_passed_over(self, talk):
-        gone = Conversation.objects.filter(pk=talk.pk)
+    @pytest.mark.parametrize("operation", [wording.CLEAR, wording.ERASE, wording.RECOUNT])
+    def test_one_that_somebody_else_erased_meanwhile_is_passed_over(self, talk, operation):
         user = User.objects.create_user("ann")
-        keys = iter([talk.pk])
+        begun = []
 
-        class Stale:
-            def order_by(self, *names):
-                return self
-
-            def values_list(self, *names, **options):
+        def erase(execute, sql, params, many, context):
+            result = execute(sql, params, many, context)
+            if '"id"' in sql.replace("`", '"') and not begun:
+                begun.append(sql)
+            elif len(begun) == 1:
+                begun.append(sql)
                 talk.delete()
-                return keys
+            return result
 
-        assert execution.perform(operations.CLEAR, Stale(), user.pk) == (0, [])
-        assert not gone.exists()
+        with connection.execute_wrapper(erase):
+            assert execution.perform(operation, Conversation.objects.all(), user.pk) == (0, [])
+
+        assert not Conversation.objects.exists()
+        assert not LogEntry.objects.exists()
 
     def test_the_confirmation_of_many_takes_as_many_statements_as_that_of_one(
         self, support, django_assert_max_num_queries
@@ -318,6 +406,6 @@ class TestTransactions:
         assert not any("chatmemory_message" in query["sql"] for query in captured)
 
     def test_a_count_says_it_too_where_nothing_was_counted(self):
-        assert operations.Totals.of(Conversation.objects.none()) == (0, 0, 0, 0)
+        assert wording.Totals.of(Conversation.objects.none()) == (0, 0, 0, 0)
         counted(U1)
-        assert operations.Totals.of(Conversation.objects.all()) == (1, 1, 1, 4)
+        assert wording.Totals.of(Conversation.objects.all()) == (1, 1, 1, 4)

@@ -122,7 +122,7 @@ class TestTranscript:
 
     def test_a_message_of_a_turn_that_has_not_ended_says_so(self, reader):
         talk = conversation(U1, A1)
-        Message.objects.filter(sequence=1).update(metadata={"incomplete": True})
+        Message.objects.filter(sequence=1).update(is_complete=False)
 
         html = shown(reader, talk)
 
@@ -140,6 +140,16 @@ class TestTranscript:
 
         for words in ("an answer", "a thought", "an attribute", "a custom one", "first", "second"):
             assert words in html
+
+    def test_a_long_text_is_cut_and_the_page_says_so(self, reader):
+        talk = conversation(UserMessage("x" * 3999 + "yz"), AiMessage("x" * 3999 + "yz", "a thought"), A1)
+
+        html = shown(reader, talk)
+
+        for sequence in (1, 2):
+            assert "xy<" in bubble(html, sequence)
+            assert "Cut: it has 4,001 characters." in bubble(html, sequence)
+        assert "Cut" not in bubble(html, 3)
 
     def test_an_empty_conversation_has_a_page(self, reader):
         html = shown(reader, Conversation.objects.create(memory_id="empty"))
@@ -257,6 +267,12 @@ class TestPages:
         with django_assert_num_queries(10):
             reader.get(page("change", talk.pk))
 
+    def test_long_texts_take_one_more_however_many(self, reader, django_assert_num_queries):
+        talk = conversation(*[UserMessage("word " * 1000)] * 10)
+
+        with django_assert_num_queries(9):
+            reader.get(page("change", talk.pk))
+
     def test_what_is_read_of_a_page_has_a_bound(self, reader, monkeypatch):
         monkeypatch.setattr("chatmemory_django.admin.transcript.PAGE_BYTES", 2000)
         talk = conversation(*(AiMessage(f"text {number}", thinking="t" * 800) for number in range(4)))
@@ -265,8 +281,8 @@ class TestPages:
 
         assert html.count("This message is too large for this page") == 2
         assert "too large" in bubble(html, 1)
+        assert "text 0" in bubble(html, 1)
         assert "too large" not in bubble(html, 4)
-        assert "text 0" in html
 
 
 class TestMessagePage:
@@ -330,7 +346,7 @@ class TestGauge:
 
     def test_what_was_counted_otherwise_is_not_compared(self, settings):
         talk = counted(U1, A1)
-        Conversation.objects.update(token_counter="other")
+        Conversation.objects.update(counted_by="other")
 
         gauge = self.gauge(talk, settings, TOKEN_WINDOW)
 

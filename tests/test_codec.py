@@ -2,9 +2,11 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from chatmemory_django.codec import (
     MAX_REASON,
@@ -27,6 +29,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
+from chatmemory_django.rows import to_message
 from tests.strategies import messages, texts
 from tests.vectors import load_vectors, message_from_description
 
@@ -201,6 +204,144 @@ class TestToolResultsOfOld:
     def test_a_tool_result_without_any_text_is_refused(self, rest):
         with pytest.raises(ValueError, match=r"^\$: ToolExecutionResultMessage\.contents is empty"):
             message_from_json(f'{{"type":"TOOL_EXECUTION_RESULT","id":"1"{rest}}}')
+
+
+TEXT = '{"type":"TEXT","text":"a"}'
+NULLS = {
+    "user_attributes": (f'{{"type":"USER","contents":[{TEXT}],"attributes":null}}', UserMessage("a")),
+    "ai_attributes": ('{"type":"AI","text":"a","attributes":null}', AiMessage("a")),
+    "ai_requests": ('{"type":"AI","text":"a","toolExecutionRequests":null}', AiMessage("a")),
+    "result_attributes": (
+        f'{{"type":"TOOL_EXECUTION_RESULT","contents":[{TEXT}],"attributes":null}}',
+        ToolExecutionResultMessage(contents="a"),
+    ),
+    "result_contents_beside_text": (
+        '{"type":"TOOL_EXECUTION_RESULT","text":"a","contents":null}',
+        ToolExecutionResultMessage(contents="a"),
+    ),
+    "result_contents_empty_beside_text": (
+        '{"type":"TOOL_EXECUTION_RESULT","text":"a","contents":[]}',
+        ToolExecutionResultMessage(contents="a"),
+    ),
+    "custom_attributes": ('{"type":"CUSTOM","attributes":null}', CustomMessage({})),
+    "level_of_an_image": (
+        '{"type":"USER","contents":[{"type":"IMAGE","image":{"url":"a"},"detailLevel":null}]}',
+        UserMessage([ImageContent(Image(url="a"), DetailLevel.LOW)]),
+    ),
+    "several": (
+        '{"attributes":null,"contents":[],"text":"","isError":null,"id":null,"type":"TOOL_EXECUTION_RESULT"}',
+        ToolExecutionResultMessage(contents=""),
+    ),
+    "beside_half_a_pair": (
+        '{"type":"AI","attributes":null,"text":"\\udc00","toolExecutionRequests":null}',
+        AiMessage("\udc00"),
+    ),
+}
+NULLS_REFUSED = {
+    "system_text": ('{"type":"SYSTEM","text":null}', r"\.text: Expected `str`, got `null`\.$"),
+    "user_contents": ('{"type":"USER","contents":null}', r"\.contents: Expected `array`, got `null`\.$"),
+    "text_of_a_content": (
+        '{"type":"USER","attributes":null,"contents":[{"type":"TEXT","text":null}]}',
+        r"\.contents\[0\]\.text: Expected `str`, got `null`\.$",
+    ),
+    "image_of_a_content": (
+        f'{{"type":"USER","contents":[{TEXT},{{"type":"IMAGE","image":null}}],"attributes":null}}',
+        r"\.contents\[1\]\.image: Expected `object`, got `null`\.$",
+    ),
+    "one_of_the_requests": (
+        '{"type":"AI","attributes":null,"toolExecutionRequests":[{},null]}',
+        r"\.toolExecutionRequests\[1\]: Expected `object`, got `null`\.$",
+    ),
+    "type": (f'{{"type":null,"text":"{PRIVATE}"}}', r"\.type: Expected `str`"),
+    "contents_without_text": (
+        '{"type":"TOOL_EXECUTION_RESULT","contents":null}',
+        r"\.contents: Expected `array`, got `null`\.$",
+    ),
+    "contents_and_text": (
+        '{"type":"TOOL_EXECUTION_RESULT","contents":null,"text":null}',
+        r"\.contents: Expected `array`, got `null`\.$",
+    ),
+    "contents_empty_and_no_text": (
+        '{"type":"TOOL_EXECUTION_RESULT","contents":[],"text":null}',
+        r": ToolExecutionResultMessage\.contents is empty",
+    ),
+    "contents_of_another_type_beside_text": (
+        f'{{"type":"TOOL_EXECUTION_RESULT","contents":"","text":"{PRIVATE}","attributes":null}}',
+        r"\.contents: Expected `array`, got `str`\.$",
+    ),
+    "text_of_another_type": (
+        f'{{"type":"TOOL_EXECUTION_RESULT","text":["{PRIVATE}"]}}',
+        r": ToolExecutionResultMessage\.contents is empty",
+    ),
+    "attributes_that_are_a_list": (
+        '{"type":"AI","toolExecutionRequests":null,"attributes":[]}',
+        r"\.attributes: Expected `object`, got `array`\.$",
+    ),
+    "contents_of_a_user_beside_text": (
+        f'{{"type":"USER","contents":[],"text":"{PRIVATE}","attributes":null}}',
+        r": UserMessage\.contents is empty",
+    ),
+    "no_number_behind_it": (f'{{"type":"AI","attributes":null,"more":["{PRIVATE}",NaN]}}', r"malformed"),
+    "no_json_behind_it": (f'{{"type":"AI","attributes":null,"text":"{PRIVATE}",}}', r"malformed"),
+}
+
+
+class TestNullForAbsent:
+    """Where a field may be absent, it may be null as well, as the original reads it."""
+
+    @pytest.mark.parametrize(("text", "message"), NULLS.values(), ids=NULLS.keys())
+    def test_it_is_read(self, text, message):
+        assert message_from_json(text) == message
+        assert message_from_json(text.encode()) == message
+        assert messages_from_json(f'[{{"type":"SYSTEM","text":"b"}},{text}]') == [SystemMessage("b"), message]
+
+    @pytest.mark.parametrize(("text", "reason"), NULLS_REFUSED.values(), ids=NULLS_REFUSED.keys())
+    def test_anywhere_else_it_is_refused(self, text, reason):
+        with pytest.raises(ValueError, match=rf"^\$.*{reason}") as alone:
+            message_from_json(text)
+        with pytest.raises(ValueError, match=rf"^\$.*{reason}") as listed:
+            messages_from_json(f'[{{"type":"AI","attributes":null}},{text}]')
+
+        assert PRIVATE not in f"{alone.value} {listed.value}"
+        if reason != "malformed":
+            where, _, _ = str(alone.value).partition(": ")
+            assert str(listed.value).startswith(f"{where.replace('$', '$[1]')}: ")
+
+    @settings(deadline=None, max_examples=300)
+    @given(messages(), st.data())
+    def test_any_field_that_is_absent_may_be_null(self, message, data):
+        said = json.loads(message_to_json(message))
+        for item, name in absent(message, said):
+            if data.draw(st.booleans(), label=name):
+                item[name] = None
+
+        assert message_from_json(json.dumps(said)) == message
+        assert messages_from_json(json.dumps([said, said])) == [message, message]
+
+    @settings(deadline=None)
+    @given(texts(), st.sampled_from([{}, {"contents": None}, {"contents": []}]), st.booleans())
+    def test_any_text_of_a_legacy_tool_result_is_its_contents(self, text, contents, is_first):
+        said = {"type": "TOOL_EXECUTION_RESULT", "text": text}
+
+        read = message_from_json(json.dumps({**contents, **said} if is_first else {**said, **contents}))
+
+        assert read == ToolExecutionResultMessage(contents=text)
+
+    def test_a_row_with_such_a_payload_is_read(self):
+        assert to_message("AI", "a", NULLS["ai_requests"][0]) == AiMessage("a")
+
+
+def absent(value, said):
+    """The objects within *said*, the JSON of *value*, each with a name that it could have and has not."""
+    if isinstance(value, tuple):
+        for each, its in zip(value, said, strict=True):
+            yield from absent(each, its)
+    elif isinstance(value, msgspec.Struct):
+        for field in fields(value):
+            if field.encode_name in said:
+                yield from absent(getattr(value, field.name), said[field.encode_name])
+            elif not field.required:
+                yield said, field.encode_name
 
 
 class TestOddCharacters:

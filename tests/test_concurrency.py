@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from urllib.parse import quote
@@ -18,7 +17,6 @@ from django.db import connection, connections
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.stores import django as store_module
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 IS_SQLITE = settings.DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3"
@@ -94,13 +92,13 @@ def test_8_threads_adding_25_messages_each_keep_all_200_in_order():
 @pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")
 @pytest.mark.django_db(transaction=True)
 def test_of_8_racing_retries_of_the_same_messages_one_stores_them_and_all_say_where():
-    client_ids = [uuid.uuid4(), uuid.uuid4()]
+    client_message_ids = [str(uuid.uuid4()), str(uuid.uuid4())]
     answers: list[list[int]] = []
 
     def add(number: int) -> None:
         memory = MessageWindowChatMemory(max_messages=10, id="c", store=DjangoChatMemoryStore())
         messages = [UserMessage("one"), UserMessage("two")]
-        answers.append(memory.append(messages, client_ids=client_ids))
+        answers.append(memory.add(*messages, client_message_ids=client_message_ids))
         connections.close_all()
 
     in_threads(add)
@@ -124,9 +122,9 @@ def test_4_processes_adding_25_messages_each_keep_all_100_in_order(worker):
 
 
 # The add reads the conversation and its system messages, and writes; SQLite's BEGIN counts, too. PostgreSQL writes a
-# few messages by one statement, with which all is done; with many it begins anew under the lock.
+# few messages by one statement, with which all is done; many take a transaction.
 MID_ADD = {
-    "postgresql": [(1, 1), (2, 1), (3, 64), (4, 64), (5, 64), (6, 64)],
+    "postgresql": [(1, 1), (2, 1), (3, 64), (4, 64)],
     "mysql": [(1, 1), (2, 1), (3, 1), (4, 1)],
     "sqlite": [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)],
 }
@@ -148,73 +146,67 @@ def test_a_writer_killed_in_mid_add_leaves_no_trace_and_nobody_waiting(worker, s
     assert len(after_one_more["texts"]) == 9
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="others add under the lock")
+@pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")
 @pytest.mark.django_db(transaction=True)
-class TestAddingWithoutTheLock:
-    """What PostgreSQL does by one statement, if nobody else has written since the conversation was read."""
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_of_8_first_adds_at_once_none_fails(isolation):
+    failures: list[Exception] = []
+    start = threading.Barrier(8)
 
-    @pytest.fixture
-    def memory(self) -> MessageWindowChatMemory:
-        memory = MessageWindowChatMemory(max_messages=3, id=str(uuid.uuid4()), store=DjangoChatMemoryStore())
-        memory.add(UserMessage("first"))
-        return memory
+    def add(thread: int) -> None:
+        set_isolation(isolation)
+        for number in range(10):
+            start.wait(30)
+            for memory_id in (f"shared {number}", f"{thread} alone {number}"):
+                try:
+                    MessageWindowChatMemory(max_messages=10, id=memory_id, store=DjangoChatMemoryStore()).add(
+                        UserMessage(f"{thread}")
+                    )
+                except Exception as exc:  # noqa: BLE001  # shown below
+                    failures.append(exc)
+        connections.close_all()
 
-    def add_late(self, memory: MessageWindowChatMemory, meanwhile: Callable[[], object]) -> list[str]:
-        """Add "late", but *meanwhile* does something before that is written. The statements, without those of that."""
-        said: list[str] = []
+    in_threads(add)
 
-        def in_another_thread() -> None:
-            meanwhile()
-            connections.close_all()
+    assert failures == []
+    assert Conversation.objects.count() == 10 + 80
+    for conversation in Conversation.objects.filter(memory_id__startswith="shared"):
+        assert sorted(conversation.history().values_list("text", flat=True)) == list("01234567")
 
-        def wrapper(execute, sql, params, many, context):
-            said.append(sql)
-            if "INSERT" in sql and sum("INSERT" in each for each in said) == 1:
-                thread = threading.Thread(target=in_another_thread)
-                thread.start()
-                thread.join()
-            return execute(sql, params, many, context)
 
-        with connection.execute_wrapper(wrapper):
-            memory.add(UserMessage("late"))
-        return said
+def set_isolation(level: str) -> None:
+    session = "SESSION CHARACTERISTICS AS" if connection.vendor == "postgresql" else "SESSION"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET {session} TRANSACTION ISOLATION LEVEL {level}")
 
-    def test_it_takes_two_statements_and_neither_a_lock_nor_a_transaction(self, memory):
-        said = self.add_late(memory, lambda: None)
 
-        assert [sql.split()[0] for sql in said] == ["SELECT", "WITH"]
-        assert not any("FOR UPDATE" in sql for sql in said)
-        assert [message.single_text for message in memory.messages()] == ["first", "late"]
+@pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")
+@pytest.mark.django_db(transaction=True)
+def test_an_add_takes_no_lock_unless_it_was_too_late(django_assert_num_queries):
+    memory = MessageWindowChatMemory(max_messages=3, id="c", store=DjangoChatMemoryStore())
+    memory.add(UserMessage("first"))
+    statements: list[str] = []
 
-    def test_who_is_too_late_adds_behind_the_other_under_the_lock_and_takes_that_at_once_the_next_time(self, memory):
-        said = self.add_late(memory, lambda: memory.add(UserMessage("faster"), UserMessage("second")))
-        again = self.add_late(memory, lambda: None)
+    def others(number: int) -> None:
+        MessageWindowChatMemory(max_messages=3, id="c", store=DjangoChatMemoryStore()).add(UserMessage("faster"))
+        connections.close_all()
 
-        assert ["FOR UPDATE" in sql for sql in said] == [False, False, True, False]
-        assert ["FOR UPDATE" in sql for sql in again] == [True, False]
-        assert [message.single_text for message in memory.messages()] == ["second", "late", "late"]
-        history = Conversation.objects.get(memory_id=memory.id).history()
-        assert [row.text for row in history] == ["first", "faster", "second", "late", "late"]
+    def wrapper(execute, sql, params, many, context):
+        statements.append(sql)
+        result = execute(sql, params, many, context)
+        if len(statements) == 1:
+            in_threads(others)
+        return result
 
-    def test_what_was_cleared_meanwhile_does_not_come_back(self, memory):
-        self.add_late(memory, memory.clear)
+    memory.add(UserMessage("second"))
+    with connection.execute_wrapper(wrapper):
+        memory.add(UserMessage("late"))
+    too_late = statements.copy()
+    with connection.execute_wrapper(lambda execute, *given: (statements.append(given[0]), execute(*given))[1]):
+        memory.add(UserMessage("in time"))
 
-        conversation = Conversation.objects.get(memory_id=memory.id)
-        assert [message.single_text for message in memory.messages()] == ["late"]
-        assert (conversation.memory_messages, conversation.said_messages) == (1, 2)
-
-    def test_after_a_while_a_conversation_is_tried_without_the_lock_again(self, memory, monkeypatch):
-        self.add_late(memory, lambda: memory.add(UserMessage("faster")))
-        monkeypatch.setattr(store_module, "_contended", {memory.id: time.monotonic() - 0.001})
-
-        said = self.add_late(memory, lambda: None)
-
-        assert not any("FOR UPDATE" in sql for sql in said)
-
-    def test_no_more_conversations_are_remembered_than_a_thousand(self, memory, monkeypatch):
-        remembered = dict.fromkeys(map(str, range(store_module.MAX_CONTENDED)), 0.0)
-        monkeypatch.setattr(store_module, "_contended", remembered)
-
-        self.add_late(memory, lambda: memory.add(UserMessage("faster")))
-
-        assert list(remembered) == [memory.id]
+    assert sum("FOR UPDATE" in sql for sql in too_late) >= 1
+    assert not any("FOR UPDATE" in sql for sql in statements[len(too_late) :])
+    assert [message.single_text for message in memory.messages()] == ["faster", "late", "in time"]
+    history = [row.text for row in Conversation.objects.get(memory_id="c").history()]
+    assert history == ["first", "second", *["faster"] * 8, "late", "in time"]

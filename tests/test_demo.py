@@ -197,6 +197,20 @@ class TestDemo:
             rows = Conversation.objects.get(memory_id=transcript.memory_id).history()
             assert [row.chat_message for row in rows] == transcript.messages
 
+    def test_ctrl_c_before_anything_is_loaded_ends_the_command_with_130(self, monkeypatch):
+        def interrupt(*arguments, **options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(command, "call_command", interrupt)
+
+        with pytest.raises(CommandError, match=r"^Stopped\. 0 conversations are loaded") as stopped:
+            demo()
+
+        assert stopped.value.returncode == 130
+
+    def test_the_site_has_nothing_to_warn_of(self):
+        call_command("check", fail_level="WARNING")
+
 
 @pytest.mark.django_db
 class TestDemoUser:
@@ -313,13 +327,10 @@ def loaded(path):
     return {}
 
 
-def test_a_real_ctrl_c_ends_the_command_with_130_and_whole_conversations(tmp_path):
-    pytest.importorskip("chitchat_dataset")
-    pytest.importorskip("tqdm")
-    path = tmp_path / "demo.sqlite3"
-    deadline = time.monotonic() + 60
-    with subprocess.Popen(
-        [sys.executable, "manage.py", "demo", "--corpus"],
+def start(path, *options):
+    """``manage.py demo`` in a process of its own, with a SQLite file at *path*."""
+    return subprocess.Popen(
+        [sys.executable, "manage.py", "demo", *options],
         cwd=Path(__file__).parent.parent,
         env={**os.environ, "DATABASE_URL": f"sqlite:///{path}"},
         stdout=subprocess.DEVNULL,
@@ -327,7 +338,29 @@ def test_a_real_ctrl_c_ends_the_command_with_130_and_whole_conversations(tmp_pat
         text=True,
         # Tests that run in the background ignore Ctrl-C, and so would their child.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
+    )
+
+
+def test_a_real_ctrl_c_before_anything_is_loaded_ends_the_command_with_130_and_a_line(tmp_path):
+    path = tmp_path / "demo.sqlite3"
+    deadline = time.monotonic() + 60
+    with start(path) as process:
+        while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+
+    assert process.returncode == 130
+    assert errors.startswith("Stopped.") or "CommandError: Stopped." in errors
+    assert "Traceback" not in errors
+
+
+def test_a_real_ctrl_c_ends_the_command_with_130_and_whole_conversations(tmp_path):
+    pytest.importorskip("chitchat_dataset")
+    pytest.importorskip("tqdm")
+    path = tmp_path / "demo.sqlite3"
+    deadline = time.monotonic() + 60
+    with start(path, "--corpus") as process:
         while len(loaded(path)) < 3 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)

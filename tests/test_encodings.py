@@ -14,8 +14,8 @@ import requests
 import tiktoken.load
 from tiktoken_ext import openai_public
 
-from chatmemory_django import encodings
-from chatmemory_django.encodings import EncodingUnavailableError, encoding_source, get_encoding, write_cache
+from chatmemory_django.tokens import encodings
+from chatmemory_django.tokens.encodings import EncodingUnavailableError, encoding_source, get_encoding, write_cache
 
 
 def packed(name: str) -> Path:

@@ -3,7 +3,8 @@ import struct
 
 import pytest
 
-from chatmemory_django.image_tokens import (
+from chatmemory_django.messages import DetailLevel, Image
+from chatmemory_django.tokens.images import (
     DEFAULT_RULE,
     HEADER_LENGTH,
     UNKNOWN_SIZE,
@@ -13,7 +14,6 @@ from chatmemory_django.image_tokens import (
     image_size,
     image_tokens,
 )
-from chatmemory_django.messages import DetailLevel, Image
 
 LOW, MEDIUM, HIGH, ULTRA_HIGH, AUTO = (
     DetailLevel.LOW,

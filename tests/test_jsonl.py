@@ -2,23 +2,25 @@
 
 import contextlib
 import json
+import threading
 import tracemalloc
-import uuid
 from collections.abc import Callable
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection, connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatmemory_django import jsonl
-from chatmemory_django.jsonl import ConversationExistsError, JsonLinesError, export_lines, import_lines
+from chatmemory_django.formats import jsonl
+from chatmemory_django.formats.jsonl import ConversationExistsError, JsonLinesError, export_lines, import_lines
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django import DjangoChatMemoryStore, whole
 from tests import strategies
 from tests.estimators import ADDITIVE_WORDS
+from tests.interleaving import another_writer
 from tests.test_models import PRIVATE
 
 pytestmark = pytest.mark.django_db
@@ -31,11 +33,11 @@ def a_memory(memory_id: str = "a", limit: int = 3) -> MessageWindowChatMemory:
 
 
 def everything(memory_id: str) -> tuple[dict, list[dict]]:
-    """All that the tables know of a conversation, but for its front, which says nothing new."""
+    """All that the tables know of a conversation, but for how often it was written to."""
     conversation = Conversation.objects.filter(memory_id=memory_id).values().get()
     rows = list(Message.objects.filter(conversation=conversation["id"]).order_by("sequence").values())
     return (
-        {name: value for name, value in conversation.items() if name not in {"id", "front"}},
+        {name: value for name, value in conversation.items() if name not in {"id", "version"}},
         [{name: value for name, value in row.items() if name != "conversation_id"} for row in rows],
     )
 
@@ -105,10 +107,10 @@ class TestRoundTrip:
         with contextlib.suppress(ConnectionError):
             make()
         Conversation.objects.update(title="京都 😀", metadata={"tags": ["a"], "n": 1.5})
-        Message.objects.filter(sequence=2).update(client_id=uuid.UUID(int=7), metadata={"model": "m"})
+        Message.objects.filter(sequence=2).update(client_message_id="msg_7 é", metadata={"model": "m"})
         before = everything("a")
 
-        assert [conversation.memory_id for conversation in import_lines(exported_and_erased())] == ["a"]
+        assert import_lines(exported_and_erased()) == 1
         assert everything("a") == before
 
     @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -119,14 +121,14 @@ class TestRoundTrip:
         memory.add(*messages)
         before, remembered = everything("a"), memory.messages()
 
-        list(import_lines(exported_and_erased()))
+        import_lines(exported_and_erased())
 
         assert everything("a") == before
         assert memory.messages() == remembered
 
     def test_it_goes_on_from_there(self):
         a_memory().add(U1, U2)
-        list(import_lines(exported_and_erased()))
+        import_lines(exported_and_erased())
 
         a_memory().add(U3, U1)
 
@@ -140,7 +142,11 @@ class TestRoundTrip:
         Conversation.objects.all().delete()
         ann = User.objects.create_user("ann")
 
-        list(import_lines(["\n", *(line.encode() for line in lines), ""], ann))
+        made = []
+        count = import_lines(["\n", *(line.encode() for line in lines), ""], ann, each=made.append)
+
+        assert count == 3
+        assert [conversation.memory_id for conversation in made] == ["a", "b", "c"]
 
         assert sorted(Conversation.objects.owned_by(ann).values_list("memory_id", flat=True)) == ["a", "b", "c"]
         assert Message.objects.count() == 3
@@ -163,36 +169,12 @@ class TestRoundTrip:
         lines = exported_and_erased()
         lying = [lines[0], changed(lines[1], token_count=0)]
 
-        list(import_lines(lying, trusted=False))
+        import_lines(lying, trusted=False)
         memory.add(U2)
 
         assert list(Message.objects.values_list("token_count", flat=True).order_by("sequence")) == [
             ADDITIVE_WORDS.estimate_token_count_in_message(message) for message in (U1, U2)
         ]
-
-
-class TestLargeConversations:
-    def test_are_never_in_python_as_a_whole(self, django_assert_max_num_queries):
-        count = 5_000
-        memory = a_memory()
-        memory.add(*[UserMessage(f"{number} {'x' * 1000}") for number in range(count)])
-
-        tracemalloc.start()
-        try:
-            with django_assert_max_num_queries(count // jsonl.PAGE + 4):
-                assert sum(1 for _ in export_lines(Conversation.objects.all())) == count + 1
-            exporting = tracemalloc.get_traced_memory()[1]
-            lines = exported_and_erased()
-            tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
-            list(import_lines(iter(lines)))
-            importing = tracemalloc.get_traced_memory()[1] - before
-        finally:
-            tracemalloc.stop()
-
-        assert exporting < 2_000_000
-        assert importing < 4_000_000
-        assert Message.objects.count() == count
 
 
 class TestWrongLines:
@@ -219,18 +201,25 @@ class TestWrongLines:
             (1, {"next_sequence": 10**400}, "Expected `int` <= 2000000000"),
             (1, {"next_sequence": 1}, "window_start is"),
             (1, {"window_start": 9}, "window_start is 9, which is above next_sequence, 5"),
-            (1, {"said_messages": 3}, "said_messages is 3, but there are 4"),
-            (1, {"said_messages": 5}, "said_messages is 5, but next_sequence is 5"),
-            (1, {"pinned_sequence": 2}, "pinned_sequence is 2, which is no system message"),
-            (1, {"created_at": "0001-01-01T00:00:00Z"}, "years 1000 to 9999"),
-            (1, {"created_at": "9999-12-31T23:59:59-12:00"}, "years 1000 to 9999"),
+            (1, {"total_messages": 3}, "total_messages is 3, but there are 4"),
+            (1, {"total_messages": 5}, "total_messages is 5, but next_sequence is 5"),
+            (1, {"pinned_sequence": 2}, "pinned_sequence is 2, which is no system message in the memory"),
+            (1, {"created_at": "0001-01-01T00:00:00Z"}, "years 1970 to 9998"),
+            (1, {"created_at": "1969-12-31T23:59:59Z"}, "years 1970 to 9998"),
+            (1, {"updated_at": "9999-01-01T00:00:00Z"}, "years 1970 to 9998"),
+            (1, {"created_at": "9999-12-31T23:59:59-12:00"}, "years 1970 to 9998"),
             (1, {"created_at": "2026-11-21T00:00:00"}, "timezone"),
             (1, {"record": "user"}, "Invalid value 'user'"),
             (3, {"sequence": 1}, "must be above 1, the one before it"),
             (3, {"sequence": 5}, "below 5, the next of its conversation"),
             (3, {"sequence": 0}, "Expected `int` >= 1"),
             (3, {"token_count": -1}, "Expected `int` >= 0"),
-            (3, {"client_id": "7"}, "Invalid UUID"),
+            (3, {"client_message_id": ""}, "client_message_id must have 1 to 64 characters, not 0"),
+            (3, {"client_message_id": "7" * 65}, "client_message_id must have 1 to 64 characters, not 65"),
+            (3, {"client_message_id": "\0"}, "NUL"),
+            (3, {"client_message_id": 7}, "Expected `str | null`"),
+            (3, {"created_at": "9999-12-31T23:59:59Z"}, "years 1970 to 9998"),
+            (1, {"messages": 5}, "5 messages are to follow, but 4 do"),
             (3, {"metadata": {"\0": 1}}, "NUL"),
             (3, {"message": {"type": "USER"}}, r"\$.message.contents is missing"),
             (3, {"message": {"type": "USER", "contents": [{"type": "TEXT", "text": "\0"}]}}, "NUL"),
@@ -241,7 +230,7 @@ class TestWrongLines:
         lines[number - 1] = changed(lines[number - 1], **changes)
 
         with pytest.raises(JsonLinesError, match=rf"^Line {number}: .*({reason})") as refused:
-            list(import_lines(lines))
+            import_lines(lines)
 
         assert refused.value.line == number
         assert PRIVATE not in str(refused.value)
@@ -252,27 +241,27 @@ class TestWrongLines:
     )
     def test_that_are_no_records(self, lines: list[str], line: str | bytes):
         with pytest.raises(JsonLinesError, match=r"^Line 3: "):
-            list(import_lines([*lines[:2], line]))
+            import_lines([*lines[:2], line])
 
         assert not Conversation.objects.exists()
 
     def test_that_are_too_long(self, lines: list[str], settings):
         settings.CHATMEMORY = {"MAX_MESSAGE_BYTES": 20}
 
-        with pytest.raises(JsonLinesError, match="Line 1: it has 1048697 characters, but may have 1048696"):
-            list(import_lines([" " * 1_048_697]))
+        with pytest.raises(JsonLinesError, match="Line 1: it has 65677 characters, but may have 65676"):
+            import_lines([" " * 65_677])
         with pytest.raises(JsonLinesError, match=r"Line 2: SystemMessage has 25 bytes"):
-            list(import_lines(lines))
+            import_lines(lines)
 
     def test_that_begin_with_a_message(self, lines: list[str]):
         with pytest.raises(JsonLinesError, match="Line 1: a message before the first conversation"):
-            list(import_lines(lines[1:]))
+            import_lines(lines[1:])
 
     def test_that_are_wrong_in_a_later_conversation_leave_the_earlier_one(self, lines: list[str]):
         second = [changed(lines[0], memory_id="b"), *lines[1:-1], "{"]
 
         with pytest.raises(JsonLinesError, match="Line 10: "):
-            list(import_lines([*lines, *second]))
+            import_lines([*lines, *second])
 
         assert Conversation.objects.get().memory_id == "a"
         assert Message.objects.count() == 4
@@ -281,14 +270,298 @@ class TestWrongLines:
         a_memory().add(U1)
 
         with pytest.raises(ConversationExistsError, match="Line 1: the conversation 'a' is there already"):
-            list(import_lines(lines))
+            import_lines(lines)
 
         assert Message.objects.count() == 1
 
-    def test_with_one_client_id_for_two_messages(self, lines: list[str]):
-        twice = [changed(line, client_id=str(uuid.UUID(int=7))) for line in lines[1:3]]
+    def test_with_one_client_id_for_two_messages(self, lines: list[str], monkeypatch: pytest.MonkeyPatch):
+        twice = [changed(lines[number], client_message_id="7") for number in (1, 3)]
+        wrong = [lines[0], twice[0], lines[2], twice[1], lines[4]]
 
-        with pytest.raises(JsonLinesError, match="Line 1: two messages of the conversation 'a' have the same client"):
-            list(import_lines([lines[0], *twice, *lines[3:]]))
+        for rows in (1, 500):  # in one INSERT, and in two
+            monkeypatch.setattr(jsonl, "MAX_ROWS", rows)
+            with pytest.raises(JsonLinesError, match="Line 4: client_message_id is that of another message"):
+                import_lines(wrong)
 
         assert not Conversation.objects.exists()
+
+    def test_that_pin_what_was_replaced(self, lines: list[str]):
+        with pytest.raises(JsonLinesError, match="Line 1: pinned_sequence is 1, which is no system message in the mem"):
+            import_lines([lines[0], changed(lines[1], superseded=True), *lines[2:]])
+
+    def test_that_leave_no_room_for_what_is_no_history(self, lines: list[str]):
+        wrong = [lines[0], changed(lines[1], in_history=False), *lines[2:]]
+
+        with pytest.raises(JsonLinesError, match="total_messages is 4, but only 3 of the 4"):
+            import_lines(wrong)
+
+    def test_with_more_tokens_than_a_memory_can_have(self, lines: list[str]):
+        many = {"token_count": 2_000_000_000, "counted_by": "words"}
+
+        with pytest.raises(JsonLinesError, match="Line 1: the memory has 6000000000 tokens, but may have 2147483647"):
+            import_lines([lines[0], *(changed(line, **many) for line in lines[1:])])
+
+    @pytest.mark.parametrize("missing", [1, 2, 4])
+    def test_that_end_too_early(self, lines: list[str], missing: int):
+        with pytest.raises(JsonLinesError, match=f"Line 1: 4 messages are to follow, but {4 - missing} do"):
+            import_lines(lines[:-missing])
+
+        assert not Conversation.objects.exists()
+
+    def test_that_are_wrong_right_behind_a_conversation_leave_it(self, lines: list[str]):
+        with pytest.raises(JsonLinesError, match="Line 6: "):
+            import_lines([*lines, lines[0][:20]])
+
+        assert Conversation.objects.get().memory_id == "a"
+
+    def test_of_conversations_that_are_there_can_be_passed_over(self, lines: list[str]):
+        a_memory().add(U1)
+        made = []
+
+        count = import_lines(
+            [*lines, changed(lines[0], memory_id="b"), *lines[1:]], skip_existing=True, each=made.append
+        )
+
+        assert count == 1
+        assert [conversation.memory_id for conversation in made] == ["b"]
+        assert Message.objects.count() == 5
+
+    def test_written_without_the_number_of_messages_will_do(self, lines: list[str]):
+        head = {name: value for name, value in json.loads(lines[0]).items() if name != "messages"}
+
+        assert import_lines([json.dumps(head), *lines[1:]]) == 1
+
+
+class TestWhenIterated:
+    def test_an_import_is_done_when_it_is_called(self):
+        a_memory().add(U1)
+        lines = exported_and_erased()
+
+        import_lines(lines)
+
+        assert a_memory().messages() == [U1]
+
+    def test_nothing_is_locked_between_two_lines_of_an_export(self):
+        for memory_id in "ab":
+            a_memory(memory_id).add(U1, U2)
+
+        lines = export_lines(Conversation.objects.all())
+        next(lines)
+
+        assert not connection.needs_rollback
+        assert a_memory("a").add(U3) == [3]
+        assert "".join(lines).count("\n") == 5
+
+
+class TestBesideWriters:
+    """Whoever writes between any two statements of an export, it tells of a memory that was."""
+
+    STATEMENTS = range(1, 20)
+
+    @pytest.fixture(autouse=True)
+    def in_small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(whole, "PAGE", 2)
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("keep_history", [True, False])
+    def test_that_add_replace_and_evict(self, keep_history: bool):
+        store = DjangoChatMemoryStore(keep_history=keep_history)
+        memory = MessageWindowChatMemory(max_messages=3, id="a", store=store)
+        for after in self.STATEMENTS:
+            Conversation.objects.all().delete()
+            memory.add(SystemMessage("be brief"), U1, U2, U3)
+            before = everything("a")
+
+            with another_writer(lambda: memory.add(SystemMessage("be long"), U1), after):
+                lines = exported()
+
+            later = everything("a")
+            Conversation.objects.all().delete()
+            import_lines(lines)
+            assert everything("a") in (before, later)
+
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
+    @pytest.mark.django_db(transaction=True)
+    def test_that_write_all_the_time(self):
+        store = DjangoChatMemoryStore(keep_history=False)
+        memory = MessageWindowChatMemory(max_messages=3, id="a", store=store)
+        memory.add(U1, U2, U3)
+        is_done = threading.Event()
+
+        def keep_writing() -> None:
+            while not is_done.is_set():
+                memory.add(U1)
+            connections.close_all()
+
+        writer = threading.Thread(target=keep_writing)
+        writer.start()
+        try:
+            for _ in range(20):
+                head, *said = map(json.loads, exported())
+                end = head["next_sequence"]
+                assert [each["sequence"] for each in said] == [end - 3, end - 2, end - 1]
+        finally:
+            is_done.set()
+            writer.join()
+
+    @pytest.mark.django_db(transaction=True)
+    def test_that_erase(self):
+        for after in self.STATEMENTS:
+            Conversation.objects.all().delete()
+            for memory_id in "ab":
+                a_memory(memory_id).add(U1, U2, U3)
+
+            with another_writer(lambda: Conversation.objects.filter(memory_id="b").delete(), after):
+                heads = [json.loads(line) for line in export_lines(Conversation.objects.all()) if '"conver' in line]
+
+            assert [(head["memory_id"], head["messages"]) for head in heads] in ([("a", 3), ("b", 3)], [("a", 3)])
+
+    @pytest.mark.django_db(transaction=True)
+    def test_that_erase_and_begin_anew(self):
+        def begin_anew() -> None:
+            Conversation.objects.filter(memory_id="a").delete()
+            a_memory().add(U3)
+
+        for after in range(1, 40):
+            Conversation.objects.all().delete()
+            for memory_id in "abc":
+                a_memory(memory_id).add(U1, U2, U3)
+
+            with another_writer(begin_anew, after):
+                heads = [json.loads(line) for line in export_lines(Conversation.objects.all()) if '"conver' in line]
+
+            assert [(head["memory_id"], head["messages"]) for head in heads] in (
+                [("a", 3), ("b", 3), ("c", 3)],
+                [("b", 3), ("c", 3)],
+                [("b", 3), ("c", 3), ("a", 1)],
+            )
+
+
+class TestMoments:
+    @pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Pacific/Kiritimati", "America/Los_Angeles"])
+    @pytest.mark.parametrize("use_tz", [True, False])
+    def test_are_the_same_on_a_site_without_time_zones(self, settings, name: str, use_tz: bool):
+        settings.TIME_ZONE = name
+        settings.USE_TZ = use_tz
+        a_memory().add(U1, U2)
+        before = everything("a")
+
+        lines = exported_and_erased()
+        import_lines(lines)
+
+        assert everything("a") == before
+        assert all(json.loads(line)["created_at"].endswith("Z") for line in lines)
+
+    @pytest.mark.parametrize("moment", ["1970-01-01T00:00:00Z", "9998-12-31T23:59:59.999999Z"])
+    @pytest.mark.parametrize("name", ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"])
+    def test_at_the_edges_can_be_shown_in_every_time_zone(self, settings, name: str, moment: str, admin_client):
+        if connection.vendor == "mysql" and name != "UTC":
+            pytest.skip("Django's date hierarchy needs the time zone tables")
+        settings.TIME_ZONE = name
+        a_memory().add(U1)
+        lines = [changed(line, created_at=moment) for line in exported_and_erased()]
+        import_lines([changed(lines[0], updated_at=moment), *lines[1:]])
+
+        for page in ("", f"{Conversation.objects.get().pk}/change/", "?updated_at__year=9998"):
+            assert admin_client.get(f"/admin/chatmemory/conversation/{page}").status_code == 200
+        assert json.loads(exported()[0])["updated_at"] == moment
+
+
+class TestLargeConversations:
+    def test_are_never_in_python_as_a_whole(self):
+        count = 2_500
+        memory = a_memory()
+        memory.add(*[UserMessage(f"{number} {'x' * 1000}") for number in range(count)])
+
+        lines, exporting = peak_of(lambda: sum(1 for _ in export_lines(Conversation.objects.all())))
+        written = exported_and_erased()
+        _, importing = peak_of(lambda: import_lines(iter(written)))
+
+        assert lines == count + 1
+        assert exporting < 7_000_000
+        assert importing < 7_000_000
+        assert Message.objects.count() == count
+
+    def test_of_large_messages_are_read_few_at_a_time(self):
+        memory = a_memory()
+        for _ in range(30):
+            memory.add(UserMessage("é" * 500_000))
+
+        lines, peak = peak_of(lambda: sum(1 for _ in export_lines(Conversation.objects.all())))
+
+        assert lines == 31
+        assert peak < 12_000_000
+
+    def test_take_few_statements(self, django_assert_max_num_queries):
+        a_memory().add(*[U1] * 3_000)
+
+        with django_assert_max_num_queries(3 * 3 + 5):
+            written = exported()
+        Conversation.objects.all().delete()
+        with django_assert_max_num_queries(50):  # SQLite took but 999 parameters at once
+            import_lines(written)
+
+    @pytest.mark.parametrize("character", ["'", "😀", "\x1a"], ids=ascii)
+    def test_of_any_characters_fit_what_the_database_takes_at_once(self, character: str):
+        """By default, MariaDB takes 16 MiB at once; what is escaped may take twice the room."""
+        memory = a_memory(limit=100)
+        text = character * (2**20 // len(json.dumps(character)))
+        for _ in range(9):
+            memory.add(
+                UserMessage(text, name="somebody"),
+                AiMessage(text),
+                metadata={"quoted": text[: 2**18], "escaped": "é" * 2**16},
+            )
+        before = everything("a")
+
+        import_lines(exported_and_erased())
+
+        assert everything("a") == before
+
+
+class TestWhatIsStoredWrongly:
+    @pytest.mark.parametrize(
+        ("columns", "error"),
+        [
+            ({"type": "CUSTOM"}, "KeyError"),
+            ({"type": "ROBOT"}, "KeyError"),
+            ({"type": "SYSTEM", "text": ""}, "ValueError"),
+            ({"payload": "{"}, "ValueError"),
+            ({"payload": f'{{"type":"USER","contents":"{PRIVATE}"}}'}, "ValueError"),
+        ],
+    )
+    def test_is_named_and_not_exported(self, columns: dict, error: str):
+        a_memory().add(UserMessage(PRIVATE), U2)
+        Message.objects.filter(sequence=2).update(**columns)
+
+        with pytest.raises(ValueError, match=f"Cannot export message 2 of conversation 'a': {error}") as told:
+            exported()
+
+        assert PRIVATE not in str(told.value)
+
+    @pytest.mark.skipif(connection.vendor != "sqlite", reason="no other database takes such text")
+    def test_of_a_conversation_is_named_too(self):
+        Conversation.objects.create(memory_id="a", metadata={"half": "\ud800"})
+
+        with pytest.raises(ValueError, match="Cannot export conversation 'a': UnicodeEncodeError"):
+            exported()
+
+    def test_a_payload_of_several_lines_is_one_line(self):
+        a_memory().add(U1)
+        Message.objects.update(payload='{"type":"USER",\r\n"contents":[{"type":"TEXT","text":"one"}]}')
+
+        lines = exported_and_erased()
+
+        assert [line.count("\n") for line in lines] == [1, 1]
+        import_lines(lines)
+        assert a_memory().messages() == [U1]
+
+
+def peak_of(work: Callable[[], int]) -> tuple[int, int]:
+    """What *work* returns, and how many bytes it had in use at once."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        return work(), tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()

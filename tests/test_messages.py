@@ -126,6 +126,16 @@ class TestConstruction:
         assert text == ToolExecutionResultMessage("1", "weather", "sunny")
         assert picture == ToolExecutionResultMessage("1", "weather", [PICTURE])
 
+    @pytest.mark.parametrize("is_error", [True, False, None])
+    def test_an_answer_may_be_an_error(self, is_error):
+        answer = ToolExecutionResultMessage.from_request(CALL, "no such city", is_error=is_error)
+
+        assert answer == ToolExecutionResultMessage("1", "weather", "no such city", is_error)
+
+    def test_a_message_shows_what_it_says(self):
+        assert repr(SystemMessage("Be brief.")) == "SystemMessage(text='Be brief.')"
+        assert "text='Hi'" in repr(UserMessage("Hi"))
+
 
 class TestBlankSystemMessages:
     """Blank is what Java's trim() makes empty: characters up to the space, and no others."""
@@ -389,6 +399,11 @@ WRONG_TYPES = {
         lambda: ToolExecutionResultMessage("1", "t", "4", 1),
         "ToolExecutionResultMessage.is_error must be bool or None, not int.",
     ),
+    "result_text": (
+        lambda: ToolExecutionResultMessage(id="1", tool_name="t", text=PRIVATE),
+        "ToolExecutionResultMessage takes no text; give it as contents, the third argument: "
+        'ToolExecutionResultMessage(id, tool_name, contents="…").',
+    ),
     "result_attributes": (
         lambda: ToolExecutionResultMessage("1", "t", "4", attributes=PRIVATE),
         "ToolExecutionResultMessage.attributes must be a mapping, not str.",
@@ -429,15 +444,15 @@ WRONG_TYPES = {
     ),
     "attribute_set": (
         lambda: UserMessage("a", attributes={"a": {PRIVATE}}),
-        "UserMessage.attributes['a'] is a set, which JSON cannot say.",
+        "UserMessage.attributes['a'] is a set, which JSON cannot represent.",
     ),
     "attribute_bytes": (
         lambda: AiMessage("a", attributes={"a": {"b": PRIVATE.encode()}}),
-        "AiMessage.attributes['a']['b'] is a bytes, which JSON cannot say.",
+        "AiMessage.attributes['a']['b'] is a bytes, which JSON cannot represent.",
     ),
     "attribute_object": (
         lambda: ToolExecutionResultMessage("1", "t", "4", attributes={"a": object()}),
-        "ToolExecutionResultMessage.attributes['a'] is a object, which JSON cannot say.",
+        "ToolExecutionResultMessage.attributes['a'] is a object, which JSON cannot represent.",
     ),
 }
 WRONG_VALUES = {
@@ -452,15 +467,15 @@ WRONG_VALUES = {
     ),
     "nan": (
         lambda: CustomMessage({"a": [PRIVATE, float("nan")]}),
-        "CustomMessage.attributes['a'][1] is nan, which JSON cannot say; give a finite number or None.",
+        "CustomMessage.attributes['a'][1] is nan, which JSON cannot represent; give a finite number or None.",
     ),
     "infinity": (
         lambda: UserMessage(PRIVATE, attributes={"a": float("inf")}),
-        "UserMessage.attributes['a'] is inf, which JSON cannot say; give a finite number or None.",
+        "UserMessage.attributes['a'] is inf, which JSON cannot represent; give a finite number or None.",
     ),
     "minus_infinity": (
         lambda: AiMessage(PRIVATE, attributes={"a": {"b": float("-inf")}}),
-        "AiMessage.attributes['a']['b'] is -inf, which JSON cannot say; give a finite number or None.",
+        "AiMessage.attributes['a']['b'] is -inf, which JSON cannot represent; give a finite number or None.",
     ),
     "depth": (
         lambda: CustomMessage(nested(MAX_ATTRIBUTE_DEPTH + 1)),

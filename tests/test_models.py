@@ -18,7 +18,8 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, Message, Standing
+from chatmemory_django.models import Conversation, MemoryStatus, Message
+from chatmemory_django.rows import to_moment
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 pytestmark = pytest.mark.django_db
@@ -171,7 +172,7 @@ class TestHistoryMemoryAndEvicted:
         conversation = Conversation.objects.get(memory_id="a")
 
         assert said(conversation.history()) == history
-        assert conversation.said_messages == len(history)
+        assert conversation.total_messages == len(history)
 
     def test_evicted_is_what_was_said_and_is_not_in_the_memory(self, story):
         _, _, _, evicted = story
@@ -190,17 +191,19 @@ class TestHistoryMemoryAndEvicted:
     def test_each_row_is_told_how_it_stands_to_the_memory(self, story):
         conversation = Conversation.objects.get(memory_id="a")
 
-        standings = {row.sequence: conversation.standing_of(row) for row in conversation.messages.all()}
+        standings = dict(conversation.messages.with_status().values_list("sequence", "status"))
 
         remembered = {row.sequence for row in conversation.memory()}
         assert remembered == {
-            sequence for sequence, standing in standings.items() if standing in {Standing.IN_MEMORY, Standing.PINNED}
+            sequence
+            for sequence, standing in standings.items()
+            if standing in {MemoryStatus.IN_MEMORY, MemoryStatus.PINNED}
         }
-        pinned = [sequence for sequence, standing in standings.items() if standing == Standing.PINNED]
+        pinned = [sequence for sequence, standing in standings.items() if standing == MemoryStatus.PINNED]
         assert pinned == [number for number in [conversation.pinned_sequence] if number]
         superseded = conversation.messages.filter(superseded=True)
         assert {row.sequence for row in superseded} == {
-            sequence for sequence, standing in standings.items() if standing == Standing.SUPERSEDED
+            sequence for sequence, standing in standings.items() if standing == MemoryStatus.SUPERSEDED
         }
 
     def test_those_with_evictions_are_those_that_something_has_left(self, story):
@@ -461,18 +464,27 @@ class TestMessage:
 
     def test_no_two_of_a_conversation_have_the_same_client_id(self):
         memory_of(10).add(U1, A1)
-        client_id = uuid.uuid4()
-        Message.objects.filter(sequence=1).update(client_id=client_id)
+        client_message_id = uuid.uuid4()
+        Message.objects.filter(sequence=1).update(client_message_id=client_message_id)
 
         with pytest.raises(IntegrityError), transaction.atomic():
-            Message.objects.filter(sequence=2).update(client_id=client_id)
+            Message.objects.filter(sequence=2).update(client_message_id=client_message_id)
 
     def test_two_conversations_may_use_the_same_client_id_and_many_have_none(self):
         memory_of(10).add(U1, A1)
         memory_of(10, "b").add(U1, A1)
-        client_id = uuid.uuid4()
+        client_message_id = uuid.uuid4()
 
-        Message.objects.filter(sequence=1).update(client_id=client_id)
+        Message.objects.filter(sequence=1).update(client_message_id=client_message_id)
 
-        assert Message.objects.filter(client_id=client_id).count() == 2
-        assert Message.objects.filter(client_id=None).count() == 2
+        assert Message.objects.filter(client_message_id=client_message_id).count() == 2
+        assert Message.objects.filter(client_message_id=None).count() == 2
+
+
+def test_a_site_without_time_zones_compares_in_its_own_whatever_is_activated(settings):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
+
+    with timezone.override("Asia/Tokyo"):
+        moment = to_moment(datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.UTC))
+
+    assert moment == datetime.datetime(2026, 7, 1, 14)  # noqa: DTZ001  # naive, as its columns are

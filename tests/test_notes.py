@@ -1,4 +1,4 @@
-"""What is kept beside messages: metadata, and the names that their sender made up."""
+"""What is kept beside messages: metadata, and the ids that their client knows them by."""
 
 import uuid
 
@@ -15,7 +15,7 @@ from tests.asgi import run
 HI, HELLO = UserMessage("hi"), AiMessage("hello")
 USAGE = {"model": "gpt-4o-mini", "usage": {"input_tokens": 3, "output_tokens": 5}, "name": "日本"}
 PRIVATE = "what nobody else may read"
-ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
+ONE, TWO = "msg-1", "MSG-1"  # two ids, also where a database compares text without regard to case
 
 
 def memory(max_messages: int = 10, **options) -> ChatMemory:
@@ -36,7 +36,7 @@ class TestMetadata:
         assert memory().messages() == [HI, HELLO, HELLO]
 
     def test_it_can_differ_from_message_to_message(self):
-        memory().append([HI, HELLO, HI], metadata=[None, USAGE, {}])
+        memory().add(HI, HELLO, HI, metadata=[None, USAGE, {}])
 
         assert noted() == [None, USAGE, {}]
 
@@ -48,8 +48,7 @@ class TestMetadata:
             meanwhile = noted()
             turn.add(HELLO, metadata=USAGE)
 
-        early = [{"page": "/shop", "incomplete": True}, {"incomplete": True}]
-        assert meanwhile == (early if persist == "early" else [])
+        assert meanwhile == ([{"page": "/shop"}, None] if persist == "early" else [])
         assert noted() == [{"page": "/shop"}, None, USAGE]
 
     def test_a_turn_leaves_that_of_the_system_message_that_was_there(self):
@@ -58,10 +57,11 @@ class TestMetadata:
 
         with memory().turn(persist="early") as turn:
             turn.add(system, HI)
-            meanwhile = noted()
+            incomplete = list(Message.objects.incomplete().values_list("sequence", flat=True))
 
-        assert meanwhile == [{"prompt": 7}, {"incomplete": True}]
+        assert incomplete == [2]
         assert noted() == [{"prompt": 7}, None]
+        assert not Message.objects.incomplete().exists()
 
     @pytest.mark.django_db(transaction=True)
     def test_it_has_async_twins(self):
@@ -85,10 +85,10 @@ class TestMetadata:
         ("metadata", "error", "message"),
         [
             ("a text", TypeError, r"metadata must be a mapping or None, not str\."),
-            ([1], TypeError, r"metadata must be a mapping or None, not list\."),
+            ([1], TypeError, r"metadata must be a mapping or None, not int\."),
             ({1: 2}, TypeError, r"metadata has a key of type int; JSON keys are str\."),
-            ({"a": {"b": object()}}, TypeError, r"metadata\['a'\]\['b'\] is a object, which JSON cannot say\."),
-            ({"a": float("nan")}, ValueError, r"metadata\['a'\] is nan, which JSON cannot say"),
+            ({"a": {"b": object()}}, TypeError, r"metadata\['a'\]\['b'\] is a object, which JSON cannot represent\."),
+            ({"a": float("nan")}, ValueError, r"metadata\['a'\] is nan, which JSON cannot represent"),
             ({"a": PRIVATE + "\0"}, ValueError, r"metadata\.a holds a NUL character or a lone surrogate"),
             ({"a": PRIVATE + "\ud800"}, ValueError, r"metadata\.a holds a NUL character or a lone surrogate"),
             (
@@ -112,64 +112,84 @@ class TestMetadata:
 @pytest.mark.django_db
 class TestClientIds:
     def test_a_message_whose_client_id_is_there_is_not_stored_again(self):
-        first = memory().append([HI, HELLO], client_ids=[ONE, TWO])
-        again = memory().append([HI, HELLO], client_ids=[ONE, TWO])
+        first = memory().add(HI, HELLO, client_message_ids=[ONE, TWO])
+        again = memory().add(HI, HELLO, client_message_ids=[ONE, TWO])
 
         assert first == again == [1, 2]
         assert memory().messages() == [HI, HELLO]
-        assert list(Message.objects.values_list("client_id", flat=True)) == [ONE, TWO]
+        assert list(Message.objects.values_list("client_message_id", flat=True)) == [ONE, TWO]
 
     def test_what_is_new_in_a_retry_is_stored(self):
-        memory().append([HI], client_ids=[ONE])
+        memory().add(HI, client_message_ids=[ONE])
 
-        assert memory().append([HI, HELLO, HI], client_ids=[ONE, TWO, None]) == [1, 2, 3]
+        assert memory().add(HI, HELLO, HI, client_message_ids=[ONE, TWO, None]) == [1, 2, 3]
         assert memory().messages() == [HI, HELLO, HI]
 
     def test_a_retry_is_known_when_the_message_has_left_the_memory(self):
-        memory(1).append([HI], client_ids=[ONE])
+        memory(1).add(HI, client_message_ids=[ONE])
         memory(1).add(HELLO)
 
-        assert memory(1).append([HI], client_ids=[ONE]) == [1]
+        assert memory(1).add(HI, client_message_ids=[ONE]) == [1]
         assert memory(1).messages() == [HELLO]
 
     def test_twice_in_one_call_is_once(self):
-        assert memory().append([HI, HI], client_ids=[ONE, ONE]) == [1, 1]
+        assert memory().add(HI, HI, client_message_ids=[ONE, ONE]) == [1, 1]
         assert memory().messages() == [HI]
 
+    def test_two_messages_cannot_have_one(self):
+        with pytest.raises(ValueError, match=r"Two messages have the client message id 'msg-1'; give each its own\."):
+            memory().add(HI, HELLO, client_message_ids=[ONE, ONE])
+
+        assert not Conversation.objects.exists()
+
     def test_each_conversation_has_its_own(self):
-        memory().append([HI], client_ids=[ONE])
+        memory().add(HI, client_message_ids=[ONE])
         other = MessageWindowChatMemory(max_messages=3, id="other", store=DjangoChatMemoryStore())
 
-        assert other.append([HELLO], client_ids=[ONE]) == [1]
+        assert other.add(HELLO, client_message_ids=[ONE]) == [1]
         assert other.messages() == [HELLO]
 
     def test_a_system_message_that_is_there_has_the_place_that_it_has(self):
         system = SystemMessage("Be brief.")
         memory().add(HI, system)
 
-        assert memory().append([system, HELLO], client_ids=[ONE, TWO]) == [2, 3]
-        assert memory().append([system, HELLO], client_ids=[ONE, TWO]) == [2, 3]
+        assert memory().add(system, HELLO, client_message_ids=[ONE, TWO]) == [2, 3]
+        assert memory().add(system, HELLO, client_message_ids=[ONE, TWO]) == [2, 3]
 
-    def test_telling_a_retry_takes_one_statement(self, django_assert_num_queries):
-        memory().append([HI], client_ids=[ONE])
+    def test_they_cost_no_statement_unless_it_is_a_retry(self, django_assert_num_queries):
+        memory().add(HI, client_message_ids=[ONE])
 
-        with django_assert_num_queries(2):  # and one for the lock
-            memory().append([HI], client_ids=[ONE])
-        with django_assert_num_queries(1 + (2 if connection.vendor == "postgresql" else 3)):
-            memory().append([HELLO], client_ids=[TWO])
+        with django_assert_num_queries(2 if connection.vendor == "postgresql" else 3):
+            memory().add(HELLO, client_message_ids=[TWO])
+        with django_assert_num_queries(4):  # and behind the lock, and what is known
+            memory().add(HI, client_message_ids=[ONE])
 
     def test_a_store_that_cannot_tell_a_retry_says_so(self):
         in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
 
-        with pytest.raises(NotImplementedError, match="InMemoryChatMemoryStore keeps no client ids"):
-            in_process.append([HI], client_ids=[ONE])
+        with pytest.raises(NotImplementedError, match="InMemoryChatMemoryStore keeps no client message ids"):
+            in_process.add(HI, client_message_ids=[ONE])
         assert in_process.messages() == []
 
-    def test_a_client_id_is_a_uuid(self):
-        with pytest.raises(TypeError, match=r"client_ids\[0\] must be a UUID or None, not str\."):
-            memory().append([HI], client_ids=["1"])
+    @pytest.mark.parametrize(
+        ("name", "error", "message"),
+        [
+            (uuid.UUID(int=1), TypeError, r"must be a str or None, not UUID\."),
+            ("", ValueError, r"must have 1 to 64 characters, not 0\."),
+            ("x" * 65, ValueError, r"must have 1 to 64 characters, not 65\."),
+            ("a\0", ValueError, r"must not hold NUL characters or lone surrogates"),
+            ("\ud800", ValueError, r"must not hold NUL characters or lone surrogates"),
+        ],
+        ids=["UUID", "empty", "long", "NUL", "surrogate"],
+    )
+    def test_a_client_message_id_is_a_text_of_up_to_64_characters(self, name, error, message):
+        with pytest.raises(error, match=r"client_message_ids\[1\] " + message):
+            memory().add(HI, HI, client_message_ids=["fine", name])
 
-    @pytest.mark.parametrize("name", ["client_ids", "metadata"])
+        assert not Conversation.objects.exists()
+        memory().add(HI, client_message_ids=["日" * 64])
+
+    @pytest.mark.parametrize("name", ["client_message_ids", "metadata"])
     def test_there_is_an_item_for_each_message(self, name):
         with pytest.raises(ValueError, match=rf"{name} must have an item for each of the 2 messages, not 1\."):
-            memory().append([HI, HI], **{name: [None]})
+            memory().add(HI, HI, **{name: [None]})

@@ -9,7 +9,9 @@ from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import common_window, get_chat_memory, window_of
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.changes import new_row
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from chatmemory_django.windows import to_entry
 from tests.estimators import ADDITIVE_WORDS
 
 U1, A1, U2 = UserMessage("one"), AiMessage("hello"), UserMessage("two")
@@ -258,3 +260,39 @@ class TestOwner:
         ann.delete()
 
         assert [conversation.memory_id for conversation in Conversation.objects.all()] == ["b"]
+
+
+@pytest.mark.django_db
+class TestOptionsOfOneMemory:
+    def test_a_limit_replaces_that_of_the_settings(self, settings):
+        settings.CHATMEMORY = {
+            "MEMORY": {"CLASS": TOKEN_WINDOW, "OPTIONS": {"max_tokens": 9, "token_count_estimator": "gpt-4o"}}
+        }
+
+        assert get_chat_memory("c", max_messages=2).window().limit == 2
+        assert get_chat_memory("c", max_messages=2).window().estimator is None
+        assert get_chat_memory("c", max_tokens=50).window().limit == 50
+
+    def test_others_are_those_of_the_class(self):
+        assert get_chat_memory("c", start_on_user=True).start_on_user
+        with pytest.raises(TypeError, match="no_such_option"):
+            get_chat_memory("c", no_such_option=1)
+
+    def test_the_database_can_be_named(self):
+        assert get_chat_memory("c", using="default").store.using == "default"
+
+
+@pytest.mark.django_db
+def test_a_repr_names_what_it_is_and_never_what_was_said():
+    secret = UserMessage("a secret")
+    memory = get_chat_memory("c")
+    memory.add(secret)
+    with memory.turn() as turn:
+        turn.add(secret)
+        conversation = Conversation.objects.get()
+        conversation.title = "a secret"
+        shown = [repr(each) for each in (memory, memory.store, turn, conversation, conversation.messages.get())]
+
+    assert shown[0] == "<TokenWindowChatMemory 'c' in DjangoChatMemoryStore(using=None, keep_history=True, owner=None)>"
+    assert not any("secret" in each for each in shown)
+    assert "secret" not in repr(new_row(secret)) + repr(to_entry(1, secret))

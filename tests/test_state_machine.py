@@ -28,7 +28,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from tests.estimators import ADDITIVE_WORDS, JOINT
+from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT
 
 CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")
 POOL: list[ChatMessage] = [
@@ -51,7 +51,7 @@ numbers = itertools.count()
 class SameAsInMemory(RuleBasedStateMachine):
     @initialize(
         keep_history=st.booleans(),
-        estimator=st.sampled_from([None, ADDITIVE_WORDS, JOINT]),
+        estimator=st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT]),
         limit=limits,
         system_first=st.booleans(),
     )
@@ -109,7 +109,7 @@ class SameAsInMemory(RuleBasedStateMachine):
         self.system_first = system_first
         self.rebuild()
 
-    @rule(estimator=st.sampled_from([None, ADDITIVE_WORDS, JOINT]))
+    @rule(estimator=st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT]))
     def change_the_measure(self, estimator):
         self.estimator = estimator
         self.rebuild()
@@ -129,19 +129,12 @@ class SameAsInMemory(RuleBasedStateMachine):
         stored = self.expected.store.get_messages(self.memory_id)
         assert [row.chat_message for row in rows] == stored
         assert conversation.memory_messages == len(stored)
-        if conversation.token_counter:
-            assert {row.token_counter for row in rows} <= {conversation.token_counter}
+        if conversation.counted_by:
+            assert {row.counted_by for row in rows} <= {conversation.counted_by}
             assert conversation.memory_tokens == sum(row.token_count for row in rows)
-        following = conversation.messages.filter(sequence__gte=conversation.window_start)
-        for place, (code, row) in enumerate(zip(conversation.front.split(","), following, strict=False)):
-            if code:
-                calls = isinstance(row.chat_message, AiMessage) and row.chat_message.tool_execution_requests != ()
-                kind = 1 if calls else 2 * isinstance(row.chat_message, ToolExecutionResultMessage)
-                assert row.sequence == conversation.window_start + place
-                assert row in rows
-                assert not isinstance(row.chat_message, SystemMessage)
-                assert int(code) & 3 == kind
-                assert not conversation.token_counter or int(code) >> 2 == row.token_count
+        for row in conversation.messages.exclude(counted_by=""):
+            estimator = {"words": ADDITIVE_WORDS, "letters": ADDITIVE_LETTERS}[row.counted_by]
+            assert row.token_count == estimator.estimate_token_count_in_message(row.chat_message)
         sequences = {row.sequence for row in rows}
         assert (
             set(Message.objects.in_memory().filter(conversation=conversation).values_list("sequence", flat=True))

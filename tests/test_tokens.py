@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmemory_django.encodings import get_encoding
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -27,12 +26,13 @@ from chatmemory_django.messages import (
     Video,
     VideoContent,
 )
-from chatmemory_django.tokens import (
+from chatmemory_django.tokens import AdditiveTokenCountEstimator
+from chatmemory_django.tokens.encodings import get_encoding
+from chatmemory_django.tokens.openai import (
     AUDIO_TOKENS,
     PDF_TOKENS,
     PIECE_LENGTH,
     VIDEO_TOKENS,
-    AdditiveTokenCountEstimator,
     OpenAiTokenCountEstimator,
 )
 from tests.vectors import load_vectors, message_from_description

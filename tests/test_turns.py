@@ -58,7 +58,7 @@ class TestOnEveryStore:
     def test_a_turn_that_fails_leaves_nothing(self, any_memory):
         any_memory.add(UserMessage("hi"))
 
-        with pytest.raises(TimeoutError), any_memory.turn() as turn:  # noqa: PT012
+        with pytest.raises(TimeoutError), any_memory.turn() as turn:
             turn.add(QUESTION)
             raise TimeoutError
 
@@ -135,7 +135,7 @@ class TestEarlyTurns:
         assert history() == [QUESTION, ANSWER]
 
     def test_the_mark_stays_on_a_turn_that_failed(self):
-        with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:  # noqa: PT012
+        with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:
             turn.add(QUESTION)
             turn.add(AiMessage("half an ans"))
             raise TimeoutError

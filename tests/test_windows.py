@@ -10,20 +10,20 @@ from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
     CustomMessage,
+    MessageType,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
     UserMessage,
 )
+from chatmemory_django.tool_calls import repair_tools, tool_answers
 from chatmemory_django.windows import (
     Entry,
     Eviction,
     Window,
     continuation,
-    repair_tools,
     start_on_user,
     to_entry,
-    tool_answers,
 )
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
 
@@ -417,6 +417,37 @@ class TestWindow:
 
 
 few = st.lists(st.sampled_from([S1, S2, U1, A1]), max_size=6)
+alike = st.lists(st.sampled_from([S1, U1, A1]), max_size=12)
+
+
+def tried(old: list[ChatMessage], new: list[ChatMessage]) -> tuple[bool, int] | None:
+    """How *new* goes on from *old*, found by trying every place, one after the other."""
+    if not old:
+        return False, 0
+    for index in range(len(old)):
+        if old[index:] == new[: len(old) - index]:
+            return False, index
+    if new and old[0].type == MessageType.SYSTEM and old[0] == new[0]:
+        for index in range(2, len(old)):
+            if old[index:] == new[1 : len(old) - index + 1]:
+                return True, index
+    return None
+
+
+class Letter:
+    """A message that counts how often one is compared with another."""
+
+    compared = 0
+
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+        self.type = MessageType.SYSTEM if letter == "S" else MessageType.USER
+
+    def __eq__(self, other: object) -> bool:
+        Letter.compared += 1
+        return isinstance(other, Letter) and self.letter == other.letter
+
+    __hash__ = None
 
 
 class TestContinuation:
@@ -481,6 +512,29 @@ class TestContinuation:
         found = continuation(old, new)
 
         assert found == ((False, 0) if not old else ways[0] if ways else None)
+
+    @settings(deadline=None, max_examples=1000)
+    @given(alike, alike)
+    def test_it_is_what_trying_every_place_finds(self, old, new):
+        assert continuation(old, new) == tried(old, new)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "kept"),
+        [
+            ("a" * 2_000 + "b", "a" * 2_000, None),
+            ("a" * 2_000, "a" * 1_999 + "b", (False, 1)),
+            ("ab" * 1_000 + "a", "ab" * 1_000 + "c", (False, 2)),
+            ("S" + "a" * 2_000 + "b", "S" + "a" * 2_000, None),
+        ],
+        ids=["but_the_last", "but_the_last_of_the_new", "in_turn", "behind_a_system_message"],
+    )
+    def test_each_message_is_compared_a_few_times_however_many_are_alike(self, old, new, kept):
+        Letter.compared = 0
+
+        found = continuation(list(map(Letter, old)), list(map(Letter, new)))
+
+        assert found == kept
+        assert Letter.compared <= 6 * (len(old) + len(new))
 
     def test_tuples_will_do(self):
         assert continuation((U1, A1), (A1, U2)) == (False, 1)

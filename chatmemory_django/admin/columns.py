@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import prefetch_related_objects
+from django.http import HttpRequest
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.http import urlencode
@@ -13,6 +16,15 @@ from django.utils.translation import gettext_lazy as _
 from chatmemory_django import provider
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.models import Conversation
+
+
+class ListWithOwners(ChangeList):
+    """The list, with the owners of its rows read at once and without a join: they may be in another database."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list: list[Conversation] = list(self.result_list)
+        prefetch_related_objects(self.result_list, "owner")
 
 
 @admin.display(description=_("memory id"), ordering="memory_id")
@@ -45,7 +57,7 @@ def remembered(conversation: Conversation) -> SafeString:
 @admin.display(description=_("tokens in memory"), ordering="memory_tokens")
 def tokens(conversation: Conversation) -> SafeString | None:
     """The tokens in the memory, if they were counted, against the limit, if the settings count the same way."""
-    counter = conversation.token_counter
+    counter = conversation.counted_by
     return _figure(conversation.memory_tokens, _common_limit(counter)) if counter else None
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
-from django.contrib.auth import get_permission_codename, get_user_model
+from django.contrib.admin.views.main import ChangeList
+from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
@@ -35,14 +36,13 @@ class ConversationAdmin(admin.ModelAdmin):
         columns.memory_id,
         columns.title,
         columns.owner,
-        "said_messages",
+        "total_messages",
         columns.remembered,
         columns.tokens,
         "updated_at",
     )
     list_display_links = (columns.memory_id,)
     list_filter = (filters.OwnerFilter, filters.ActiveFilter, filters.EvictionsFilter, filters.EmptyFilter)
-    list_select_related = ("owner",)
     list_per_page = 50
     search_fields = ("memory_id", "title")  # and more: see get_search_results
     search_help_text = gettext_lazy("Memory id, title, owner, and what was said, if you may read it")
@@ -88,9 +88,8 @@ class ConversationAdmin(admin.ModelAdmin):
 
     # The list
 
-    def get_queryset(self, request: HttpRequest) -> ConversationQuerySet:
-        queryset: ConversationQuerySet = super().get_queryset(request).defer("front")  # type: ignore[assignment]
-        return queryset
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return columns.ListWithOwners
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
@@ -98,7 +97,7 @@ class ConversationAdmin(admin.ModelAdmin):
         if not search_term:
             return queryset, False
         found = queryset.search(search_term, said=self.has_text_permission(request))
-        found |= queryset.filter(**{f"owner__{get_user_model().USERNAME_FIELD}__icontains": search_term})
+        found |= queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
         # Searched once, though a page asks for the number, the dates and the rows of what was found.
         keys = list(found.order_by("-pk").values_list("pk", flat=True)[: MAX_FOUND + 1])
         if len(keys) > MAX_FOUND and request.method == "GET":
@@ -153,7 +152,7 @@ class ConversationAdmin(admin.ModelAdmin):
     def message_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """A message alone, and its JSON."""
         conversation, row = self._readable(request, pk, sequence)
-        return self._page(request, "message_page", conversation, pages.message(conversation, row))
+        return self._page(request, "message_page", conversation, pages.message(row))
 
     def json_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """The JSON of a message, as a file."""
@@ -174,7 +173,7 @@ class ConversationAdmin(admin.ModelAdmin):
         conversation = self.get_object(request, str(pk))
         if not self.has_view_permission(request, conversation) or not self.has_text_permission(request, conversation):
             raise PermissionDenied
-        row = conversation.messages.filter(sequence=sequence).first() if conversation else None
+        row = conversation.messages.with_status().filter(sequence=sequence).first() if conversation else None
         if conversation is None or row is None:
             raise Http404
         return conversation, row
@@ -225,7 +224,7 @@ class ConversationAdmin(admin.ModelAdmin):
             return self._gone(request)
         if not self._may(operation, request, conversation):
             raise PermissionDenied
-        here = self.get_queryset(request).filter(pk=conversation.pk)
+        here: Any = self.get_queryset(request).filter(pk=conversation.pk)
         response = self._operate(operation, request, here, conversation)
         if response is not None:
             return response
@@ -246,7 +245,7 @@ class ConversationAdmin(admin.ModelAdmin):
             context["back"] = self._url("change", conversation.pk) if conversation else request.get_full_path()
             return self._page(request, "confirmation", conversation, context)
         if operation is EXPORT:
-            return export(queryset, request.user.pk)
+            return export(request, queryset)
         done, refusals = perform(operation, queryset, request.user.pk)
         if done:
             self.message_user(request, operation.done(done), messages.SUCCESS)

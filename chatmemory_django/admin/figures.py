@@ -11,8 +11,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 
 from chatmemory_django.admin.transcript import KINDS, style_of
-from chatmemory_django.models import Conversation
-from chatmemory_django.provider import window_of
+from chatmemory_django.models import Conversation, memory_parts
 from chatmemory_django.windows import Window
 
 GAUGE_MESSAGES = 300
@@ -83,20 +82,12 @@ class Plot:
     """Every how many messages one was read: the tokens are exact if it is 1, else an estimate."""
 
 
-def known_window(memory_id: str) -> Window | None:
-    """The window that the settings give *memory_id*; None where they are wrong, of which the checks tell."""
-    try:
-        return window_of(memory_id)
-    except (ImportError, TypeError, ValueError):
-        return None
-
-
 def read_gauge(conversation: Conversation, window: Window | None) -> Gauge:
     """The gauge of *conversation*, whose *window* is the one of the settings, if they tell."""
     is_empty = conversation.memory_messages == 0
     wants_tokens = window is None or window.estimator is not None
-    is_as_wanted = window is not None and conversation.token_counter == window.counter != ""
-    counts_tokens = wants_tokens and (is_empty or conversation.token_counter != "")
+    is_as_wanted = window is not None and conversation.counted_by == window.counter != ""
+    counts_tokens = wants_tokens and (is_empty or conversation.counted_by != "")
     total = conversation.memory_tokens if counts_tokens else conversation.memory_messages
     is_comparable = is_empty or not wants_tokens or is_as_wanted
     limit = window.limit if window is not None and is_comparable else None
@@ -144,13 +135,11 @@ def read_plot(conversation: Conversation) -> Plot | None:
 
 def _memory_rows(conversation: Conversation) -> list[tuple[int, str, int | None]]:
     """The memory as sequence, type and tokens, in order: what is pinned, and the newest of the rest."""
-    columns = ("sequence", "type", "token_count")
-    window = conversation.messages.filter(sequence__gte=conversation.window_start, superseded=False)
-    rows = list(reversed(window.order_by("-sequence").values_list(*columns)[:GAUGE_MESSAGES]))
-    pinned = conversation.pinned_sequence
-    if pinned is None:
-        return rows
-    return [*conversation.messages.filter(sequence=pinned).values_list(*columns), *(r for r in rows if r[0] != pinned)]
+    rows = conversation.messages.values_list("sequence", "type", "token_count")
+    pinned, window = memory_parts(conversation.window_start, conversation.pinned_sequence)
+    newest = list(rows.filter(window).order_by("-sequence")[:GAUGE_MESSAGES])
+    front = rows.none() if conversation.pinned_sequence is None else rows.filter(pinned)
+    return [*front, *reversed(newest)]
 
 
 def _segments(pieces: Sequence[tuple[int, str, int]], total: int, scale: float) -> list[Segment]:

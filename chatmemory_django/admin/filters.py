@@ -11,6 +11,16 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+MAX_PEOPLE = 1_000
+"""How many users a search for owners finds; who needs more of them searches for more."""
+
+
+def people_named(name: str, lookup: str) -> list[Any]:
+    """The keys of at most ``MAX_PEOPLE`` users of *name*: looked up apart, as they may be in another database."""
+    users = get_user_model()
+    found = users._default_manager.filter(**{f"{users.USERNAME_FIELD}__{lookup}": name})
+    return list(found.values_list("pk", flat=True)[:MAX_PEOPLE])
+
 
 class OwnerFilter(admin.SimpleListFilter):
     """One person's conversations, or nobody's. The person is typed in: a list of all users helps no one."""
@@ -39,7 +49,7 @@ class OwnerFilter(admin.SimpleListFilter):
             return queryset.filter(owner=None)
         if "\0" in name:
             return queryset.none()  # PostgreSQL has no such text
-        return queryset.filter(**{f"owner__{get_user_model().USERNAME_FIELD}": name})
+        return queryset.filter(owner__in=people_named(name, "exact"))
 
     @property
     def name(self) -> str:
@@ -107,5 +117,5 @@ class EmptyFilter(admin.SimpleListFilter):
             case "empty":
                 return queryset.filter(memory_messages=0)
             case "unused":
-                return queryset.filter(said_messages=0, memory_messages=0)
+                return queryset.filter(total_messages=0, memory_messages=0)
         return queryset

@@ -1,4 +1,4 @@
-"""What can be done to a conversation, and what to say of it: before, afterwards, and in the log."""
+"""What to say of what can be done to conversations: before, afterwards, and in the log."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from django.contrib.admin.models import CHANGE, DELETION
-from django.db.models import CASCADE, ManyToOneRel, ProtectedError, QuerySet, RestrictedError, Sum
+from django.db.models import CASCADE, ManyToOneRel, QuerySet, Sum
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from chatmemory_django import conf
-from chatmemory_django.admin.figures import known_window
+from chatmemory_django import conf, operations
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.operations import Each, Refused
+from chatmemory_django.provider import known_window
 
 SHOWN = 20
 """How many conversations a confirmation names; of the others it says how many."""
@@ -32,13 +32,9 @@ class Totals(NamedTuple):
     def of(cls, conversations: QuerySet[Conversation]) -> Totals:
         """The totals of *conversations*, from their counters alone."""
         sums = conversations.order_by().aggregate(
-            said=Sum("said_messages"), remembered=Sum("memory_messages"), tokens=Sum("memory_tokens")
+            said=Sum("total_messages"), remembered=Sum("memory_messages"), tokens=Sum("memory_tokens")
         )
         return cls(conversations.count(), *(sums[name] or 0 for name in ("said", "remembered", "tokens")))
-
-
-class Refusal(Exception):  # noqa: N818  # no error: what it says is told to the user
-    """An operation cannot be done to a conversation, for a reason to be told."""
 
 
 class Operation:
@@ -57,8 +53,16 @@ class Operation:
         """What will happen to *conversations*, in sentences."""
         raise NotImplementedError
 
-    def do(self, conversation: Conversation, using: str) -> str:
-        """Do it to *conversation*, which is locked, and return what to write in the log; or raise ``Refusal``."""
+    def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
+        """Do it to *conversations*, as ``chatmemory_django.operations`` does, and return to how many it was done."""
+        raise NotImplementedError
+
+    def logged(self, conversation: Conversation, result: int) -> str:
+        """What to write in the log: it was done to *conversation*, as it was before, and *result* came of it."""
+        raise NotImplementedError
+
+    def refusal(self, error: Exception) -> str:
+        """Why it cannot be done to a conversation."""
         raise NotImplementedError
 
     def done(self, count: int) -> str:
@@ -90,13 +94,13 @@ class Clear(Operation):
         else:
             yield _("This site keeps no history: the messages are deleted for good.")
 
-    def do(self, conversation: Conversation, using: str) -> str:
-        DjangoChatMemoryStore(using).delete_messages(conversation.memory_id)
+    def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
+        return operations.clear(conversations, each=each)
+
+    def logged(self, conversation: Conversation, result: int) -> str:
         return ngettext(
-            "Cleared the memory of %(messages)d message.",
-            "Cleared the memory of %(messages)d messages.",
-            conversation.memory_messages,
-        ) % {"messages": conversation.memory_messages}
+            "Cleared the memory of %(messages)d message.", "Cleared the memory of %(messages)d messages.", result
+        ) % {"messages": result}
 
     def done(self, count: int) -> str:
         return ngettext(
@@ -132,17 +136,18 @@ class Erase(Operation):
                 yield _("Belonging to them: %(count)d %(objects)s.") % {"count": count, "objects": name}
         yield _("This cannot be undone.")
 
-    def do(self, conversation: Conversation, using: str) -> str:
-        said = conversation.said_messages
-        try:
-            conversation.delete(using=using)
-        except (ProtectedError, RestrictedError) as exc:
-            objects = {*getattr(exc, "protected_objects", ()), *getattr(exc, "restricted_objects", ())}
-            names = sorted({str(held._meta.verbose_name) for held in objects})
-            raise Refusal(_("It is held by objects of another kind: %(names)s.") % {"names": ", ".join(names)}) from exc
-        return ngettext("Erased with %(messages)d message.", "Erased with %(messages)d messages.", said) % {
-            "messages": said
-        }
+    def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
+        return len(operations.erase(conversations, each=each, refused=refused).messages)
+
+    def logged(self, conversation: Conversation, result: int) -> str:
+        return ngettext(
+            "Erased with %(messages)d message.", "Erased with %(messages)d messages.", conversation.total_messages
+        ) % {"messages": conversation.total_messages}
+
+    def refusal(self, error: Exception) -> str:
+        objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
+        names = sorted({str(held._meta.verbose_name) for held in objects})
+        return _("It is held by objects of another kind: %(names)s.") % {"names": ", ".join(names)}
 
     def done(self, count: int) -> str:
         return ngettext("Erased %(count)d conversation.", "Erased %(count)d conversations.", count) % {"count": count}
@@ -164,13 +169,17 @@ class Recount(Operation):
         ) % {"messages": totals.remembered}
         yield _("Nothing leaves the memory by that, before something is added to it.")
 
-    def do(self, conversation: Conversation, using: str) -> str:
-        window = known_window(conversation.memory_id)
-        if window is None or not window.counter:
-            raise Refusal(_("The settings give it no estimator whose counts can be kept."))
-        before = conversation.memory_tokens
-        after = DjangoChatMemoryStore(using).recount(conversation.memory_id, window)
-        return _("Recounted: %(after)d tokens, before %(before)d.") % {"after": after, "before": before}
+    def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
+        return operations.recount(conversations, known_window, each=each, refused=refused)
+
+    def logged(self, conversation: Conversation, result: int) -> str:
+        return _("Recounted: %(after)d tokens, before %(before)d.") % {
+            "after": result,
+            "before": conversation.memory_tokens,
+        }
+
+    def refusal(self, error: Exception) -> str:
+        return _("The settings give it no estimator whose counts can be kept.")
 
     def done(self, count: int) -> str:
         return ngettext(
@@ -199,10 +208,10 @@ class Export(Operation):
         ) % {"messages": totals.said}
         yield _("Nothing here is changed. Whoever has the file can read what was said.")
 
-    def do(self, conversation: Conversation, using: str) -> str:
-        return ngettext(
-            "Exported %(messages)d message.", "Exported %(messages)d messages.", conversation.said_messages
-        ) % {"messages": conversation.said_messages}
+    def logged(self, conversation: Conversation, result: int) -> str:
+        return ngettext("Exported %(messages)d message.", "Exported %(messages)d messages.", result) % {
+            "messages": result
+        }
 
 
 CLEAR, ERASE, RECOUNT, EXPORT = Clear(), Erase(), Recount(), Export()

@@ -11,13 +11,14 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from chatmemory_django import conf
-from chatmemory_django.admin.figures import known_window, read_gauge, read_plot
+from chatmemory_django.admin.figures import read_gauge, read_plot
 from chatmemory_django.admin.media import File, media_of
 from chatmemory_django.admin.operations import SHOWN, Operation, Totals
 from chatmemory_django.admin.transcript import PAGE, read_bubble, read_page
 from chatmemory_django.admin.wording import shortened, visible
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+from chatmemory_django.provider import known_window
 
 MAX_SHOWN = 100_000
 """How many characters of a text stand on the page of its message. The rest is in its JSON."""
@@ -45,13 +46,13 @@ def transcript(request: HttpRequest, conversation: Conversation, *, is_readable:
     return context
 
 
-def message(conversation: Conversation, row: Message) -> dict[str, Any]:
+def message(row: Message) -> dict[str, Any]:
     """A message as whole as a page can bear, and its JSON."""
     text = message_json(row)
     with suppress(ValueError, RecursionError):  # what is stored may be broken
         text = json.dumps(shortened(json.loads(text), MAX_STRING), indent=2, ensure_ascii=False)
     return {
-        "bubble": read_bubble(conversation, row, MAX_SHOWN),
+        "bubble": read_bubble(row, MAX_SHOWN),
         "around": max(0, row.sequence - 1 - PAGE // 2),
         "is_readable": True,
         "shows_remote_media": conf.remote_media(),

@@ -1,8 +1,8 @@
 """
 A page of a conversation, as the transcript shows it.
 
-Pages are cut by sequence, so each costs the same at any length of history, and what is read of a message has a bound:
-the beginning of its text, and its whole JSON only while that of the page is no more than ``PAGE_BYTES``.
+Pages are cut by sequence, so each costs the same at any length of history, and what is read of a page has a bound: of
+each message a text that is short, and long texts and JSON only while they are no more than ``PAGE_BYTES`` together.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import Case, QuerySet, Value, When
-from django.db.models.functions import Left, Length
+from django.db.models import Case, QuerySet, When
+from django.db.models.functions import Length
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.admin.media import Media, media_of
 from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json, visible
-from chatmemory_django.codec import message_from_json, message_to_json
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -30,14 +30,14 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, Message, Standing
-from chatmemory_django.windows import tool_answers
+from chatmemory_django.models import Conversation, MemoryStatus, Message
+from chatmemory_django.tool_calls import tool_answers
 
 PAGE = 50
 """How many messages are on a page."""
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""How much JSON is read for a page. A message whose turn comes later is shown by its text alone."""
+"""How much long text and JSON is read for a page. Of a message whose turn comes later a short text is shown."""
 
 KINDS: dict[str, str | Promise] = {
     MessageType.SYSTEM: _("System"),
@@ -76,13 +76,11 @@ class Call:
 class Bubble:
     """A message as it is shown. Without the right to read what was said, there is nothing in it that was said."""
 
-    row: Message
-    standing: Standing
-    kind: str | Promise
-    is_incomplete: bool = False
+    row: Any
+    """The ``Message`` with its status."""
     begins_memory: bool = False
     is_omitted: bool = False
-    """Its JSON is not on the page, being too large."""
+    """Its JSON or its long text is not on the page, being too large."""
     is_broken: bool = False
     """Its JSON cannot be read."""
     is_error: bool = False
@@ -96,9 +94,19 @@ class Bubble:
     calls: list[Call] = field(default_factory=list)
 
     @property
+    def kind(self) -> str | Promise:
+        """What people call it."""
+        return KINDS[self.row.type]
+
+    @property
+    def status(self) -> MemoryStatus:
+        """Where it is, as far as the memory is concerned."""
+        return MemoryStatus(self.row.status)
+
+    @property
     def is_in_memory(self) -> bool:
         """Whether the model is sent it."""
-        return self.standing.is_in_memory
+        return self.status.is_in_memory
 
     @property
     def style(self) -> str:
@@ -139,10 +147,9 @@ def read_page(
     )
 
 
-def read_bubble(conversation: Conversation, row: Message, limit: int) -> Bubble:
-    """One message, *row* read whole, with texts of up to *limit* characters."""
-    bubble = Bubble(row=row, standing=conversation.standing_of(row), kind=KINDS[row.type])
-    bubble.is_incomplete = bool((row.metadata or {}).get("incomplete"))
+def read_bubble(row: Message, limit: int) -> Bubble:
+    """One message, *row* read whole and with its status, with texts of up to *limit* characters."""
+    bubble = Bubble(row=row)
     try:
         _fill(bubble, row.chat_message, limit)
     except ValueError:
@@ -151,29 +158,31 @@ def read_bubble(conversation: Conversation, row: Message, limit: int) -> Bubble:
 
 
 def _rows(conversation: Conversation, *, is_readable: bool) -> QuerySet[Message]:
-    rows = conversation.messages.defer("text", "payload", "metadata").annotate(
-        is_incomplete=Case(When(metadata__incomplete=True, then=Value(1)), default=Value(0))
-    )
+    rows = conversation.messages.with_status().defer("text", "payload", "metadata")
     if not is_readable:
         return rows
-    return rows.annotate(beginning=Left("text", EXCERPT), length=Length("text"), payload_length=Length("payload"))
+    # Not cut in the database: where the field is a subclass, only the field knows what it says.
+    return rows.annotate(
+        text_length=Length("text"),
+        payload_length=Length("payload"),
+        short_text=Case(When(text_length__lte=EXCERPT, then="text"), output_field=Message._meta.get_field("text")),
+    )
 
 
 def _bubbles(conversation: Conversation, rows: list[Any], *, is_readable: bool) -> list[Bubble]:
     """The bubbles of *rows* as ``_rows`` reads them, without those that are shown with a call."""
-    payloads = _payloads(conversation, rows) if is_readable else {}
+    whole = _whole(conversation, rows) if is_readable else {}
     bubbles = []
     messages: list[ChatMessage] = []
     was_in_window = True  # of what is on the page before, nobody knows
     for row in rows:
-        bubble = Bubble(row=row, standing=conversation.standing_of(row), kind=KINDS[row.type])
-        bubble.is_incomplete = bool(row.is_incomplete)
+        bubble = Bubble(row=row)
         is_in_window = row.sequence >= conversation.window_start
         bubble.begins_memory = is_in_window and (not was_in_window or 1 < row.sequence == conversation.window_start)
         was_in_window = is_in_window
         message: ChatMessage | None = None
         if is_readable:
-            message = _read(bubble, row, payloads.get(row.sequence))
+            message = _read(bubble, row, whole.get(row.sequence))
         bubbles.append(bubble)
         messages.append(message or CustomMessage({}))  # holds its place where answers are looked for
     for (index, place), answer in tool_answers(messages).items():
@@ -182,34 +191,36 @@ def _bubbles(conversation: Conversation, rows: list[Any], *, is_readable: bool) 
     return [bubble for bubble in bubbles if not bubble.is_paired]
 
 
-def _payloads(conversation: Conversation, rows: list[Any]) -> dict[int, str]:
-    """The JSON of those of *rows* that have one, the newest first, as long as there is room."""
+def _is_short(row: Any) -> bool:
+    """Whether *row* is nothing but a text, and that has been read."""
+    return row.payload_length is None and row.short_text is not None
+
+
+def _whole(conversation: Conversation, rows: list[Any]) -> dict[int, Message]:
+    """Those of *rows* that are more than a short text, read whole, the newest first while there is room."""
     wanted, size = [], 0
     for row in reversed(rows):
-        if row.payload_length is not None and size + row.payload_length <= PAGE_BYTES:
+        length = row.text_length + (row.payload_length or 0)
+        if not _is_short(row) and size + length <= PAGE_BYTES:
             wanted.append(row.sequence)
-            size += row.payload_length
+            size += length
     if not wanted:
         return {}
-    found = conversation.messages.filter(sequence__in=wanted).order_by().values_list("sequence", "payload")
-    return {sequence: payload for sequence, payload in found if payload is not None}
+    found = conversation.messages.filter(sequence__in=wanted).order_by().only("sequence", "type", "text", "payload")
+    return {row.sequence: row for row in found}
 
 
-def _read(bubble: Bubble, row: Any, payload: str | None) -> ChatMessage | None:
-    """Fill *bubble* with what *row* and its *payload* say, and return that, if it was all to be had."""
-    beginning = excerpt(row.beginning, row.length)
-    if row.payload_length is None:
-        bubble.parts = [Part(text=beginning)]
-        return None
-    if payload is None:
-        bubble.is_omitted = True
-        bubble.parts = [Part(text=beginning)]
+def _read(bubble: Bubble, row: Any, whole: Message | None) -> ChatMessage | None:
+    """Fill *bubble* with what *row* says, if need be by the *whole* of it, and return that, if it was all to be had."""
+    if whole is None:
+        bubble.is_omitted = not _is_short(row)
+        bubble.parts = [] if row.short_text is None else [Part(text=excerpt(row.short_text))]
         return None
     try:
-        message = message_from_json(payload)
+        message = whole.chat_message
         _fill(bubble, message, EXCERPT)
     except ValueError:
-        _fill_broken(bubble, beginning)
+        _fill_broken(bubble, excerpt(whole.text))
         return None
     return message
 

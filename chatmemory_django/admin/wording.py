@@ -32,13 +32,10 @@ def visible(text: str) -> str:
     return _UNSEEN.sub(lambda match: f"⟦U+{ord(match[0]):04X}⟧", text.replace("\r\n", "\n"))
 
 
-def excerpt(text: str, length: int | None = None, limit: int = EXCERPT) -> Excerpt:
-    """The first *limit* characters of *text*, which is the beginning of a text of *length* characters."""
-    length = len(text) if length is None else length
-    if length <= limit:
-        shown = visible(text)
-        return Excerpt(shown, len(shown))
-    return Excerpt(visible(text[:limit]), max(length, limit + 1))
+def excerpt(text: str, limit: int = EXCERPT) -> Excerpt:
+    """The first *limit* characters of *text*."""
+    shown = visible(text[:limit])
+    return Excerpt(shown, len(text) if len(text) > limit else len(shown))
 
 
 def pretty_json(text: str, limit: int = EXCERPT) -> Excerpt:

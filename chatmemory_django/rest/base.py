@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,13 +20,13 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from chatmemory_django import conf
+from chatmemory_django.ids import memory_key
 from chatmemory_django.models import Conversation
 from chatmemory_django.rest.access import AccessPolicy, Verb, access_policy
 from chatmemory_django.rest.problems import Refusal, bad_request, handle_exception
 from chatmemory_django.rest.schema import Schema
 from chatmemory_django.rest.throttles import ScopeThrottle
 from chatmemory_django.rest.wire import JSONParser, JSONRenderer, OneKind
-from chatmemory_django.stores.base import memory_key
 
 
 class IsAllowed(BasePermission):
@@ -120,16 +119,8 @@ class ChatMemoryView(APIView):
 
 
 def etag(conversation: Conversation) -> str:
-    """A name for the state that *conversation* and its messages are in, made of what its row says."""
-    state = (
-        conversation.pk,
-        conversation.updated_at.isoformat(),
-        conversation.next_sequence,
-        conversation.window_start,
-        conversation.pinned_sequence,
-        conversation.memory_messages,
-    )
-    return f'"{hashlib.blake2s(repr(state).encode(), digest_size=12).hexdigest()}"'
+    """A name for the state that *conversation* and its messages are in: every write gives it another version."""
+    return f'"{conversation.pk}-{conversation.version}"'
 
 
 def page_size(asked: int | None) -> int:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from chatmemory_django import conf
-from chatmemory_django.formats.openai import OpenAiMessage
+from chatmemory_django.formats.openai_chat import OpenAiMessage
 from chatmemory_django.messages import MESSAGE_CLASSES
 from chatmemory_django.rest.json_schema import discriminated, reference, schema_of
 from chatmemory_django.rest.shapes import (

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 
 import msgspec
+from django.conf import settings
 from django.db import IntegrityError, router, transaction
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
 from django.urls import reverse
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -30,8 +30,9 @@ from chatmemory_django.rest.shapes import (
 )
 from chatmemory_django.rest.wire import body, query
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+EARLIEST, LATEST = datetime(1000, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""Databases and time zones know the moments between them; nothing was said before or after."""
 
 
 class Conversations(ChatMemoryView):
@@ -47,7 +48,7 @@ class Conversations(ChatMemoryView):
         following = None
         if len(found) > size:
             last = found[size - 1]
-            cursor = f"{(last.updated_at - EPOCH) // MICROSECOND}-{last.pk}"
+            cursor = f"{(last.updated_at - _epoch()) // MICROSECOND}-{last.pk}"
             following = with_parameters(request, cursor=cursor)
         return Response(ConversationPage([ConversationView.of(row) for row in found[:size]], following))
 
@@ -99,10 +100,8 @@ class OneConversation(ChatMemoryView):
                 conversation.title = asked.title
             if asked.metadata is not msgspec.UNSET:
                 conversation.metadata = metadata_in(asked.metadata)
-            # Never the same moment twice, since the ETag goes by it.
-            conversation.updated_at = max(timezone.now(), conversation.updated_at + MICROSECOND)
-            conversation.save(update_fields=["title", "metadata", "updated_at"])
-        return _told(conversation)
+            conversation.save(update_fields=["title", "metadata"])
+            return _told(conversation)  # while nobody else can write to it
 
     @describe("erase_conversation", status=HTTPStatus.NO_CONTENT, match=True)
     def delete(self, request: Request, memory_id: str) -> Response:
@@ -132,7 +131,7 @@ def _filtered(rows: QuerySet[Conversation], asked: ConversationsQuery) -> QueryS
         rows = rows.search(asked.search)  # type: ignore[attr-defined]
     if asked.cursor is not None:
         since, _, pk = asked.cursor.partition("-")
-        at = EPOCH + int(since) * MICROSECOND
+        at = _epoch() + int(since) * MICROSECOND
         rows = rows.filter(Q(updated_at__lt=at) | Q(updated_at=at, pk__lt=int(pk)))
     return rows
 
@@ -143,4 +142,9 @@ def moment(name: str, given: datetime) -> datetime:
         utc = given.astimezone(UTC)
     except OverflowError:
         raise bad_request(f"?{name}", "It is out of range.") from None
-    return max(utc, datetime(1000, 1, 1, tzinfo=UTC))  # MySQL knows none before, and nothing was said then
+    return min(max(utc, EARLIEST), LATEST)
+
+
+def _epoch() -> datetime:
+    """What cursors count from, as the columns have their moments: exact even where clocks are set back."""
+    return datetime(1970, 1, 1, tzinfo=UTC if settings.USE_TZ else None)

@@ -45,7 +45,7 @@ RESULT = {
     "toolName": "track",
     "contents": [{"type": "TEXT", "text": "It left Hamburg this morning."}],
 }
-STORED = {**QUESTION, "sequence": 2, "created_at": MOMENT, "in_memory": True, "token_count": 9}
+STORED = {**QUESTION, "sequence": 2, "created_at": MOMENT, "in_memory": True, "is_complete": True, "token_count": 9}
 
 EXAMPLES: dict[type, dict[str, Any]] = {
     NewConversation: {
@@ -73,7 +73,10 @@ EXAMPLES: dict[type, dict[str, Any]] = {
                 }
             ]
         },
-        "to be sent again if need be": {"messages": [QUESTION], "client_ids": ["1b4e28ba-2fa1-4d2b-883f-0016d3cca427"]},
+        "to be sent again if need be": {
+            "messages": [QUESTION],
+            "client_message_ids": ["msg_1b4e28ba"],
+        },
         "as for OpenAI": {"messages": [{"role": "user", "content": "Where is my parcel?"}]},
     },
     Added: {"two messages": {"sequences": [1, 2]}},

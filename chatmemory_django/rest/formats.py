@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chatmemory_django import conf
-from chatmemory_django.formats.openai import from_openai, to_openai
+from chatmemory_django.formats.openai_chat import from_openai, to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.rest.problems import bad_request
 from chatmemory_django.rest.wire import converted

@@ -45,7 +45,8 @@ def schema_of(hint: Any, components: dict[str, Any]) -> dict[str, Any]:
     if origin is Literal:
         return {"type": "string", "enum": list(arguments)}
     if origin in {list, tuple, Sequence}:
-        return {"type": "array", "items": schema_of(arguments[0], components)}
+        size = {"minItems": 1, "maxItems": 1} if origin is tuple and len(arguments) == 1 else {}
+        return {"type": "array", "items": schema_of(arguments[0], components), **size}
     if origin in {dict, Mapping}:
         return {"type": "object", "additionalProperties": {}}
     if hint in PLAIN:

@@ -8,10 +8,10 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from chatmemory_django.explain import Reading, read, read_recent
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import build_chat_memory, configuration, get_chat_memory, with_limit
-from chatmemory_django.readings import Reading, read, read_recent
 from chatmemory_django.rest.base import ChatMemoryView, etag, page_size
 from chatmemory_django.rest.formats import messages_in, to_form
 from chatmemory_django.rest.problems import bad_request

@@ -34,7 +34,7 @@ FAULTS = {
     HTTPStatus.PRECONDITION_FAILED: "It has changed since the ETag in `If-Match` was given.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is of another type.",
-    HTTPStatus.UNPROCESSABLE_ENTITY: "The client id or the `Idempotency-Key` was used before for another message.",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "The client message id or the `Idempotency-Key` was used for another message.",
     HTTPStatus.TOO_MANY_REQUESTS: "There were too many requests; `Retry-After` says when to try again.",
 }
 

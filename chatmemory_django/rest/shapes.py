@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import types
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
+from django.utils import timezone
 from msgspec import UNSET, Meta, UnsetType, field
 
+from chatmemory_django.explain import Reason
+from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH
 from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.readings import Reason
 
 MAX_SEQUENCE = 2_147_483_647
 
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
+ClientMessageId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_CLIENT_MESSAGE_ID_LENGTH)]
 Title: TypeAlias = Annotated[str, Meta(max_length=255)]
 Format: TypeAlias = Literal["langchain4j", "openai"]
 
@@ -113,12 +117,12 @@ class NewMessages(_Strict):
     """
     Messages to be added at the end, all or none, in the format of LangChain4j or that of OpenAI.
 
-    With `client_ids`, one for each, or an `Idempotency-Key`, the request can be sent again. `metadata`, the model and
-    its usage for example, are kept with each of the messages.
+    With `client_message_ids`, one for each, or an `Idempotency-Key`, the request can be sent again. `metadata`, the
+    model and its usage for example, are kept with each of the messages.
     """
 
     messages: list[dict[str, Any]]
-    client_ids: list[UUID | None] | None = None
+    client_message_ids: list[ClientMessageId | None] | None = None
     metadata: dict[str, Any] | None = None
 
 
@@ -149,10 +153,10 @@ class ConversationView(msgspec.Struct):
             None if conversation.owner_id is None else str(conversation.owner_id),
             conversation.title,
             conversation.metadata,
-            conversation.said_messages,
+            conversation.total_messages,
             conversation.memory_messages,
-            conversation.created_at,
-            conversation.updated_at,
+            aware(conversation.created_at),
+            aware(conversation.updated_at),
         )
 
 
@@ -226,20 +230,25 @@ class Imported(msgspec.Struct):
     conversations: list[ImportedConversation]
 
 
+def _stored_class(cls: type[ChatMessage], fields: list[tuple[str, Any, Any]]) -> type[msgspec.Struct]:
+    # Not msgspec.defstruct: it takes no class that has a metaclass of its own, as a tool's result has.
+    body: dict[str, Any] = {name: default for name, _, default in fields}
+    body["__annotations__"] = {name: hint for name, hint, _ in fields}
+    body["__doc__"] = f"A {cls.__name__} with its place in the history."
+    options = {"kw_only": True, "tag_field": "type", "tag": cls.type.value}
+    return types.new_class(f"Stored{cls.__name__}", (cls,), options, lambda namespace: namespace.update(body))
+
+
 STORED_CLASSES = tuple(
-    msgspec.defstruct(
-        f"Stored{cls.__name__}",
+    _stored_class(
+        cls,
         [
             ("sequence", int, field(name="sequence")),
             ("created_at", Moment, field(name="created_at")),
             ("in_memory", bool, field(name="in_memory")),
+            ("is_complete", bool, field(name="is_complete")),
             ("token_count", int | None, field(name="token_count")),
         ],
-        bases=(cls,),
-        kw_only=True,
-        tag_field="type",
-        tag=cls.type.value,
-        namespace={"__doc__": f"A {cls.__name__} with its place in the history."},
     )
     for cls in MESSAGE_CLASSES
 )
@@ -254,7 +263,13 @@ def stored(row: Message, message: ChatMessage, *, in_memory: bool, token_count: 
     """*message*, which *row* holds, as the API tells it."""
     said: dict[str, Any] = msgspec.to_builtins(message)
     said["sequence"] = row.sequence
-    said["created_at"] = row.created_at
+    said["created_at"] = aware(row.created_at)
     said["in_memory"] = in_memory
+    said["is_complete"] = row.is_complete
     said["token_count"] = token_count
     return said
+
+
+def aware(moment: datetime) -> datetime:
+    """*moment* as the API tells it: with its time zone, which columns do not have where ``USE_TZ`` is off."""
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from itertools import islice
 from typing import IO
 
-from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.db import router, transaction
 from django.http import StreamingHttpResponse
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory_django import conf
-from chatmemory_django.jsonl import ConversationExistsError, JsonLinesError, export_lines, import_lines
 from chatmemory_django.models import Conversation
+from chatmemory_django.operations import ConversationExistsError, JsonLinesError, asynchronous, export, import_lines
 from chatmemory_django.rest.base import ChatMemoryView, page_size
 from chatmemory_django.rest.conversations import moment
 from chatmemory_django.rest.problems import Refusal, bad_request
@@ -35,9 +31,6 @@ from chatmemory_django.rest.shapes import (
 from chatmemory_django.rest.wire import LinesParser, query
 from chatmemory_django.usage import usage
 
-LINES = 100
-"""How many lines of an export are sent at a time."""
-
 MAX_MEMORY = 1_000
 """How many messages may be in the memory of a conversation that is imported: every read reads them all."""
 
@@ -52,10 +45,10 @@ class Export(ChatMemoryView):
         """Send a conversation as JSON lines, from which it can be imported with its history and its memory."""
         query(request, NoQuery)
         conversation = self.conversation(memory_id)
-        chunks = _chunks(export_lines(Conversation.objects.filter(pk=conversation.pk)))
+        chunks = export(Conversation.objects.filter(pk=conversation.pk))
         is_async = isinstance(request._request, ASGIRequest)
         return StreamingHttpResponse(
-            _asynchronous(chunks) if is_async else chunks,
+            asynchronous(chunks) if is_async else chunks,
             content_type=LinesParser.media_type,
             headers={"Content-Disposition": 'attachment; filename="conversation.jsonl"'},
         )
@@ -73,7 +66,17 @@ class Import(ChatMemoryView):
         query(request, NoQuery)
         stream: object = request.data
         owner = self.policy.owner_of_new(request)
-        imported = []
+        imported: list[ImportedConversation] = []
+
+        def note(conversation: Conversation) -> None:
+            if conversation.memory_messages > MAX_MEMORY:
+                raise Refusal(
+                    HTTPStatus.BAD_REQUEST,
+                    f"A memory of {conversation.memory_messages} messages is too large; at most {MAX_MEMORY} will do.",
+                    "window_start",
+                )
+            imported.append(ImportedConversation(conversation.memory_id, conversation.total_messages))
+
         with tempfile.SpooledTemporaryFile(max_size=1024 * 1024) as spooled:
             if not stream:  # DRF's word for no body
                 raise bad_request("$", "There is no body.")
@@ -82,15 +85,7 @@ class Import(ChatMemoryView):
             try:
                 # Only now, when no slow client can hold up others.
                 with transaction.atomic(using=router.db_for_write(Conversation)):
-                    for conversation in import_lines(spooled, owner, trusted=False):
-                        if conversation.memory_messages > MAX_MEMORY:
-                            raise Refusal(
-                                HTTPStatus.BAD_REQUEST,
-                                f"A memory of {conversation.memory_messages} messages is too large; "
-                                f"at most {MAX_MEMORY} will do.",
-                                "window_start",
-                            )
-                        imported.append(ImportedConversation(conversation.memory_id, conversation.said_messages))
+                    import_lines(spooled, owner, trusted=False, each=note)
             except ConversationExistsError as exc:
                 raise Refusal(HTTPStatus.CONFLICT, exc.reason, f"line {exc.line}") from None
             except JsonLinesError as exc:
@@ -107,7 +102,7 @@ class Usage(ChatMemoryView):
     def get(self, request: Request) -> Response:
         """Count messages and tokens by day (UTC), conversation or model."""
         asked = query(request, UsageQuery)
-        now = timezone.now()
+        now = datetime.now(UTC)
         until = now if asked.until is None else moment("until", asked.until)
         since = now - timedelta(days=30) if asked.since is None else moment("since", asked.since)
         rows = usage(
@@ -118,18 +113,6 @@ class Usage(ChatMemoryView):
             limit=page_size(asked.limit),
         )
         return Response(UsageView(asked.by, since, until, [UsageRow(*row) for row in rows]))
-
-
-def _chunks(lines: Iterator[str]) -> Iterator[str]:
-    while chunk := "".join(islice(lines, LINES)):
-        yield chunk
-
-
-async def _asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:
-    """*chunks* without holding up the event loop; Django would else collect them all first."""
-    following = sync_to_async(lambda: next(chunks, ""))
-    while chunk := await following():
-        yield chunk
 
 
 def _copy(stream: IO[bytes], target: IO[bytes], limit: int) -> None:

@@ -11,13 +11,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
-from uuid import UUID
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar
 
 from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage
 from chatmemory_django.windows import Eviction, Window
-
-MAX_MEMORY_ID_LENGTH = 255
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -37,27 +34,39 @@ class SimpleChatMemoryStore(Protocol):
 
 
 Metadata: TypeAlias = Mapping[str, Any] | None
-"""What a site notes of a message, a JSON object: the model, its usage, why it stopped."""
-
-
-class Notes(TypedDict, total=False):
-    """What can be kept beside messages. Sequences have an item for each message, in the same order."""
-
-    metadata: Sequence[Metadata]
-    client_ids: Sequence[UUID | None]
-    """Names that their sender made up: a message whose name is there already is not stored again."""
-    incomplete: bool
-    """Whether they belong to a turn that has not ended, and ..."""
-    completed: Mapping[int, Metadata]
-    """... the keys of messages of a turn that ends now, with their metadata."""
+"""What a site keeps beside a message, a JSON object: the model, its usage, why it stopped."""
 
 
 class Appended(NamedTuple):
-    """What came of messages that were added."""
+    """The result of adding messages."""
 
     eviction: Eviction
     keys: list[int]
     """For each message its key or, where it was not stored again, that of the one that was there."""
+    conversation: object = None
+    """See ``Reading.conversation``."""
+
+
+class AppendOptions(TypedDict, total=False):
+    """What can be stored beside messages; see ``ChatMemoryStore.append_messages``."""
+
+    metadata: Sequence[Metadata]
+    client_message_ids: Sequence[str | None]
+    is_complete: bool
+    completes: Sequence[int]
+    is_retry: bool
+
+
+class Reading(NamedTuple):
+    """A memory that can be added to without being written."""
+
+    eviction: Eviction
+    conversation: object = None
+    """What tells this conversation from a later one with the same memory id; None where there is none to tell."""
+
+
+class ConversationErasedError(RuntimeError):
+    """The conversation was erased since it was read, so what belongs to it is not stored."""
 
 
 class ChatMemoryStore(ABC):
@@ -67,6 +76,12 @@ class ChatMemoryStore(ABC):
     A memory id is any value but None with a stable ``str()`` of 1 to 255 characters; values with the same ``str()``
     name the same memory.
     """
+
+    keeps_client_message_ids = False
+    """Whether ``append_messages`` takes client message ids, and so can be tried again after any error."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     @abstractmethod
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
@@ -90,16 +105,31 @@ class ChatMemoryStore(ABC):
         memory_id: object,
         messages: Sequence[ChatMessage],
         window: Window,
-        **notes: Unpack[Notes],
+        *,
+        metadata: Sequence[Metadata] = (),
+        client_message_ids: Sequence[str | None] = (),
+        is_complete: bool = True,
+        completes: Sequence[int] = (),
+        is_retry: bool = True,
+        conversation: object = None,
     ) -> Appended:
         """
         Add *messages* under the rules of *window* as one step: all or none, and no other writer in between.
 
-        A store that has no place for *notes* leaves them out, but does not promise what it cannot keep: with client
-        ids, this one raises ``NotImplementedError``.
+        *metadata* and *client_message_ids* have an item for each message. A message whose client message id the
+        conversation has already is not stored again. Unless *is_complete*, the messages belong to a turn that has not
+        ended; *completes* are the keys of messages of a turn that ends now. Unless it *is_retry*, the caller has made
+        up the client message ids just now, so no message can have one of them yet.
+
+        A store that has no place for these leaves them out, but promises nothing that it cannot keep: with client
+        message ids, this one raises ``NotImplementedError``.
+
+        Raises:
+            ConversationErasedError: The memory is no longer that of *conversation*, as ``read_memory`` named it.
+
         """
-        if any(notes.get("client_ids", ())):
-            raise NotImplementedError(f"{type(self).__name__} keeps no client ids, so it cannot tell a retry.")
+        if any(client_message_ids):
+            raise NotImplementedError(f"{type(self).__name__} keeps no client message ids; leave them out.")
         with self.exclusive(memory_id):
             eviction = Eviction.of(self.get_messages(memory_id), window)
             keys = [eviction.add(message) for message in messages]
@@ -107,15 +137,19 @@ class ChatMemoryStore(ABC):
                 self.update_messages(memory_id, eviction.messages())
         return Appended(eviction, keys)
 
+    def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
+        """Keep those of *messages* that fit *window* under *memory_id*, and nothing else."""
+        self.update_messages(memory_id, window.trim(messages))
+
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         """The messages kept under *memory_id* that fit *window*; nothing is written."""
         return window.trim(self.get_messages(memory_id))
 
-    def read_memory(self, memory_id: object, window: Window) -> Eviction:
+    def read_memory(self, memory_id: object, window: Window) -> Reading:
         """The same as something that can be added to without being written."""
         eviction = Eviction.of(self.get_messages(memory_id), window)
         eviction.trim()
-        return eviction
+        return Reading(eviction)
 
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call *method*, which uses this store, without holding up the event loop."""
@@ -131,6 +165,9 @@ class SimpleStoreAdapter(ChatMemoryStore):
                 raise TypeError(f"store has no {method}(), being {type(store).__name__}.")
         self.store = store
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.store).__name__})"
+
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
         return list(self.store.get_messages(memory_id))
 
@@ -141,20 +178,6 @@ class SimpleStoreAdapter(ChatMemoryStore):
         self.store.delete_messages(memory_id)
 
 
-def memory_key(memory_id: object) -> str:
-    """The string that *memory_id* is kept under; ``TypeError`` or ``ValueError`` if it cannot be one."""
-    if memory_id is None:
-        raise TypeError("A memory id must not be None; give a value with a stable str().")
-    key = str(memory_id)
-    if not 1 <= len(key) <= MAX_MEMORY_ID_LENGTH:
-        raise ValueError(
-            f"A memory id must have 1 to {MAX_MEMORY_ID_LENGTH} characters; this one has {len(key)}: {key[:20]!r}."
-        )
-    if "\0" in key or not _is_unicode(key):
-        raise ValueError(f"A memory id must not hold NUL characters or lone surrogates, but is {key!r}.")
-    return key
-
-
 def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
     """*messages* as a tuple; ``TypeError`` naming the first that is no message."""
     checked = tuple(messages)
@@ -162,11 +185,3 @@ def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]
         if not isinstance(message, MESSAGE_CLASSES):
             raise TypeError(f"messages[{index}] must be a message, not {type(message).__name__}.")
     return checked
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

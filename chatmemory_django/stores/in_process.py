@@ -6,8 +6,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from chatmemory_django.ids import memory_key
 from chatmemory_django.messages import ChatMessage
-from chatmemory_django.stores.base import ChatMemoryStore, checked_messages, memory_key
+from chatmemory_django.stores.base import ChatMemoryStore, checked_messages
 
 
 class InMemoryChatMemoryStore(ChatMemoryStore):

@@ -9,7 +9,7 @@ from django.test import Client
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
-from chatmemory_django.jsonl import export_lines
+from chatmemory_django.formats.jsonl import export_lines
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.rest import urls

@@ -1,7 +1,6 @@
 """Messages: read page by page, added once."""
 
 import threading
-import uuid
 
 import pytest
 from django.conf import settings as django_settings
@@ -160,7 +159,7 @@ class TestPages:
 class TestOneMessage:
     def test_has_its_place_its_time_its_tokens_and_whether_it_is_in_memory(self, api, begin, settings):
         begin("c", UserMessage("hi", name="Ann"), *users(2, 3, 4))
-        Message.objects.filter(sequence=1).update(token_count=7, token_counter="x")
+        Message.objects.filter(sequence=1).update(token_count=7, counted_by="x")
 
         found = api.get(f"{MESSAGES}1/").json()
 
@@ -171,9 +170,12 @@ class TestOneMessage:
             "name": "Ann",
             "sequence": 1,
             "in_memory": False,
+            "is_complete": True,
             "token_count": 7,
         }
         assert api.get(f"{MESSAGES}4/").json()["in_memory"] is True
+        Message.objects.filter(sequence=1).update(is_complete=False)
+        assert api.get(f"{MESSAGES}1/").json()["is_complete"] is False
         assert api.get(f"{MESSAGES}1/", {"as": "openai"}).json() == {"role": "user", "content": "hi", "name": "Ann"}
 
     @pytest.mark.parametrize("sequence", ["0", "2", "99999999999999999999", "-1", "x"])
@@ -254,28 +256,38 @@ class TestRetries:
         assert [each.content for each in answers] == [answers[0].content] * 3
         assert texts() == ["0", "hi", "hello", "hi"]
 
-    def test_with_client_ids_store_once(self, api, begin):
+    @pytest.mark.parametrize("named", ["f08c2aea-521b-470b-a585-4cb2afb803a3", "msg_7", "京" * 64, " "])
+    def test_with_client_message_ids_store_once(self, api, begin, named):
         begin("c")
-        ids = [str(uuid.uuid4()), None]
-        body = {"messages": [HI, ANSWER], "client_ids": ids}
+        body = {"messages": [HI, ANSWER], "client_message_ids": [named, None]}
 
         api.post(MESSAGES, body, format="json")
-        answer = api.post(MESSAGES, {**body, "client_ids": [ids[0], str(uuid.uuid4())]}, format="json")
+        answer = api.post(MESSAGES, {**body, "client_message_ids": [named, "another"]}, format="json")
 
         assert answer.json() == {"sequences": [1, 3]}
         assert texts() == ["hi", "hello", "hello"]
+        assert Message.objects.get(sequence=1).client_message_id == named
 
-    @pytest.mark.parametrize("how", ["key", "client ids"])
+    @pytest.mark.parametrize("how", ["key", "client message ids"])
     def test_with_another_body_are_refused_and_store_nothing(self, api, begin, how):
         begin("c")
         headers = {"Idempotency-Key": "k"} if how == "key" else {}
-        ids = {"client_ids": [str(uuid.UUID(int=1)), str(uuid.UUID(int=2))]} if how == "client ids" else {}
+        ids = {"client_message_ids": ["1", "2"]} if how == "client message ids" else {}
         api.post(MESSAGES, {"messages": [HI, HI], **ids}, format="json", headers=headers)
 
         answer = api.post(MESSAGES, {"messages": [HI, ANSWER], **ids}, format="json", headers=headers)
 
         assert answer.status_code == 422
         assert texts() == ["hi", "hi"]
+
+    def test_say_that_two_messages_must_not_have_one_name(self, api, begin):
+        begin("c")
+
+        answer = api.post(MESSAGES, {"messages": [HI, ANSWER], "client_message_ids": ["a", "a"]}, format="json")
+
+        assert answer.status_code == 400
+        assert answer.json()["errors"][0]["path"] == "$.client_message_ids"
+        assert not Message.objects.exists()
 
     def test_keys_are_of_one_conversation(self, api, begin):
         begin("c")
@@ -292,15 +304,18 @@ class TestRetries:
         [
             ({"Idempotency-Key": ""}, None, "Idempotency-Key"),
             ({"Idempotency-Key": "k" * 256}, None, "Idempotency-Key"),
-            ({}, ["x"], "$.client_ids[0]"),
-            ({}, [str(uuid.uuid4())] * 2, "$.client_ids"),
-            ({}, {}, "$.client_ids"),
+            ({}, [""], "$.client_message_ids[0]"),
+            ({}, ["x" * 65], "$.client_message_ids[0]"),
+            ({}, ["\0"], "$.client_message_ids[0]"),
+            ({}, [1], "$.client_message_ids[0]"),
+            ({}, ["a", "b"], "$.client_message_ids"),
+            ({}, {}, "$.client_message_ids"),
         ],
     )
     def test_say_what_is_wrong_with_their_names(self, api, begin, headers, ids, path):
         begin("c")
 
-        answer = api.post(MESSAGES, {"messages": [HI], "client_ids": ids}, format="json", headers=headers)
+        answer = api.post(MESSAGES, {"messages": [HI], "client_message_ids": ids}, format="json", headers=headers)
 
         assert answer.status_code == 400
         assert answer.json()["errors"][0]["path"] == path

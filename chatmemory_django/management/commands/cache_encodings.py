@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from chatmemory_django.encodings import CHAT_ENCODINGS, EncodingUnavailableError, write_cache
+from chatmemory_django.tokens.encodings import CHAT_ENCODINGS, EncodingUnavailableError, write_cache
 
 
 class Command(BaseCommand):

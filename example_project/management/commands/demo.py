@@ -42,10 +42,10 @@ class Command(BaseCommand):
     def handle(self, *, corpus: bool, **options: Any) -> None:
         if corpus and not (find_spec("chitchat_dataset") and find_spec("tqdm")):
             raise CommandError("--corpus needs chitchat-dataset and tqdm: pip install -e '.[corpus]'")
-        call_command("migrate", interactive=False, verbosity=0)
-        owner = self.make_user()
         self.complete = 0
         try:
+            call_command("migrate", interactive=False, verbosity=0)
+            owner = self.make_user()
             self.load_shipped(owner)
             if corpus:
                 self.load_corpus(owner)
@@ -119,7 +119,7 @@ class Command(BaseCommand):
         rows: list[tuple[str, ...]] = [COLUMNS]
         for conversation in map(conversations.__getitem__, memory_ids):
             figures = (
-                conversation.said_messages,
+                conversation.total_messages,
                 conversation.memory_messages,
                 conversation.memory_tokens,
                 evicted.get(conversation.pk, 0),

@@ -29,7 +29,7 @@ const history = await client.GET("/api/conversations/{memory_id}/messages/", { p
 const [question] = history.data?.results ?? [];
 assert(question && "type" in question && question.type === "USER");
 const [content] = question.contents;
-assert(content?.type === "TEXT" && content.text === "Where is my parcel?" && question.in_memory);
+assert(content?.type === "TEXT" && content.text === "Where is my parcel?" && question.in_memory && question.is_complete);
 
 const memory = await client.GET("/api/conversations/{memory_id}/memory/", { params: { ...params, query: { explain: true } } });
 assert.equal(memory.data?.messages.length, 4);

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmemory_django.formats.openai import ASSISTANT_ATTRIBUTES, from_openai, to_openai
+from chatmemory_django.formats.openai_chat import ASSISTANT_ATTRIBUTES, from_openai, to_openai
 from chatmemory_django.messages import (
     AiMessage,
     Audio,

@@ -1,4 +1,4 @@
-"""What a message costs: how many tokens of a model's context it takes."""
+"""Token counts for OpenAI's models."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
 
-from chatmemory_django.encodings import encoding_name, get_encoding
-from chatmemory_django.image_tokens import DEFAULT_RULE, image_rule, image_tokens
 from chatmemory_django.messages import (
     BLANK,
     AiMessage,
@@ -29,23 +26,26 @@ from chatmemory_django.messages import (
     Video,
     VideoContent,
 )
+from chatmemory_django.tokens.encodings import encoding_name, get_encoding
+from chatmemory_django.tokens.images import DEFAULT_RULE, image_rule, image_tokens
 
 AUDIO_TOKENS = (1_600, 600)
 """
-Bytes for a token, and tokens of a sound of unknown size (a minute). OpenAI counts 10 tokens a second of a user's voice
-(https://developers.openai.com/api/docs/guides/realtime-costs, 2026); 128 kbit/s, usual for MP3, is taken as the rate.
+Bytes per token, and the tokens of an audio file of unknown size (a minute). OpenAI counts 10 tokens per second of a
+user's voice (https://developers.openai.com/api/docs/guides/realtime-costs, 2026); 128 kbit/s, usual for MP3, is taken
+as the rate.
 """
 
 VIDEO_TOKENS = (425, 3_000)
 """
-Bytes for a token, and tokens of a film of unknown size (ten seconds). OpenAI takes none; Gemini counts about 300
+Bytes per token, and the tokens of a video of unknown size (ten seconds). OpenAI accepts none; Gemini counts about 300
 tokens a second with sound (https://ai.google.dev/gemini-api/docs/tokens, 2026); 1 Mbit/s, usual on the web, is taken
 as the rate.
 """
 
 PDF_TOKENS = (67, 1_500)
 """
-Bytes for a token, and tokens of a document of unknown size (a page). OpenAI sends each page as text and as an image
+Bytes per token, and the tokens of a document of unknown size (a page). OpenAI sends each page as text and as an image
 (https://developers.openai.com/api/docs/guides/pdf-files, 2026): about 1,500 tokens, and 100 kB, a page.
 """
 
@@ -60,42 +60,13 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _PIECE = re.compile(rf".{{1,{PIECE_LENGTH - 1}}}\S(?= )|.{{1,{PIECE_LENGTH}}}", re.DOTALL)
 
 
-class TokenCountEstimator(Protocol):
-    """Counts tokens, for a token window. Any object with these three methods will do."""
-
-    def estimate_token_count_in_text(self, text: str) -> int:
-        """The tokens of a bare text."""
-
-    def estimate_token_count_in_message(self, message: ChatMessage) -> int:
-        """The tokens of a message, with what a model needs around it."""
-
-    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
-        """The tokens of a list of messages, with what a model needs around them; not always the sum of theirs."""
-
-
-@runtime_checkable
-class AdditiveTokenCountEstimator(TokenCountEstimator, Protocol):
-    """
-    Promises that a list costs ``tokens_per_list`` and the sum of its messages' costs, each the same at any time.
-
-    So the count of a message can be stored beside it, added up later, and no read need count again.
-    """
-
-    @property
-    def name(self) -> str:
-        """Stored beside each count: the same name, the same counts. At most 64 characters; better a few."""
-
-    @property
-    def tokens_per_list(self) -> int:
-        """What a list costs on top of its messages."""
-
-
 class OpenAiTokenCountEstimator:
     """
-    Counts for OpenAI's models as LangChain4j's estimator of that name does, to the token.
+    Counts tokens for OpenAI's models, exactly as LangChain4j's estimator of that name does.
 
-    Beyond it, images and other files are counted instead of refused: images by OpenAI's rules, see ``image_tokens``,
-    the rest by ``AUDIO_TOKENS``, ``VIDEO_TOKENS`` and ``PDF_TOKENS``. Attributes and thinking count nothing.
+    In addition, images and other files are counted instead of rejected: images by OpenAI's rules (see
+    ``tokens.images``), the rest by ``AUDIO_TOKENS``, ``VIDEO_TOKENS`` and ``PDF_TOKENS``. Attributes and thinking count
+    nothing.
 
     Args:
         model_name: Such as "gpt-4o". The encoding of the model is loaded at the first count.
@@ -120,14 +91,14 @@ class OpenAiTokenCountEstimator:
         return f"{type(self).__name__}({self.model_name!r})"
 
     def estimate_token_count_in_text(self, text: str) -> int:
-        """The tokens of *text*; what looks like a special token is text."""
+        """Return the number of tokens in *text*; what looks like a special token is text."""
         encode = get_encoding(self._encoding_name).encode_ordinary
         if len(text) <= PIECE_LENGTH:
             return len(encode(text))
         return sum(len(encode(piece[0])) for piece in _PIECE.finditer(text))
 
     def estimate_token_count_in_message(self, message: ChatMessage) -> int:
-        """The tokens of *message*: 4, and what is in it."""
+        """Return the number of tokens in *message*: 4, and what is in it."""
         match message:
             case SystemMessage():
                 return 4 + self.estimate_token_count_in_text(message.text)
@@ -145,7 +116,7 @@ class OpenAiTokenCountEstimator:
                 raise TypeError(f"Cannot count the tokens of a {type(message).__name__}; give a message.")
 
     def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
-        """The tokens of *messages*: ``tokens_per_list``, and the sum of theirs."""
+        """Return the number of tokens in *messages*: ``tokens_per_list``, and the sum of theirs."""
         return self.tokens_per_list + sum(map(self.estimate_token_count_in_message, messages))
 
     def _in_content(self, content: Content | None) -> int:
@@ -164,7 +135,7 @@ class OpenAiTokenCountEstimator:
                 return 0
 
     def _in_requests(self, requests: tuple[ToolExecutionRequest, ...]) -> int:
-        """Figures of the original, which found them by asking OpenAI."""
+        """Count as the original does, which got its figures from OpenAI's API."""
         count = self.estimate_token_count_in_text
         if not requests:
             return 0
@@ -173,7 +144,7 @@ class OpenAiTokenCountEstimator:
         return 6 + 15 + sum(7 + count(each.name or "") + self._in_arguments(each.arguments or "") for each in requests)
 
     def _in_arguments(self, arguments: str) -> int:
-        """By entry if they are a JSON object; if not, since models err, as a text."""
+        """Count by entry if they are a JSON object; if not, since models make mistakes, as a text."""
         count = self.estimate_token_count_in_text
         if not arguments.strip(BLANK):
             return 0
@@ -186,7 +157,7 @@ class OpenAiTokenCountEstimator:
 
 
 def _in_file(file: Audio | Video | PdfFile | None, bytes_per_token: int, unknown: int) -> int:
-    """By its size, if its content is given."""
+    """Count by size, if the content is given."""
     if file is None:
         return 0
     if isinstance(file, Audio) and file.binary_data is not None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chatmemory_django.explain import read, read_recent
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import with_limit
-from chatmemory_django.readings import read, read_recent
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests import test_models
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS

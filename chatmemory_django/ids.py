@@ -1,0 +1,43 @@
+"""The ids that callers give: of a memory, and of a message."""
+
+from __future__ import annotations
+
+MAX_MEMORY_ID_LENGTH = 255
+MAX_CLIENT_MESSAGE_ID_LENGTH = 64
+
+
+def memory_key(memory_id: object) -> str:
+    """The string that *memory_id* is kept under; ``TypeError`` or ``ValueError`` if it cannot be one."""
+    if memory_id is None:
+        raise TypeError("A memory id must not be None; give a value with a stable str().")
+    key = str(memory_id)
+    if not 1 <= len(key) <= MAX_MEMORY_ID_LENGTH:
+        raise ValueError(
+            f"A memory id must have 1 to {MAX_MEMORY_ID_LENGTH} characters; this one has {len(key)}: {key[:20]!r}."
+        )
+    if "\0" in key or not _is_unicode(key):
+        raise ValueError(f"A memory id must not hold NUL characters or lone surrogates, but is {key!r}.")
+    return key
+
+
+def checked_client_message_id(client_message_id: str | None, where: str) -> str | None:
+    """*client_message_id* as given; ``TypeError`` or ``ValueError`` naming *where* it is if it cannot be stored."""
+    if client_message_id is None:
+        return None
+    if not isinstance(client_message_id, str):
+        raise TypeError(f"{where} must be a str or None, not {type(client_message_id).__name__}.")
+    if not 1 <= len(client_message_id) <= MAX_CLIENT_MESSAGE_ID_LENGTH:
+        raise ValueError(
+            f"{where} must have 1 to {MAX_CLIENT_MESSAGE_ID_LENGTH} characters, not {len(client_message_id)}."
+        )
+    if "\0" in client_message_id or not _is_unicode(client_message_id):
+        raise ValueError(f"{where} must not hold NUL characters or lone surrogates, but is {client_message_id!r}.")
+    return client_message_id
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

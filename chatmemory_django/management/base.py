@@ -1,0 +1,139 @@
+"""What the commands about conversations have in common."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentTypeError
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
+from django.db import connections, reset_queries, router
+
+from chatmemory_django.models import Conversation, ConversationQuerySet
+
+INTERRUPTED = 130
+"""How a shell reports a program that Ctrl-C has ended: 128 and the number of SIGINT."""
+
+MAX_DAYS = 100_000
+"""Before that, no database knows a date."""
+
+WIDTH = 40
+"""How many characters a bar has."""
+
+REDRAW_SECONDS = 0.1
+LINE_SECONDS = 10.0
+
+
+class ConversationsCommand(BaseCommand):
+    """A command about conversations, which can be stopped at any time: each of them is then whole, done or not done."""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the database."""
+        parser.add_argument(
+            "--database",
+            choices=tuple(connections),
+            help="The database that the conversations are in; by default, the one that the router says.",
+        )
+
+    def add_selection(self, parser: CommandParser, *, required: bool = False) -> None:
+        """Declare the options that say which conversations."""
+        which = parser.add_mutually_exclusive_group(required=required)
+        which.add_argument("--user", metavar="NAME", help="Those of the user with this name.")
+        which.add_argument(
+            "--memory-id",
+            action="append",
+            dest="memory_ids",
+            metavar="ID",
+            help="This one; may be given several times.",
+        )
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except KeyboardInterrupt:
+            raise CommandError("Stopped. Every conversation is whole.", returncode=INTERRUPTED) from None
+        except OSError as exc:  # a file, or whoever reads along, is gone
+            raise CommandError(str(exc)) from exc
+
+    def conversations(
+        self, database: str | None, user: str | None = None, memory_ids: list[str] | None = None
+    ) -> ConversationQuerySet:
+        """The conversations that the options are about."""
+        conversations = Conversation.objects.using(database or router.db_for_write(Conversation))
+        if user is not None:
+            return conversations.owned_by(self.user(user))
+        if memory_ids is None:
+            return conversations.all()
+        found = conversations.filter(memory_id__in=memory_ids)
+        there = set(found.values_list("memory_id", flat=True))
+        if missing := [memory_id for memory_id in memory_ids if memory_id not in there]:
+            raise CommandError(f"There is no conversation {missing[0]!r}.")
+        return found
+
+    def user(self, name: str) -> AbstractBaseUser:
+        """The user with this name."""
+        users = get_user_model()
+        try:
+            return users._default_manager.get_by_natural_key(name)
+        except users.DoesNotExist:
+            raise CommandError(f"There is no user {name!r}.") from None
+
+    def progress(self, noun: str, total: int | None, verbosity: int) -> Progress:
+        """How far the command is: so many of *total*, or of nobody knows how many."""
+        return Progress(self.stderr, noun, total, is_shown=verbosity > 0)
+
+
+class Progress:
+    """How far a command is: a bar on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, stream: OutputWrapper, noun: str, total: int | None, *, is_shown: bool = True) -> None:
+        self.stream = stream
+        self.noun = noun
+        self.total = total
+        self.done = 0
+        self.is_shown = is_shown
+        self.is_bar = stream.isatty()
+        self._due = time.monotonic() + (0.0 if self.is_bar else LINE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_shown and self.is_bar:
+            self._write(f"\r{self}\n")
+
+    def __str__(self) -> str:
+        if not self.total:
+            return f"{self.done:,} {self.noun}"
+        share = min(1.0, self.done / self.total)
+        told = f"{self.done:,} of {self.total:,} {self.noun}"
+        if not self.is_bar:
+            return told
+        return f"[{'#' * round(WIDTH * share):.<{WIDTH}}] {share:4.0%}  {told}"
+
+    def advance(self, count: int = 1) -> None:
+        """Say that *count* more are done."""
+        self.done += count
+        reset_queries()  # with DEBUG on, Django keeps the text of every statement
+        now = time.monotonic()
+        if self.is_shown and now >= self._due:
+            self._due = now + (REDRAW_SECONDS if self.is_bar else LINE_SECONDS)
+            self._write(f"\r{self}" if self.is_bar else f"{self}\n")
+
+    def _write(self, text: str) -> None:
+        self.stream.write(text, style_func=str, ending="")
+        self.stream.flush()
+
+
+def days(text: str) -> timedelta:
+    """A number of days, as an option."""
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= MAX_DAYS:
+        raise ArgumentTypeError(f"must be a whole number of days from 1 to {MAX_DAYS:,}, not {text!r}.")
+    return timedelta(days=number)

@@ -1,0 +1,69 @@
+"""Erase conversations, and answer for it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from chatmemory_django.management.base import INTERRUPTED, ConversationsCommand
+from chatmemory_django.models import Conversation
+from chatmemory_django.operations import erase
+
+
+class Command(ConversationsCommand):
+    """``manage.py erase_chatmemory --user NAME | --memory-id ID``."""
+
+    help = (
+        "Erase the conversations of a user, or single ones, with memory and history. Prints what was erased, and when, "
+        "as JSON. The user stays."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare what to erase."""
+        super().add_arguments(parser)
+        self.add_selection(parser, required=True)
+        parser.add_argument("--dry-run", action="store_true", help="Print what would be erased, and leave it.")
+
+    def handle(
+        self,
+        *,
+        user: str | None,
+        memory_ids: list[str] | None,
+        dry_run: bool,
+        database: str | None,
+        verbosity: int,
+        **options: Any,
+    ) -> None:
+        """Erase, and print the receipt: also of what was erased before somebody stopped it."""
+        conversations = self.conversations(database, user, memory_ids)
+        keys = list(conversations.order_by("pk").values_list("pk", flat=True))
+        erased: dict[str, int] = {}
+        refused: list[str] = []
+
+        def refuse(conversation: Conversation, error: Exception) -> None:
+            refused.append(conversation.memory_id)
+
+        is_stopped = False
+        with self.progress("conversations", len(keys), verbosity) as progress:
+            try:
+                for key in keys:
+                    erased |= erase(conversations.filter(pk=key), dry_run=dry_run, refused=refuse).messages
+                    progress.advance()
+            except KeyboardInterrupt:
+                is_stopped = True
+        receipt = {
+            "at": datetime.now(UTC).isoformat(),
+            "database": conversations.db,
+            "dry_run": dry_run,
+            "erased": [{"memory_id": memory_id, "messages": count} for memory_id, count in erased.items()],
+            "refused": refused,
+            "messages": sum(erased.values()),
+        }
+        self.stdout.write(json.dumps(receipt, indent=2))
+        if is_stopped:
+            raise CommandError(f"Stopped: {len(keys) - len(erased)} are left.", returncode=INTERRUPTED)
+        if refused:
+            raise CommandError(f"{len(refused)} conversations stay, since other objects hold them.")

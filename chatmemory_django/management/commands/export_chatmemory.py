@@ -1,0 +1,64 @@
+"""Write conversations as JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db.models import Sum
+
+from chatmemory_django.management.base import ConversationsCommand
+from chatmemory_django.operations import export
+
+
+class Command(ConversationsCommand):
+    """``manage.py export_chatmemory [--output FILE] [--user NAME | --memory-id ID]``."""
+
+    help = (
+        "Write conversations as JSON lines, with memory and history, for import_chatmemory. Each is written as it is "
+        "at one moment, while others go on writing to it."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare what to write, and where."""
+        super().add_arguments(parser)
+        self.add_selection(parser)
+        parser.add_argument(
+            "--output",
+            type=Path,
+            metavar="FILE",
+            help="The file to write; by default, the standard output. It is there once all is written, or not at all.",
+        )
+
+    def handle(
+        self,
+        *,
+        user: str | None,
+        memory_ids: list[str] | None,
+        output: Path | None,
+        database: str | None,
+        verbosity: int,
+        **options: Any,
+    ) -> None:
+        """Write the lines."""
+        conversations = self.conversations(database, user, memory_ids)
+        total = conversations.aggregate(total=Sum("total_messages", default=0))["total"]
+        with self.progress("messages", total, verbosity) as progress, contextlib.ExitStack() as stack:
+            write: Callable[[str], object] = partial(self.stdout.write, ending="")
+            if output is not None:
+                part = output.with_name(f"{output.name}.part")
+                stack.callback(part.unlink, missing_ok=True)
+                file = stack.enter_context(part.open("w", encoding="utf-8", newline="\n"))
+                write = file.write
+            for chunk in export(conversations):
+                write(chunk)
+                progress.advance(chunk.count("\n"))
+            if output is not None:
+                file.flush()
+                os.fsync(file.fileno())
+                part.replace(output)

@@ -1,0 +1,329 @@
+"""
+What the admin, the REST API and the commands do to conversations; what to say of it is theirs.
+
+Conversations are dealt with one by one, in the order in which they were made, each whole or not at all: whenever that
+stops, what is done is done and the rest is as it was. *each* is called with every conversation, as it was before, and
+with what came of it, in the transaction that does it: what *each* writes is written with it, or neither is. *refused*
+is called with every conversation to which it cannot be done, and with the error; without it, the error is raised.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator, Callable, Iterator
+from copy import copy
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from asgiref.sync import sync_to_async
+from django.db.models import ProtectedError, QuerySet, RestrictedError
+from django.utils import timezone
+
+from chatmemory_django.formats.jsonl import ConversationExistsError, JsonLinesError, export_lines, import_lines
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.rows import to_moment
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.examination import Examination, Rule
+from chatmemory_django.stores.django.whole import (
+    at_one_moment,
+    for_writing,
+    in_lock,
+    in_memory,
+    keys,
+    messages_of,
+    ranges,
+    write,
+)
+from chatmemory_django.windows import Window
+
+__all__ = [
+    "ConversationExistsError",
+    "Finding",
+    "JsonLinesError",
+    "NoCounterError",
+    "Pruned",
+    "Receipt",
+    "Rule",
+    "asynchronous",
+    "check",
+    "clear",
+    "erase",
+    "export",
+    "export_lines",
+    "import_lines",
+    "prune",
+    "recount",
+]
+
+CHUNK_CHARACTERS = 64 * 1024
+"""How much of an export is handed on at a time; a line that is longer is handed on alone."""
+
+Each: TypeAlias = Callable[[Conversation, int], object]
+Refused: TypeAlias = Callable[[Conversation, Exception], object]
+WindowOf: TypeAlias = Callable[[str], Window | None]
+
+
+class NoCounterError(ValueError):
+    """A memory has no estimator whose counts can be kept."""
+
+
+class Receipt(NamedTuple):
+    """What was erased, for whoever has to prove it."""
+
+    erased_at: datetime.datetime
+    messages: dict[str, int]
+    """How many messages each conversation had, by memory id."""
+
+
+class Pruned(NamedTuple):
+    """What was too old."""
+
+    conversations: int
+    """How many were erased."""
+    messages: int
+    """How many were deleted from the histories of others."""
+
+
+class Finding(NamedTuple):
+    """A rule that is broken, and how; *detail* never repeats what was said."""
+
+    memory_id: str
+    rule: Rule
+    detail: str
+    is_repaired: bool = False
+
+
+def clear(conversations: QuerySet[Conversation], *, each: Each | None = None) -> int:
+    """Empty the memories, and return of how many; *each* is told how many messages left the memory."""
+    return _for_each(conversations, _clear, each, None)
+
+
+def recount(
+    conversations: QuerySet[Conversation],
+    window_of: WindowOf,
+    *,
+    each: Each | None = None,
+    refused: Refused | None = None,
+) -> int:
+    """
+    Count the tokens in the memories anew, with the windows of *window_of*, and return in how many.
+
+    *each* is told the tokens, here after the transaction: messages are counted before it, so that nobody has to wait.
+    Refused with ``NoCounterError``.
+    """
+    conversations = for_writing(conversations)
+    count = 0
+    for key in keys(conversations):
+        conversation = conversations.filter(pk=key).first()
+        if conversation is None:
+            continue
+        window = window_of(conversation.memory_id)
+        if window is not None and window.counter:
+            tokens = DjangoChatMemoryStore(conversations.db).recount(conversation.memory_id, window)
+            count += 1
+            if each is not None:
+                each(conversation, tokens)
+            continue
+        error = NoCounterError(f"The memory {conversation.memory_id!r} has no estimator whose counts can be kept.")
+        if refused is None:
+            raise error
+        refused(conversation, error)
+    return count
+
+
+def erase(
+    conversations: QuerySet[Conversation],
+    *,
+    dry_run: bool = False,
+    each: Each | None = None,
+    refused: Refused | None = None,
+) -> Receipt:
+    """
+    Erase *conversations*, history and all; nothing in a *dry_run*. *each* is told how many messages they had.
+
+    A conversation written to meanwhile is erased only if it is still one of *conversations*. Refused with
+    ``ProtectedError`` or ``RestrictedError`` where objects of the site's hold it.
+    """
+    messages: dict[str, int] = {}
+
+    def note(conversation: Conversation, count: int) -> None:
+        if each is not None:
+            each(conversation, count)
+        messages[conversation.memory_id] = count
+
+    _for_each(conversations, _count if dry_run else _erase, note, refused)
+    return Receipt(datetime.datetime.now(datetime.UTC), messages)
+
+
+def prune(
+    conversations: ConversationQuerySet,
+    *,
+    history_older_than: datetime.timedelta | None = None,
+    idle: datetime.timedelta | None = None,
+    dry_run: bool = False,
+    each: Each | None = None,
+    refused: Refused | None = None,
+) -> Pruned:
+    """
+    Erase those of *conversations* that were *idle* for so long, and delete what is old from the history of the others.
+
+    That is what is *history_older_than* so long, and in no memory; nothing in a *dry_run*. *each* is told how many
+    messages go, several times of a long conversation. Refused as by ``erase``.
+    """
+    now = timezone.now()
+    erased = deleted = 0
+    if idle is not None:
+        erased = _for_each(conversations.idle_since(now - idle), _count if dry_run else _erase, each, refused)
+        if dry_run:
+            conversations = conversations.active_since(now - idle)
+    if history_older_than is not None:
+        before = now - history_older_than
+        for key in keys(for_writing(conversations.with_evictions())):
+            for around in _outlived_ranges(conversations, key, before):
+                do = partial(_count_outlived if dry_run else _delete_outlived, before, around)
+                deleted += _do(conversations, key, do, each, refused) or 0
+    return Pruned(erased, deleted)
+
+
+def export(conversations: QuerySet[Conversation]) -> Iterator[str]:
+    """Yield the lines of ``export_lines``, as many at a time as are worth sending."""
+    lines: list[str] = []
+    size = 0
+    for line in export_lines(conversations):
+        lines.append(line)
+        size += len(line)
+        if size >= CHUNK_CHARACTERS:
+            yield "".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield "".join(lines)
+
+
+async def asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:
+    """Yield *chunks* without holding up the event loop; Django would collect them all before it sends the first."""
+    following = sync_to_async(partial(next, chunks, ""))
+    while chunk := await following():
+        yield chunk
+
+
+def check(
+    conversations: QuerySet[Conversation],
+    window_of: WindowOf,
+    found: Callable[[Finding], object],
+    *,
+    repair: bool = False,
+    each: Each | None = None,
+) -> int:
+    """
+    Look for broken rules in *conversations*, call *found* with every finding, and return how many there are.
+
+    Each conversation is looked at as it is at one moment; *each* is told how many findings it has. With *repair*, its
+    counters are made to say what its rows do. Nothing else is ever changed.
+    """
+    conversations = for_writing(conversations)
+    examine = partial(Examination, window_of=window_of)
+    count = 0
+    for key in keys(conversations):
+        examination = at_one_moment(conversations, key, examine)
+        if repair and examination is not None and examination.counters:
+            examination = in_lock(conversations, key, partial(_repair, examine))
+        if examination is None:
+            continue
+        for rule, detail in examination.broken:
+            is_repaired = repair and rule.value in examination.counters
+            found(Finding(examination.conversation.memory_id, rule, detail, is_repaired))
+        count += len(examination.broken)
+        if each is not None:
+            each(examination.conversation, len(examination.broken))
+    return count
+
+
+def _for_each(
+    conversations: QuerySet[Conversation],
+    do: Callable[[Conversation], int],
+    each: Each | None,
+    refused: Refused | None,
+) -> int:
+    """Do it to each of *conversations*, and return to how many it was done."""
+    results = (_do(conversations, key, do, each, refused) for key in keys(for_writing(conversations)))
+    return sum(result is not None for result in results)
+
+
+def _do(
+    conversations: QuerySet[Conversation],
+    key: int,
+    do: Callable[[Conversation], int],
+    each: Each | None,
+    refused: Refused | None,
+) -> int | None:
+    """Do it to the conversation *key*, behind its lock. Return what comes of it; None if it is gone or refused."""
+    conversation: Conversation | None = None
+
+    def do_and_tell(found: Conversation) -> int:
+        nonlocal conversation
+        conversation = found
+        result = do(found)
+        if each is not None:
+            each(found, result)
+        return result
+
+    try:
+        return in_lock(conversations, key, do_and_tell)
+    except (ProtectedError, RestrictedError) as exc:
+        if refused is None or conversation is None:
+            raise
+        refused(conversation, exc)
+        return None
+
+
+def _clear(conversation: Conversation) -> int:
+    DjangoChatMemoryStore(conversation._state.db).delete_messages(conversation.memory_id)
+    return conversation.memory_messages
+
+
+def _count(conversation: Conversation) -> int:
+    return messages_of(conversation).count()
+
+
+def _erase(conversation: Conversation) -> int:
+    count = _delete(messages_of(conversation))
+    copy(conversation).delete(using=conversation._state.db)  # a copy, since what is deleted loses its key
+    return count
+
+
+def _repair(examine: Callable[[Conversation], Examination], conversation: Conversation) -> Examination:
+    examination = examine(conversation)
+    if examination.counters:
+        write(conversation, **examination.counters)
+    return examination
+
+
+def _outlived_ranges(
+    conversations: ConversationQuerySet, key: int, before: datetime.datetime
+) -> Iterator[tuple[int, int]]:
+    """Return where in the conversation *key* something can be pruned."""
+    conversation = for_writing(conversations).filter(pk=key).first()
+    return iter(()) if conversation is None else ranges(_outlived(before, conversation))
+
+
+def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:
+    """Return the rows of *conversation* that are in no memory and older than *before*."""
+    rows = messages_of(conversation).filter(created_at__lt=to_moment(before))
+    return rows.exclude(in_memory(conversation))
+
+
+def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:
+    return _outlived(before, conversation).filter(sequence__range=around).count()
+
+
+def _delete_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:
+    # Asked again of the conversation as it is now, when nobody else can move its window.
+    count = _delete(_outlived(before, conversation).filter(sequence__range=around))
+    if count:
+        write(conversation)
+    return count
+
+
+def _delete(rows: MessageQuerySet) -> int:
+    _, deleted = rows.delete()
+    return deleted.get(Message._meta.label, 0)

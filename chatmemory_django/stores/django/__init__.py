@@ -1,0 +1,158 @@
+"""
+Memories in Django's database: every message a row, the memory a window on the rows.
+
+Every write is one: the conversation is read, what to write is decided without a lock, and it is written if the
+conversation's version is still the one that was read. If it is not, that is done once more behind the row's lock. Rows
+are written once: what an ``add`` evicts it evicts by moving the start of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+
+from asgiref.sync import sync_to_async
+from django.db import connections, router, transaction
+
+from chatmemory_django import conf, signals
+from chatmemory_django.ids import memory_key
+from chatmemory_django.messages import ChatMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, Reading, checked_messages
+from chatmemory_django.stores.django import statements
+from chatmemory_django.stores.django.changes import Addition, Clearing, Recount, Replacement, costs_of, messages_of
+from chatmemory_django.stores.django.snapshots import is_torn, sees_otherwise
+from chatmemory_django.stores.django.writes import Write
+from chatmemory_django.windows import Eviction, Window
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class DjangoChatMemoryStore(ChatMemoryStore):
+    """
+    Memories in the database *using*, or where the router says.
+
+    *keep_history* is whether messages stay in the database once they have left the memory; the default is the setting
+    ``KEEP_HISTORY``. With an *owner*, new conversations are the owner's, and those of others are out of reach:
+    ``PermissionDenied`` to a writer, empty to a reader.
+    """
+
+    keeps_client_message_ids = True
+
+    def __init__(
+        self, using: str | None = None, keep_history: bool | None = None, *, owner: AbstractBaseUser | None = None
+    ) -> None:
+        if owner is not None and owner.pk is None:
+            raise ValueError("owner must be a saved user, or None for no owner at all.")
+        self.using = using
+        self._keep_history = keep_history
+        self.owner = owner
+
+    def __repr__(self) -> str:
+        owner = None if self.owner is None else self.owner.pk
+        return f"{type(self).__name__}(using={self.using!r}, keep_history={self.keep_history}, owner={owner!r})"
+
+    @property
+    def keep_history(self) -> bool:
+        """Whether messages stay in the database once they have left the memory."""
+        return conf.keep_history() if self._keep_history is None else self._keep_history
+
+    def get_messages(self, memory_id: object) -> list[ChatMessage]:
+        return messages_of(self._read(memory_key(memory_id)))
+
+    def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
+        rows = self._read(memory_key(memory_id), window.counter)
+        messages = messages_of(rows)
+        costs = costs_of(rows, messages, window)
+        if costs is not None and window.overhead + sum(costs) <= window.limit:
+            return messages
+        return window.trim(messages, costs)
+
+    def read_memory(self, memory_id: object, window: Window) -> Reading:
+        key = memory_key(memory_id)
+        rows = self._read(key, window.counter)
+        messages = messages_of(rows)
+        eviction = Eviction.of(messages, window, costs_of(rows, messages, window))
+        eviction.trim()
+        if rows:
+            return Reading(eviction, rows[0][-1])
+        using = self.using or router.db_for_read(Conversation)
+        return Reading(
+            eviction, Conversation.objects.using(using).filter(memory_id=key).values_list("pk", flat=True).first()
+        )
+
+    def append_messages(
+        self,
+        memory_id: object,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        *,
+        conversation: object = None,
+        **options: Unpack[AppendOptions],
+    ) -> Appended:
+        appended = self._write(memory_id, conversation=conversation).run(Addition(messages, window, **options))
+        return appended or Appended(Eviction.of([], window), [])
+
+    def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
+        if not window.counter:
+            self.update_messages(memory_id, window.trim(messages))
+            return
+        eviction = Eviction.of(messages, window, [window.cost(message) for message in messages])
+        eviction.trim()
+        costs = [entry.cost or 0 for entry in eviction.entries()]
+        self._replace(memory_id, Replacement(eviction.messages(), costs, window.counter), is_empty=not costs)
+
+    def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
+        """Make *messages* the memory under *memory_id*; see ``Replacement`` for what becomes of the history."""
+        kept = checked_messages(messages)
+        self._replace(memory_id, Replacement(kept), is_empty=not kept)
+
+    def _replace(self, memory_id: object, replacement: Replacement, *, is_empty: bool) -> None:
+        self._write(memory_id, create=not is_empty).run(replacement)
+
+    def delete_messages(self, memory_id: object) -> None:
+        is_heard = bool(signals.memory_cleared.receivers)
+        self._write(memory_id, create=False, left_signal=signals.memory_cleared).run(Clearing(names_left=is_heard))
+
+    def recount(self, memory_id: object, window: Window) -> int:
+        """
+        Count the memory under *memory_id* anew, as *window* does, whatever was counted before, and keep the counts.
+
+        Returns its tokens, 0 for an unknown id; ``ValueError`` if *window* has no count that could be kept.
+        """
+        if not window.counter:
+            raise ValueError("window has no count of tokens to keep; give one whose estimator has a name.")
+        return self._write(memory_id, create=False).run(Recount(window)) or 0
+
+    @contextmanager
+    def exclusive(self, memory_id: object) -> Iterator[None]:
+        """A transaction in which nobody else writes to *memory_id*."""
+        with transaction.atomic(using=self.using or router.db_for_write(Conversation), savepoint=False):
+            self._write(memory_id).lock()
+            yield
+
+    async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        # Django has no asynchronous transactions: a whole one takes one hop into the thread that has the connection.
+        return await sync_to_async(method, thread_sensitive=True)(*args, **kwargs)
+
+    def _read(self, key: str, counter: str = "") -> Sequence[tuple[Any, ...]]:
+        """The rows in the memory, like ``Row``, in its order; none if the owner is another."""
+        with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
+            rows: Sequence[Any] = statements.read_memory(cursor, key, counter, self._owner_key)
+        if cursor.db.in_atomic_block and sees_otherwise(cursor.db) and is_torn(key, len(rows), cursor.db):
+            snapshot = self._write(key, create=False).lock()
+            rows = [] if snapshot is None or not snapshot.is_own else snapshot.memory(counter)
+        return rows
+
+    def _write(self, memory_id: object, **options: Any) -> Write:
+        using = self.using or router.db_for_write(Conversation)
+        return Write(memory_key(memory_id), using, self._owner_key, keep_history=self.keep_history, **options)
+
+    @property
+    def _owner_key(self) -> Any:
+        return None if self.owner is None else self.owner.pk

@@ -1,0 +1,197 @@
+"""What must always hold of a conversation and its rows, and where it does not."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any
+
+from django.db.models import BooleanField, ExpressionWrapper
+
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation
+from chatmemory_django.rows import to_message
+from chatmemory_django.stores.django.whole import in_memory, pages
+from chatmemory_django.windows import Window
+
+
+class Rule(StrEnum):
+    """What must hold. Each is named for the column, or the thing, that it is about."""
+
+    SEQUENCE = "sequence"
+    """Every row's sequence is 1 or more, and below ``next_sequence``."""
+    WINDOW_START = "window_start"
+    """It is 1 or more, and not above ``next_sequence``."""
+    PINNED = "pinned_sequence"
+    """It is that of a system message that is not superseded."""
+    SYSTEM_MESSAGE = "system_message"
+    """There is one in the memory at most, unless one ``set`` put several there."""
+    GAP = "gap"
+    """What is in the memory has a row. Other rows may be gone: pruned, or not kept."""
+    MEMORY_MESSAGES = "memory_messages"
+    """It is how many messages are in the memory."""
+    COUNTED_BY = "counted_by"
+    """If it names an estimator, then that has counted every message in the memory."""
+    MEMORY_TOKENS = "memory_tokens"
+    """It is how many tokens ``counted_by`` has counted in the memory; 0 without it."""
+    TOTAL_MESSAGES = "total_messages"
+    """It is how many messages are in the history, or were before they were deleted."""
+    CONTENT = "content"
+    """Every row holds a message, of the type that it says."""
+    WINDOW = "window"
+    """The memory is no larger than its window. It may be after the window was changed, until the next ``add``."""
+
+
+class Examination:
+    """
+    What is wrong with *conversation*: which rules are *broken*, and how, without a word of what was said.
+
+    *counters* are its columns of which the rows say something else, and what they say.
+    """
+
+    def __init__(self, conversation: Conversation, window_of: Callable[[str], Window | None]) -> None:
+        self.conversation = conversation
+        self.counters: dict[str, Any] = {}
+        self._rows = _Rows(conversation)
+        self.broken = [
+            *self._broken_places(),
+            *self._broken_memory(),
+            *self._broken_counters(),
+            *self._broken_window(window_of(conversation.memory_id)),
+        ]
+
+    def _broken_places(self) -> Iterator[tuple[Rule, str]]:
+        conversation, rows = self.conversation, self._rows
+        end = conversation.next_sequence
+        if rows.outside:
+            yield Rule.SEQUENCE, f"{rows.outside} rows have a sequence that is not in the range from 1 to {end - 1}."
+        if not 1 <= conversation.window_start <= end:
+            yield Rule.WINDOW_START, f"It is {conversation.window_start}, but next_sequence is {end}."
+        if conversation.pinned_sequence is not None and rows.pinned != PINNED:
+            yield Rule.PINNED, f"It is {conversation.pinned_sequence}, and that row is {rows.pinned}."
+        if rows.unreadable:
+            yield Rule.CONTENT, f"{rows.unreadable} rows hold no message; the first is {rows.first_unreadable}."
+
+    def _broken_memory(self) -> Iterator[tuple[Rule, str]]:
+        conversation, rows = self.conversation, self._rows
+        if len(rows.system_moments) > 1:
+            yield Rule.SYSTEM_MESSAGE, f"The memory has some from {len(rows.system_moments)} different moments."
+        missing = conversation.memory_messages - rows.in_memory
+        if missing > 0 and rows.in_window < conversation.next_sequence - conversation.window_start:
+            yield Rule.GAP, f"{missing} of the {conversation.memory_messages} messages in the memory have no row."
+
+    def _broken_counters(self) -> Iterator[tuple[Rule, str]]:
+        conversation, rows = self.conversation, self._rows
+        if conversation.memory_messages != rows.in_memory:
+            self.counters["memory_messages"] = rows.in_memory
+            yield Rule.MEMORY_MESSAGES, f"It is {conversation.memory_messages}, but {rows.in_memory} rows are."
+        counted_by = conversation.counted_by
+        others = rows.counters - {counted_by}
+        if counted_by and others:
+            self.counters |= rows.token_counters()
+            yield Rule.COUNTED_BY, f"It is {counted_by!r}, but rows were counted by {sorted(others)}."
+        elif conversation.memory_tokens != (tokens := rows.tokens if counted_by else 0):
+            self.counters["memory_tokens"] = tokens
+            yield Rule.MEMORY_TOKENS, f"It is {conversation.memory_tokens}, but must be {tokens}."
+        total, most = conversation.total_messages, conversation.next_sequence - 1 - rows.not_in_history
+        if not rows.in_history <= total <= most:
+            if rows.in_history == most:  # none is missing, so there is nothing to guess
+                self.counters["total_messages"] = most
+            yield Rule.TOTAL_MESSAGES, f"It is {total}, but must be from {rows.in_history} to {most}."
+
+    def _broken_window(self, window: Window | None) -> Iterator[tuple[Rule, str]]:
+        if window is None:
+            return
+        rows = self._rows
+        size = rows.in_memory
+        if window.estimator is not None:
+            if not window.counter or rows.counters != {window.counter}:
+                return
+            size = window.overhead + rows.tokens
+        # Alone, a system message stays, however large.
+        if size > window.limit and not (rows.in_memory == 1 and rows.system_moments):
+            yield Rule.WINDOW, f"The memory takes {size} of {window.limit}."
+
+
+PINNED = "a system message"
+
+
+class _Rows:
+    """What the rows of *conversation* come to, counted in one pass."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.outside = 0
+        self.in_window = 0
+        self.in_history = 0
+        self.not_in_history = 0
+        self.in_memory = 0
+        self.tokens = 0
+        self.counters: set[str] = set()
+        """What counted those in the memory; among them "" if one was not counted."""
+        self.system_moments: set[datetime.datetime] = set()
+        """When those system messages were stored that are in the memory: those of one write have one."""
+        self.pinned = "missing"
+        self.unreadable = 0
+        self.first_unreadable: int | None = None
+        is_in_memory = ExpressionWrapper(in_memory(conversation), output_field=BooleanField())
+        for page in pages(conversation, *_COLUMNS, is_in_memory):
+            for row in page:
+                self._add(conversation, *row)
+
+    def _add(
+        self,
+        conversation: Conversation,
+        sequence: int,
+        type: str,
+        text: str,
+        payload: str | None,
+        created_at: datetime.datetime,
+        superseded: bool,
+        in_history: bool,
+        token_count: int | None,
+        counted_by: str,
+        is_in_memory: bool,
+    ) -> None:
+        is_system = type == MessageType.SYSTEM
+        self.outside += not 1 <= sequence < conversation.next_sequence
+        self.in_window += sequence >= conversation.window_start
+        self.in_history += in_history
+        self.not_in_history += not in_history
+        if sequence == conversation.pinned_sequence:
+            self.pinned = "superseded" if superseded else PINNED if is_system else "none"
+        if is_in_memory:
+            self.in_memory += 1
+            self.tokens += token_count or 0
+            self.counters.add("" if token_count is None else counted_by)
+            if is_system:
+                self.system_moments.add(created_at)
+        if not _is_message(type, text, payload):
+            self.unreadable += 1
+            self.first_unreadable = self.first_unreadable or sequence
+
+    def token_counters(self) -> dict[str, Any]:
+        """The counters of tokens as they must be."""
+        if len(self.counters) != 1 or "" in self.counters:
+            return {"counted_by": "", "memory_tokens": 0}
+        return {"counted_by": min(self.counters), "memory_tokens": self.tokens}
+
+
+_COLUMNS = (
+    "sequence",
+    "type",
+    "text",
+    "payload",
+    "created_at",
+    "superseded",
+    "in_history",
+    "token_count",
+    "counted_by",
+)
+
+
+def _is_message(type: str, text: str, payload: str | None) -> bool:
+    try:
+        return to_message(type, text, payload).type == type
+    except (KeyError, ValueError):
+        return False

@@ -1,0 +1,227 @@
+"""
+The statements of the hot path: to read a conversation, to read a memory, to write.
+
+The ORM writes each of them, once (see ``recorded``). Only what it cannot say, PostgreSQL's UPDATE and INSERT in one
+statement, is SQL of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+from django.db.models import Case, Exists, F, FilteredRelation, OuterRef, Q, Subquery, Value, When
+from django.db.models.functions import Greatest
+from msgspec.structs import astuple
+
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.rows import FrontRow, NewRow, State, to_moment
+from chatmemory_django.stores.django.changes import Change
+from chatmemory_django.stores.django.recorded import Parameter, Statement
+from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows
+
+NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_fields if field.column)
+"""The fields of a new row."""
+
+
+@cache
+def _read(*, owned: bool) -> Statement:
+    """A conversation, with the front of its window: a row for each message there, or one without."""
+
+    def run(using: str) -> object:
+        # By a range and not by LIMIT, for which PostgreSQL would sort the whole window.
+        near = Q(messages__sequence__gte=F("window_start"), messages__sequence__lt=F("window_start") + Value(FRONT))
+        rows = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
+        rows = rows.annotate(
+            front=FilteredRelation("messages", condition=near & Q(messages__superseded=False)),
+            ai_payload=Case(When(front__type=MessageType.AI.value, then=F("front__payload"))),  # others' may be large
+        )
+        columns = [
+            *State._fields,
+            "front__sequence",
+            "front__type",
+            "ai_payload",
+            "front__token_count",
+            "front__counted_by",
+        ]
+        if owned:
+            owner = Parameter(Conversation, "owner")
+            rows = rows.annotate(is_own=Case(When(owner=owner, then=Value(1)), default=Value(0)))
+            columns.append("is_own")
+        return list(rows.values_list(*columns))
+
+    return Statement(run)
+
+
+@cache
+def _memory(*, owned: bool) -> Statement:
+    """A memory, as values for ``Row``; where it has to be *owned* by somebody, only theirs."""
+
+    def run(using: str) -> object:
+        conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
+        if owned:
+            conversation = conversation.filter(owner=Parameter(Conversation, "owner"))
+        # Subqueries and a union of two ranges of the primary key: PostgreSQL takes long to plan joins.
+        key, start, pinned = (
+            Subquery(conversation.values(column)[:1]) for column in ("id", "window_start", "pinned_sequence")
+        )
+        messages = Message.objects.using(using).filter(conversation_id=key).order_by()
+        first, window = memory_rows(messages, start, pinned, Parameter(Message, "counted_by", "counter"))
+        # By the sequence alone, as the index has them: SQLite then sorts nothing.
+        return list(first.union(window, all=True).order_by("sequence"))
+
+    return Statement(run)
+
+
+@cache
+def _move(*, owned: bool, client_message_ids: int) -> Statement:
+    """The UPDATE of a conversation that is as it was read, and has no message with one of so many ids."""
+
+    def run(using: str) -> object:
+        rows = Conversation.objects.using(using).filter(
+            id=Parameter(Conversation, "id"), version=Parameter(Conversation, "version")
+        )
+        if owned:
+            rows = rows.filter(owner=Parameter(Conversation, "owner"))
+        if client_message_ids:
+            ids = [Parameter(Message, "client_message_id", f"new_id_{place}") for place in range(client_message_ids)]
+            rows = rows.exclude(
+                Exists(Message.objects.filter(conversation_id=OuterRef("id"), client_message_id__in=ids))
+            )
+        moved = {column: Parameter(Conversation, column) for column in State._fields[2:]}
+        # Clocks step back, activity does not.
+        active_at = Greatest(F("updated_at"), Parameter(Conversation, "updated_at", "active_at"))
+        return rows.update(version=F("version") + 1, updated_at=active_at, **moved)
+
+    return Statement(run)
+
+
+@cache
+def _row_names(place: int) -> list[str]:
+    """The names of the values of row *place* of an INSERT, in the order of ``NEW_ROW``."""
+    shared = {"conversation": "id", "created_at": "now"}
+    return [shared.get(field.name, f"{field.name}_{place}") for field in NEW_ROW]
+
+
+def _row(place: int) -> dict[str, Parameter]:
+    return {
+        field.attname: Parameter(Message, field.name, name)
+        for field, name in zip(NEW_ROW, _row_names(place), strict=True)
+    }
+
+
+@cache
+def _insert(count: int) -> Statement:
+    return Statement(
+        lambda using: Message.objects.using(using).bulk_create([Message(**_row(place)) for place in range(count)])
+    )
+
+
+class _MoveAndInsert(Statement):
+    """Both in one statement of PostgreSQL's: *count* rows are inserted if *moved* changes the conversation."""
+
+    def __init__(self, moved: Statement, count: int) -> None:
+        super().__init__(lambda using: None)
+        self._moved = moved
+        self._count = count
+
+    def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        update, parameters = self._moved.on(connection)
+        quote = connection.ops.quote_name
+        columns = ", ".join(quote(field.column) for field in NEW_ROW)
+        values = ", ".join(["%s"] * len(NEW_ROW))
+        source = f"SELECT {values} FROM moved"  # noqa: S608  # of placeholders
+        if self._count > 1:
+            # Apart from their table, PostgreSQL cannot know their types. One with a length would cut text off.
+            types = [field.db_type(connection).partition("(")[0].replace("varchar", "text") for field in NEW_ROW]
+            rows = ", ".join([f"({', '.join(f'%s::{each}' for each in types)})", *[f"({values})"] * (self._count - 1)])
+            source = f"SELECT added.* FROM moved, (VALUES {rows}) AS added"  # noqa: S608  # of placeholders
+        sql = f"WITH moved AS ({update} RETURNING 1) INSERT INTO {quote(Message._meta.db_table)} ({columns}) {source}"
+        slots = [parameter.slot for place in range(self._count) for parameter in _row(place).values()]
+        return sql, [*parameters, *slots]
+
+
+_move_and_insert = cache(_MoveAndInsert)
+
+
+def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
+    """Read the conversation *key* without a lock, with the front of its window, and whether it is that of *owner*."""
+    _read(owned=owner is not None).run(cursor, {"memory_id": key, "owner": owner})
+    rows = cursor.fetchall()
+    if not rows:
+        return None
+    start, end = len(State._fields), len(State._fields) + len(FrontRow._fields)
+    front = _loaded((row[start:end] for row in rows if row[start] is not None), {"payload": 2}, cursor.db)
+    return Snapshot(
+        State._make(rows[0][:start]),
+        cursor.db.alias,
+        list(map(FrontRow._make, sorted(front))),
+        is_own=owner is None or bool(rows[0][end]),
+    )
+
+
+def read_memory(cursor: CursorWrapper, key: str, counter: str, owner: object) -> Sequence[tuple[Any, ...]]:
+    """Read the memory *key*, in its order, as tuples like ``Row``; where *owner* is given, only the owner's."""
+    _memory(owned=owner is not None).run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
+    return in_order(_loaded(cursor.fetchall(), {"text": 1, "payload": 2}, cursor.db))
+
+
+def move(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
+    """Write the conversation's row as *change* has it, if it is as it was read; returns whether it was."""
+    moved = _move(owned=owner is not None, client_message_ids=len(change.client_message_ids))
+    return moved.run(cursor, _moved(change, owner, now)) > 0
+
+
+def insert(cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], now: datetime) -> None:
+    """Insert *rows*, few enough for one statement."""
+    values = {"id": conversation_id, "now": now}
+    _insert(len(rows)).run(cursor, _with_rows(values, rows))
+
+
+def move_and_insert(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
+    """Do both in one statement of PostgreSQL's; *change* has rows, few enough for one."""
+    moved = _move(owned=owner is not None, client_message_ids=len(change.client_message_ids))
+    values = _with_rows(_moved(change, owner, now), change.rows)
+    return _move_and_insert(moved, len(change.rows)).run(cursor, values) > 0
+
+
+def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:
+    """The values of ``_move``."""
+    ids = {f"new_id_{place}": each for place, each in enumerate(change.client_message_ids)}
+    # Before all that is written: the later of the two stays.
+    active_at = now if change.is_activity else to_moment(datetime(1000, 1, 2, tzinfo=UTC))
+    values = {"version": change.before.version, "owner": owner, "active_at": active_at, "now": now}
+    return {**change.after._asdict(), **values, **ids}
+
+
+@cache
+def _names_of(place: int) -> list[str]:
+    return [f"{name}_{place}" for name in NewRow.__struct_fields__]
+
+
+def _with_rows(values: dict[str, Any], rows: Sequence[NewRow]) -> dict[str, Any]:
+    """*values*, with those of *rows*."""
+    for place, row in enumerate(rows):
+        values.update(zip(_names_of(place), astuple(row), strict=True))
+    return values
+
+
+def _loaded(rows: Iterable[Sequence[Any]], columns: Mapping[str, int], connection: BaseDatabaseWrapper) -> list[Any]:
+    """*rows* with the values of *columns*, by their places, as their fields load them: a subclass may change them."""
+    loaders = [
+        (place, load)
+        for column, place in columns.items()
+        if (load := getattr(Message._meta.get_field(column), "from_db_value", None))
+    ]
+    if not loaders:
+        return list(rows)
+    changed = [list(row) for row in rows]
+    for row in changed:
+        for place, load in loaders:
+            row[place] = load(row[place], None, connection)
+    return list(map(tuple, changed))

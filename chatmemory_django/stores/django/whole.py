@@ -1,0 +1,147 @@
+"""
+Whole conversations, one by one: each as it is at one moment, or locked, with few of its rows in Python at a time.
+
+No cursor stays open on the server between two statements, so all of this works behind a pooler that shares connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
+from operator import or_
+from typing import Any, TypeVar
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet, TextField, Value
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Cast, Coalesce, Length
+
+from chatmemory_django.deadlocks import tried_again
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet, memory_parts
+
+PAGE = 1_000
+"""How many keys, or rows, one statement reads at most."""
+
+PAGE_CHARACTERS = 1024 * 1024
+"""How much text is in the rows that one statement reads, at most; a row that has more is read alone."""
+
+TRIES = 2
+"""How often a conversation is read without a lock before one is taken."""
+
+_T = TypeVar("_T")
+
+
+def for_writing(conversations: QuerySet[Conversation]) -> ConversationQuerySet:
+    """Return *conversations* as they are where they are written, unless they are asked for in a certain database."""
+    return conversations.using(conversations.select_for_update().db)  # type: ignore[return-value]  # the manager makes it one
+
+
+def keys(conversations: QuerySet[Conversation]) -> Iterator[int]:
+    """Yield the primary keys of *conversations*, in order, but not of those that are made from now on."""
+    ordered = conversations.order_by("pk").values_list("pk", flat=True)
+    last, end = 0, ordered.last() or 0
+    while last < end and (page := list(ordered.filter(pk__gt=last, pk__lte=end)[:PAGE])):
+        yield from page
+        last = page[-1]
+
+
+def in_lock(conversations: QuerySet[Conversation], key: int, do: Callable[[Conversation], _T]) -> _T | None:
+    """
+    Return what comes of *do* to the conversation *key*, in a transaction in which nobody else writes to it.
+
+    None if it is not, or no longer, one of *conversations*: that is asked once nobody else can write to it. Where the
+    database ends the transaction because of another, it is done again, unless the caller has one around it.
+    """
+    conversations = for_writing(conversations)
+    return tried_again(conversations.db, partial(_in_lock, conversations, key, do))
+
+
+def at_one_moment(conversations: QuerySet[Conversation], key: int, read: Callable[[Conversation], _T]) -> _T | None:
+    """
+    Return what *read* makes of the conversation *key*, if nothing of it has changed meanwhile; None if it is gone.
+
+    It is read without a lock, and again if somebody wrote to it; behind its lock if that was so each time.
+    """
+    for _ in range(TRIES):
+        conversation = _one(conversations, key).first()
+        if conversation is None:
+            return None
+        found = read(conversation)
+        if conversation.version in _row(conversation).values_list("version", flat=True):
+            return found
+    return in_lock(conversations, key, read)
+
+
+def messages_of(conversation: Conversation) -> MessageQuerySet:
+    """Return the rows of *conversation*, in order, in the database that it was read from."""
+    messages = Message.objects.using(conversation._state.db)
+    return messages.filter(conversation=conversation.pk).order_by("sequence")
+
+
+def ranges(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:
+    """
+    Yield the first and the last sequence of ranges that together have all of *rows*, ``PAGE`` each at most.
+
+    The rows are of one conversation. A range is read by its index, whatever the planner knows. For the next ``PAGE``
+    rows by a LIMIT, PostgreSQL sorts all that come after, as long as it has no statistics.
+    """
+    start = 0
+    sequences = rows.order_by("sequence").values_list("sequence", flat=True)
+    while (first := sequences.filter(sequence__gte=start).first()) is not None:
+        start = first + PAGE
+        yield first, start - 1
+
+
+def pages(conversation: Conversation, *columns: str | Combinable) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the *columns* of all rows of *conversation*, in order, in lists that are small, whatever the rows are."""
+    rows = messages_of(conversation)
+    for around in ranges(rows):
+        sizes = list(rows.filter(sequence__range=around).values_list("sequence", _SIZE))
+        for run in _runs(sizes):
+            yield list(rows.filter(sequence__range=run).values_list(*columns))
+
+
+def in_memory(conversation: Conversation) -> Q:
+    """Return which rows of *conversation* are in its memory, as of when it was read."""
+    return reduce(or_, memory_parts(conversation.window_start, conversation.pinned_sequence))
+
+
+def write(conversation: Conversation, **columns: Any) -> None:
+    """Write *columns* of *conversation*, which is locked; without any, only that something of it was written."""
+    _row(conversation).update(version=F("version") + 1, **columns)
+
+
+_SIZE = (
+    Length("text")
+    + Coalesce(Length("payload"), Value(0))
+    + Coalesce(Length(Cast("metadata", TextField())), Value(0))
+)  # fmt: skip
+
+
+def _in_lock(conversations: ConversationQuerySet, key: int, do: Callable[[Conversation], _T]) -> _T | None:
+    with transaction.atomic(using=conversations.db):
+        conversation = _one(conversations.lock([key]), key).first()
+        return None if conversation is None else do(conversation)
+
+
+def _one(conversations: QuerySet[Conversation], key: int) -> QuerySet[Conversation]:
+    """The conversation *key*, if it is one of *conversations*, with all of its row, whatever these leave for later."""
+    return conversations.filter(pk=key).select_related(None).defer(None).order_by("pk")
+
+
+def _row(conversation: Conversation) -> QuerySet[Conversation]:
+    return Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
+
+
+def _runs(sizes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last sequence of what can be read at once, of rows with these *sizes*."""
+    total = 0
+    run: list[int] = []
+    for sequence, size in sizes:
+        if run and total + size > PAGE_CHARACTERS:
+            yield run[0], run[-1]
+            run, total = [], 0
+        run.append(sequence)
+        total += size
+    if run:
+        yield run[0], run[-1]

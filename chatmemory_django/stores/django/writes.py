@@ -1,0 +1,274 @@
+"""
+A write to a conversation: read, decide, write where the version is still the one that was read, or once more.
+
+This is the one way to write: every verb is a decision, a function from a ``Snapshot`` to what comes of it and the
+``Change`` to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
+from operator import or_
+from typing import Any, Protocol, TypeVar
+
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError, OperationalError, connections, transaction
+from django.db.backends.utils import CursorWrapper
+from django.db.models import Case, Q, Value, When
+from django.dispatch import Signal
+from django.utils import timezone
+
+from chatmemory_django import signals
+from chatmemory_django.deadlocks import MAX_ATTEMPTS, is_deadlock, pause
+from chatmemory_django.models import Conversation, Message, memory_parts
+from chatmemory_django.rows import NewRow, State
+from chatmemory_django.stores.base import ConversationErasedError
+from chatmemory_django.stores.django import statements
+from chatmemory_django.stores.django.changes import Change, UncountedError, max_row_bytes
+from chatmemory_django.stores.django.snapshots import Snapshot, sees_otherwise
+
+MAX_ROWS = 64
+"""How many rows go into one INSERT: one is recorded for each number of rows up to this."""
+
+_R = TypeVar("_R", covariant=True)
+_T = TypeVar("_T")
+
+
+class Decision(Protocol[_R]):
+    """What a verb does to a conversation, decided on a snapshot of it."""
+
+    counter: str
+    """The name of the estimator whose counts it goes by; empty for none."""
+
+    def __call__(self, snapshot: Snapshot) -> tuple[_R, Change | None]:
+        """Return the result of the verb, and what to write for it, if anything."""
+
+
+class Write:
+    """
+    A write to the conversation *key* in the database *using*, for *owner*, where one is given.
+
+    Unless it may *create* the conversation, nothing is done where there is none. If *conversation* names one, as
+    ``Reading`` does, it must be that one still.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        using: str,
+        owner: Any,
+        *,
+        keep_history: bool,
+        create: bool = True,
+        conversation: object = None,
+        left_signal: Signal = signals.messages_evicted,
+    ) -> None:
+        self._key = key
+        self._using = using
+        self._connection = connections[using]
+        self._owner = owner
+        self._keep_history = keep_history
+        self._creates = create and conversation is None
+        self._conversation = conversation
+        self._left_signal = left_signal
+        self._holds_lock = False
+        """Whether this transaction of SQLite's has tried to write, and so is the only one that can."""
+
+    def run(self, decide: Decision[_T]) -> _T | None:
+        """
+        Write what *decide* comes to, and return its result; None where there is no conversation, and none is created.
+
+        A deadlock outside the caller's transaction is tried again.
+        """
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            is_last = attempt == MAX_ATTEMPTS
+            try:
+                return self._attempt(decide, may_count=is_last)
+            except UncountedError as exc:
+                exc.count()
+            except DatabaseError as exc:
+                if self._connection.in_atomic_block:
+                    transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
+                    raise
+                if is_last or not is_deadlock(exc):
+                    raise
+                pause(attempt)
+        raise AssertionError("The last attempt returns or raises.")
+
+    def lock(self, *, may_count: bool = True) -> Snapshot | None:
+        """Wait until nobody else writes to the conversation, and read it as it is then; create it if that is asked."""
+        with self._connection.cursor() as cursor:
+            snapshot = self._locked(cursor)
+            if snapshot is None and self._creates:
+                self._create()
+                snapshot = self._locked(cursor)
+        if snapshot is not None:
+            snapshot.is_locked, snapshot.may_count = True, may_count
+        return snapshot
+
+    def _locked(self, cursor: CursorWrapper) -> Snapshot | None:
+        conversations = Conversation.objects.using(self._using).filter(memory_id=self._key)
+        if self._connection.vendor == "sqlite":
+            if not self._holds_lock:
+                conversations.update(memory_id=self._key)  # a transaction that begins as DEFERRED has no lock before
+            return statements.read(cursor, self._key, self._owner)
+        owned = Case(When(owner=self._owner, then=Value(1)), default=Value(0))
+        rows = conversations.annotate(is_own=owned).values_list(*State._fields, "is_own").select_for_update()
+        if (row := rows.first()) is None:
+            return None
+        return Snapshot(State._make(row[:-1]), self._using, is_own=self._owner is None or bool(row[-1]))
+
+    def _attempt(self, decide: Decision[_T], *, may_count: bool) -> _T | None:
+        refusal: Exception | None = None
+        self._holds_lock = False
+        with self._connection.cursor() as cursor:
+            decided = self._decided_unlocked(decide, cursor)
+            if decided is not None and (decided[1] is None or self._fits_one_statement(decided[1])):
+                result, change = decided
+                if change is None or self._is_written_at_once(change, cursor):
+                    return result
+                decided = None
+            with transaction.atomic(using=self._using, savepoint=False):
+                if decided is None or not self._is_written(decided[1], cursor):
+                    try:
+                        decided = self._decided(decide, self.lock(may_count=may_count))
+                    except DatabaseError:
+                        raise
+                    except Exception as exc:  # noqa: BLE001  # raised outside, so that the caller's transaction can go on
+                        refusal = exc
+                    else:
+                        if not self._is_written(decided[1], cursor):
+                            raise OperationalError(f"The conversation {self._key!r} changed though it was locked.")
+        if refusal is not None or decided is None:
+            raise refusal or AssertionError("Behind the lock something is decided.")
+        return decided[0]
+
+    def _decided_unlocked(self, decide: Decision[_T], cursor: CursorWrapper) -> tuple[_T | None, Change | None] | None:
+        """What *decide* comes to on the conversation as it is now; None if that has to be asked behind the lock."""
+        if sees_otherwise(self._connection):
+            return None
+        snapshot = statements.read(cursor, self._key, self._owner)
+        if snapshot is None and self._creates:
+            self._create()
+            snapshot = statements.read(cursor, self._key, self._owner)
+        try:
+            return self._decided(decide, snapshot)
+        except DatabaseError:
+            raise
+        except Exception:  # noqa: BLE001  # it may have been decided on a state that is gone
+            return None
+
+    def _decided(self, decide: Decision[_T], snapshot: Snapshot | None) -> tuple[_T | None, Change | None]:
+        expected = self._conversation
+        if expected is not None and (snapshot is None or snapshot.state.id != expected):
+            raise ConversationErasedError(f"The conversation {self._key!r} was erased meanwhile; nothing is stored.")
+        if snapshot is None:
+            if self._creates:
+                raise RuntimeError("The conversation is not visible yet.")
+            return None, None
+        if not snapshot.is_own:
+            raise PermissionDenied(f"The conversation {self._key!r} belongs to somebody else.")
+        return decide(snapshot)
+
+    def _create(self) -> None:
+        """Create the conversation unless somebody was faster; in a transaction, nobody else writes to it then."""
+        # An update that changes nothing, and not ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for all
+        # who tried, each waiting for the others before it may write.
+        can_name_target = self._connection.features.supports_update_conflicts_with_target
+        Conversation.objects.using(self._using).bulk_create(
+            [Conversation(memory_id=self._key, owner_id=self._owner)],
+            update_conflicts=True,
+            update_fields=["memory_id"],
+            unique_fields=["memory_id"] if can_name_target else None,
+        )
+
+    def _fits_one_statement(self, change: Change) -> bool:
+        """Whether PostgreSQL can write *change* in one statement: rows are added, few enough, and nothing else."""
+        return (
+            self._connection.vendor == "postgresql"
+            and change.only_adds
+            and (self._keep_history or not change.left)
+            and len(list(_batches(change.rows))) == 1
+        )
+
+    def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
+        """Write *change* in one statement if the conversation is as it was read."""
+        is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now())
+        if is_written:
+            self._announce(change, change.rows)
+        return is_written
+
+    def _is_written(self, change: Change | None, cursor: CursorWrapper) -> bool:
+        """Write *change* if the conversation is as it was read."""
+        if change is None:
+            return True
+        now = timezone.now()
+        is_moved = statements.move(cursor, change, self._owner, now)
+        self._holds_lock = True
+        if not is_moved:
+            return False
+        rows = change.rows
+        if not change.only_adds or not self._keep_history:
+            self._change_rows(change)
+            if not self._keep_history:
+                gone = set(change.left)
+                rows = [row for row in rows if row.sequence not in gone]
+        for new in _batches(rows):
+            statements.insert(cursor, change.before.id, new, now)
+        self._announce(change, rows)
+        return True
+
+    def _change_rows(self, change: Change) -> None:
+        """Write what *change* does to rows that are there already."""
+        before, after = change.before, change.after
+        messages = Message.objects.using(self._using).filter(conversation_id=before.id)
+        if not self._keep_history:
+            stays = reduce(or_, memory_parts(after.window_start, after.pinned_sequence))
+            stays &= ~Q(sequence__in=change.superseded)
+            for part in memory_parts(before.window_start, before.pinned_sequence):
+                messages.filter(part).exclude(stays).delete()
+        elif change.superseded:
+            messages.filter(sequence__in=change.superseded).update(superseded=True)
+        if change.completes:
+            messages.filter(sequence__in=change.completes).update(is_complete=True)
+        counted = list(change.counts)
+        for batch in (counted[first : first + MAX_ROWS] for first in range(0, len(counted), MAX_ROWS)):
+            counts = Case(*(When(sequence=sequence, then=Value(change.counts[sequence])) for sequence in batch))
+            messages.filter(sequence__in=batch).update(token_count=counts, counted_by=after.counted_by)
+
+    def _announce(self, change: Change, rows: Sequence[NewRow]) -> None:
+        """Send the signals of *change*, by which *rows* were stored, once it is committed."""
+        added = [row.sequence for row in rows]
+        for signal, sequences in ((signals.messages_added, added), (self._left_signal, change.left)):
+            if not sequences or not signal.receivers:
+                continue
+            # What else of it is needed is read when it is asked for.
+            conversation = Conversation.from_db(self._using, ("id", "memory_id"), (change.before.id, self._key))
+            send = partial(
+                signal.send_robust,
+                Conversation,
+                conversation=conversation,
+                sequences=tuple(sequences),
+                using=self._using,
+            )
+            # The block makes a difference with autocommit off, when Django takes no callback outside of one.
+            with transaction.atomic(using=self._using, savepoint=False):
+                transaction.on_commit(send, using=self._using)
+
+
+def _batches(rows: Sequence[NewRow]) -> Iterator[Sequence[NewRow]]:
+    """Split *rows* into what fits one INSERT each."""
+    if len(rows) == 1:
+        yield rows
+        return
+    batch: list[NewRow] = []
+    size, limit = 0, max_row_bytes()
+    for row in rows:
+        if batch and (len(batch) == MAX_ROWS or size + row.sent_bytes > limit):
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += row.sent_bytes
+    if batch:
+        yield batch

@@ -1,0 +1,41 @@
+"""What a message costs: how many tokens of a model's context it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+from chatmemory_django.messages import ChatMessage
+from chatmemory_django.tokens.openai import OpenAiTokenCountEstimator
+
+__all__ = ["AdditiveTokenCountEstimator", "OpenAiTokenCountEstimator", "TokenCountEstimator"]
+
+
+class TokenCountEstimator(Protocol):
+    """Counts tokens, for a token window. Any object with these three methods works."""
+
+    def estimate_token_count_in_text(self, text: str) -> int:
+        """Return the number of tokens in a bare text."""
+
+    def estimate_token_count_in_message(self, message: ChatMessage) -> int:
+        """Return the number of tokens in a message, with what a model needs around it."""
+
+    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
+        """Return the number of tokens in a list of messages, which is not always the sum of theirs."""
+
+
+@runtime_checkable
+class AdditiveTokenCountEstimator(TokenCountEstimator, Protocol):
+    """
+    An estimator whose count of a list is ``tokens_per_list`` plus the counts of its messages, which never change.
+
+    So counts can be stored with the messages and added up later, and no read has to count again.
+    """
+
+    @property
+    def name(self) -> str:
+        """Stored with each count: equal names promise equal counts. At most 64 characters; keep it short."""
+
+    @property
+    def tokens_per_list(self) -> int:
+        """How many tokens a list takes in addition to its messages."""

@@ -1,0 +1,58 @@
+"""Which tool results answer which calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionResultMessage
+
+
+def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """
+    Return *messages* without tool calls that have no result, and without results that have no call.
+
+    ``tool_answers`` defines which belong together. An AI message keeps its text and its answered calls, and is left
+    out if it has neither.
+    """
+    answers = tool_answers(messages)
+    results = set(answers.values())
+    repaired: list[ChatMessage] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, ToolExecutionResultMessage) and index not in results:
+            continue
+        if isinstance(message, AiMessage) and message.tool_execution_requests:
+            requests = tuple(
+                request for place, request in enumerate(message.tool_execution_requests) if (index, place) in answers
+            )
+            if len(requests) < len(message.tool_execution_requests):
+                if not requests and message.text is None:
+                    continue
+                message = msgspec.structs.replace(message, tool_execution_requests=requests)
+        repaired.append(message)
+    return repaired
+
+
+def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
+    """
+    Map each answered call, as (index of its message, place in that message), to the index of its result.
+
+    A result answers the latest call before it that has the same id and no answer yet; calls and results without an id
+    are matched by the name of the tool.
+    """
+    open_calls: dict[tuple[str | None, str | None], list[tuple[int, int]]] = {}
+    answers: dict[tuple[int, int], int] = {}
+    for index, message in enumerate(messages):
+        if isinstance(message, AiMessage):
+            for place, request in enumerate(message.tool_execution_requests):
+                open_calls.setdefault(_call_key(request.id, request.name), []).append((index, place))
+        elif isinstance(message, ToolExecutionResultMessage):
+            calls = open_calls.get(_call_key(message.id, message.tool_name))
+            if calls:
+                answers[calls.pop()] = index
+    return answers
+
+
+def _call_key(call_id: str | None, name: str | None) -> tuple[str | None, str | None]:
+    return (None, name) if call_id is None else (call_id, None)

@@ -1,0 +1,6 @@
+"""
+Sites unlike the example, and what must be the same on all of them.
+
+A module of settings is a site. The tests here run on the example like any others; ``tests.test_sites`` runs them on
+these sites, in a process for each.
+"""

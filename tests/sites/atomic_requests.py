@@ -1,0 +1,13 @@
+"""A site that does each request in a transaction, which sees the database as it was when it first looked."""
+
+from example_project.settings import *  # noqa: F403
+from example_project.settings import DATABASES
+
+DATABASE = DATABASES["default"]
+DATABASE["ATOMIC_REQUESTS"] = True
+if DATABASE["ENGINE"].endswith("postgresql"):
+    from psycopg import IsolationLevel
+
+    DATABASE.setdefault("OPTIONS", {})["isolation_level"] = IsolationLevel.REPEATABLE_READ
+elif DATABASE["ENGINE"].endswith("mysql"):
+    DATABASE.setdefault("OPTIONS", {})["isolation_level"] = "repeatable read"

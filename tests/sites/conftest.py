@@ -1,0 +1,50 @@
+"""What the tests of all sites share: two owners, and how a small memory is set."""
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.cache import cache
+from rest_framework.test import APIClient
+
+from tests.estimators import ADDITIVE_WORDS
+
+
+@pytest.fixture(autouse=True)
+def small_window(settings) -> None:
+    """A memory of 20 tokens, counted in words: three messages of one word, and what stands around them."""
+    settings.CHATMEMORY = {
+        "MEMORY": {
+            "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
+            "OPTIONS": {"max_tokens": 15, "token_count_estimator": ADDITIVE_WORDS},
+        },
+        "REST": {"THROTTLE_RATES": {}},
+    }
+    cache.clear()
+
+
+@pytest.fixture
+def ann(request):
+    return get_user_model().objects.create_user("ann")
+
+
+@pytest.fixture
+def bob(request):
+    return get_user_model().objects.create_user("bob")
+
+
+@pytest.fixture
+def admin(client):
+    """A browser of somebody who may do everything."""
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+@pytest.fixture
+def api_of():
+    """The API as somebody who is signed in sees it."""
+
+    def api_of(user) -> APIClient:
+        client = APIClient()
+        client.force_login(user)
+        return client
+
+    return api_of

@@ -1,0 +1,6 @@
+"""A site whose moments have no time zone, far from UTC."""
+
+from example_project.settings import *  # noqa: F403
+
+USE_TZ = False
+TIME_ZONE = "America/St_Johns"

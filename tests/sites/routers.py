@@ -1,0 +1,18 @@
+"""Where the tables of a site with two databases are."""
+
+IN_CHAT = {"chatmemory", "example_project"}
+
+
+class ByApp:
+    """What is said, and what points at it, in one database; all else in the other."""
+
+    def db_for_read(self, model, **hints):
+        return "chat" if model._meta.app_label in IN_CHAT else "default"
+
+    db_for_write = db_for_read
+
+    def allow_relation(self, one, another, **hints):
+        return True
+
+    def allow_migrate(self, db, app_label, **hints):
+        return db == ("chat" if app_label in IN_CHAT else "default")

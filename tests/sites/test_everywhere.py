@@ -1,0 +1,302 @@
+"""What holds on every site: the memory, the turn, the API and the admin, for the owner and for somebody else."""
+
+import datetime
+
+import pytest
+from django.core.exceptions import PermissionDenied
+from django.db import connections, router
+from django.urls import reverse
+
+from chatmemory_django.messages import (
+    AiMessage,
+    CustomMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, MemoryStatus, Message
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+S1, U1, A1, U2 = SystemMessage("Brief"), UserMessage("Tea?"), AiMessage("Please"), UserMessage("Milk?")
+CALL = ToolExecutionRequest("1", "brew", '{"cups": 2}')
+SAID = [
+    AiMessage("so", "a thought", [CALL], {"mood": "fine"}),
+    ToolExecutionResultMessage.from_request(CALL, "a pot"),
+    UserMessage("Grüße 京都", name="Ann"),
+    CustomMessage({"any": ["thing", 1.5, None]}),
+]
+ROOT = "/api/conversations/"
+MINUTE = datetime.timedelta(minutes=1)
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def wide(owner):
+    return get_chat_memory("c", owner, max_tokens=10_000)
+
+
+class TestMemory:
+    def test_is_its_owner_s_and_the_history_keeps_what_leaves_it(self, ann, bob):
+        memory = get_chat_memory("c", ann)
+
+        assert memory.add(S1, U1, A1) == [1, 2, 3]
+        assert memory.add(U2) == [4]
+
+        conversation = Conversation.objects.get()
+        assert conversation.owner == ann
+        assert Conversation.objects.owned_by(ann).get() == conversation
+        assert not Conversation.objects.owned_by(bob).exists()
+        assert memory.messages() == [S1, A1, U2]
+        assert [row.chat_message for row in conversation.memory()] == [S1, A1, U2]
+        assert [(row.chat_message, row.status) for row in conversation.history().with_status()] == [
+            (S1, MemoryStatus.PINNED),
+            (U1, MemoryStatus.EVICTED),
+            (A1, MemoryStatus.IN_MEMORY),
+            (U2, MemoryStatus.IN_MEMORY),
+        ]
+
+    def test_of_somebody_else_is_out_of_reach(self, ann, bob):
+        get_chat_memory("c", ann).add(U1)
+        theirs = get_chat_memory("c", bob)
+
+        for write in (lambda: theirs.add(U2), lambda: theirs.set([U2]), theirs.clear):
+            with pytest.raises(PermissionDenied):
+                write()
+        assert theirs.messages() == []
+        assert get_chat_memory("c", ann).messages() == [U1]
+
+    def test_keeps_every_kind_of_message(self, ann):
+        wide(ann).add(*SAID, metadata={"model": "m"})
+
+        assert wide(ann).messages() == SAID
+        assert [row.chat_message for row in Message.objects.history()] == SAID
+        assert {row.metadata["model"] for row in Message.objects.all()} == {"m"}
+
+    def test_is_stored_as_the_fields_store_it(self, ann):
+        wide(ann).add(*SAID)
+        wide(ann).set([SystemMessage("They want tea"), *SAID[2:]])
+        with wide(ann).turn(persist="early") as turn:
+            turn.add(U2)
+
+        connection = connections[router.db_for_read(Message)]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT text, payload FROM chatmemory_message ORDER BY sequence")
+            stored = list(cursor.fetchall())
+        text, payload = (Message._meta.get_field(name) for name in ("text", "payload"))
+        assert stored == [
+            (text.get_prep_value(row.text), payload.get_prep_value(row.payload)) for row in Message.objects.all()
+        ]
+        assert wide(ann).messages() == [SystemMessage("They want tea"), *SAID[2:], U2]
+
+    def test_can_be_set_and_cleared(self, ann):
+        memory = get_chat_memory("c", ann)
+        memory.add(U1, A1)
+
+        memory.set([SystemMessage("Tea"), A1])
+        assert memory.messages() == [SystemMessage("Tea"), A1]
+        memory.clear()
+
+        assert memory.messages() == []
+        assert [row.chat_message for row in Conversation.objects.get().evicted()] == [U1, A1]
+
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_has_turns(self, ann, bob, persist):
+        get_chat_memory("c", ann).add(S1)
+
+        with get_chat_memory("c", ann).turn(persist=persist) as turn:
+            turn.add(U1)
+            assert turn.messages == [S1, U1]
+            assert Message.objects.incomplete().count() == (persist == "early")
+            turn.add(A1, metadata={"model": "m"})
+
+        assert get_chat_memory("c", ann).messages() == [S1, U1, A1]
+        assert not Message.objects.incomplete().exists()
+        with pytest.raises(PermissionDenied), get_chat_memory("c", bob).turn(persist=persist) as turn:
+            turn.add(U2)
+        assert Message.objects.count() == 3
+
+    def test_stores_once_what_is_sent_twice(self, ann):
+        ids = ["msg_1", None, "Ä"]
+
+        first, second = (
+            get_chat_memory("c", ann).add(U1, A1, U2, client_message_ids=ids if again else [ids[0], None, ids[2]])
+            for again in (False, True)
+        )
+
+        assert first == [1, 2, 3]
+        assert second[::2] == first[::2]
+        assert Message.objects.filter(client_message_id__in=["msg_1", "Ä"]).count() == 2
+
+    def test_can_be_recounted(self, ann):
+        memory = get_chat_memory("c", ann)
+        memory.add(S1, U1)
+        Message.objects.update(token_count=1)
+
+        assert DjangoChatMemoryStore().recount("c", memory.window()) == 4 + 4
+
+    def test_is_erased_with_its_conversation(self, ann, bob):
+        get_chat_memory("c", ann).add(U1)
+        get_chat_memory("d", bob).add(U2)
+
+        Conversation.objects.owned_by(ann).delete()
+
+        assert [row.chat_message for row in Message.objects.all()] == [U2]
+
+    def test_is_erased_with_its_owner(self, ann, bob):
+        get_chat_memory("c", ann).add(U1)
+        get_chat_memory("d", bob).add(U2)
+
+        ann.delete()
+
+        assert [each.owner for each in Conversation.objects.all()] == [bob]
+        assert [row.chat_message for row in Message.objects.all()] == [U2]
+
+    def test_is_idle_or_active_since_a_moment(self, ann):
+        get_chat_memory("c", ann).add(U1)
+
+        assert Conversation.objects.active_since(now() - MINUTE).exists()
+        assert not Conversation.objects.active_since(now() + MINUTE).exists()
+        assert not Conversation.objects.idle_since(now() - MINUTE).exists()
+        assert Conversation.objects.idle_since(now() + MINUTE).exists()
+
+
+class TestApi:
+    def test_lists_page_by_page_what_is_one_s_own(self, ann, bob, api_of):
+        for name in "abcde":
+            get_chat_memory(name, ann).add(U1)
+        get_chat_memory("theirs", bob).add(U1)
+        seen, where = [], f"{ROOT}?limit=2"
+
+        while where:
+            page = api_of(ann).get(where).json()
+            seen += [each["memory_id"] for each in page["results"]]
+            where = page["next"]
+
+        assert seen == list("edcba")
+
+    def test_tells_moments_with_their_time_zone(self, ann, api_of):
+        get_chat_memory("c", ann).add(U1)
+        api = api_of(ann)
+
+        (told,) = api.get(ROOT, {"active_since": (now() - MINUTE).isoformat()}).json()["results"]
+        (message,) = api.get(f"{ROOT}c/messages/").json()["results"]
+        usage = api.get("/api/usage/").json()
+
+        assert told["owner"] == str(ann.pk)
+        for moment in (told["created_at"], told["updated_at"], message["created_at"], usage["until"]):
+            assert abs(datetime.datetime.fromisoformat(moment) - now()) < MINUTE
+        assert api.get(ROOT, {"idle_since": (now() - MINUTE).isoformat()}).json()["results"] == []
+
+    def test_knows_every_moment_that_can_be_said(self, ann, api_of):
+        get_chat_memory("c", ann).add(U1)
+
+        for query in ({"idle_since": "0001-01-01T00:00:00Z"}, {"active_since": "9999-12-31T23:59:59Z"}):
+            assert api_of(ann).get(ROOT, query).json()["results"] == []
+
+    def test_counts_what_was_said(self, ann, bob, api_of):
+        get_chat_memory("c", ann).add(U1, A1, metadata={"model": "m"})
+        get_chat_memory("theirs", bob).add(U1)
+
+        for by, key in (("conversation", "c"), ("model", "m"), ("day", None)):
+            query = {"by": by, "since": (now() - MINUTE).isoformat(), "until": (now() + MINUTE).isoformat()}
+            (row,) = api_of(ann).get("/api/usage/", query).json()["results"]
+            assert (row["messages"], row["tokens"]) == (2, 8)
+            assert key in {None, row["key"]}
+
+    def test_adds_and_reads_and_sets_and_clears(self, ann, api_of):
+        api = api_of(ann)
+        memory_id = api.post(ROOT, {"title": "Tea"}, format="json").json()["memory_id"]
+        here = f"{ROOT}{memory_id}/"
+        said = [{"type": "USER", "contents": [{"type": "TEXT", "text": "Tea?"}]}, {"type": "AI", "text": "Please"}]
+
+        for _ in "ab":
+            body, headers = {"messages": said}, {"Idempotency-Key": "k"}
+            assert api.post(f"{here}messages/", body, format="json", headers=headers).json() == {"sequences": [1, 2]}
+
+        told = api.get(f"{here}messages/").json()["results"]
+        assert [(each["type"], each["in_memory"], each["is_complete"]) for each in told] == [
+            ("USER", True, True),
+            ("AI", True, True),
+        ]
+        assert api.get(f"{here}memory/").json()["messages"] == told
+        answer = api.put(f"{here}memory/", {"messages": said[:1]}, format="json")
+        assert [each["type"] for each in answer.json()["messages"]] == ["USER"]
+        assert api.delete(f"{here}memory/").status_code == 204
+        assert api.get(f"{here}memory/").json()["messages"] == []
+        assert [each["in_memory"] for each in api.get(f"{here}messages/").json()["results"]] == [False, False]
+        assert api.patch(here, {"title": "Coffee"}, format="json").json()["title"] == "Coffee"
+        assert api.delete(here).status_code == 204
+        assert not Message.objects.exists()
+
+    def test_lets_nobody_else_in(self, ann, bob, api_of):
+        get_chat_memory("c", ann).add(U1)
+        api = api_of(bob)
+
+        for where in ("", "messages/", "messages/1/", "memory/", "export/"):
+            assert api.get(f"{ROOT}c/{where}").status_code == 404
+        assert api.post(f"{ROOT}c/messages/", {"messages": []}, format="json").status_code == 404
+        assert api.delete(f"{ROOT}c/memory/").status_code == 404
+        assert api.delete(f"{ROOT}c/").status_code == 404
+        assert get_chat_memory("c", ann).messages() == [U1]
+
+    def test_finds_what_was_said_and_takes_in_what_it_exports(self, ann, bob, api_of):
+        wide(ann).add(*SAID)
+        assert [each["memory_id"] for each in api_of(ann).get(ROOT, {"search": "京都"}).json()["results"]] == ["c"]
+
+        lines = b"".join(api_of(ann).get(f"{ROOT}c/export/").streaming_content)
+        Conversation.objects.all().delete()
+        answer = api_of(bob).post(f"{ROOT}import/", lines, content_type="application/jsonl")
+
+        assert answer.status_code == 201, answer.content
+        assert wide(bob).messages() == SAID
+        assert abs(Message.objects.first().created_at - Conversation.objects.get().created_at) < MINUTE
+
+
+class TestAdmin:
+    def test_lists_and_narrows_and_finds(self, admin, ann, bob):
+        get_chat_memory("hers", ann).add(U1)
+        get_chat_memory("his", bob).add(U2)
+        get_chat_memory("nobodys").add(U2)
+
+        def found(**query) -> list[str]:
+            response = admin.get(reverse("admin:chatmemory_conversation_changelist"), query)
+            assert response.status_code == 200
+            return sorted(each.memory_id for each in response.context["cl"].result_list)
+
+        assert found() == ["hers", "his", "nobodys"]
+        assert found(owner="ann") == found(q="ann") == found(q="tea") == ["hers"]
+        assert found(owner="/") == ["nobodys"]
+        assert found(owner="nobody") == []
+        assert found(active="1") == ["hers", "his", "nobodys"]
+        assert found(updated_at__year=Conversation.objects.first().updated_at.year) == ["hers", "his", "nobodys"]
+
+    def test_shows_what_was_said(self, admin, ann):
+        wide(ann).add(*SAID, AiMessage("long " * 2000), AiMessage("long " * 2000, "a thought"))
+        pk = Conversation.objects.get().pk
+
+        page = admin.get(reverse("admin:chatmemory_conversation_change", args=[pk])).content.decode()
+        for words in ("ann", "a thought", "brew", "a pot", "Grüße 京都", "thing", "long long"):
+            assert words in page
+        assert page.count("Cut: it has 10,000 characters.") == 2
+        page = admin.get(reverse("admin:chatmemory_conversation_message", args=[pk, 3])).content.decode()
+        assert "Grüße 京都" in page
+        assert "in memory" in page
+
+    def test_clears_and_recounts_and_erases(self, admin, ann):
+        get_chat_memory("c", ann).add(U1)
+        conversation = Conversation.objects.get()
+
+        for name, left in (("recount", 4), ("clear", 0)):
+            where = reverse(f"admin:chatmemory_conversation_{name}", args=[conversation.pk])
+            assert admin.post(where, {"confirmed": name}).status_code == 302
+            conversation.refresh_from_db()
+            assert conversation.memory_tokens == left
+        where = reverse("admin:chatmemory_conversation_delete", args=[conversation.pk])
+        assert admin.post(where, {"confirmed": "delete"}).status_code == 302
+        assert not Message.objects.exists()

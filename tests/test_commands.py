@@ -1,0 +1,497 @@
+"""The commands: thin, they say what they do, and can be stopped at any time."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command, load_command_class
+from django.db import connection, models
+from django.utils import timezone
+
+from chatmemory_django.management import base
+from chatmemory_django.management.base import Progress
+from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.admin_site import TOKEN_WINDOW
+from tests.test_operations import everything_is_whole, holding
+
+pytestmark = pytest.mark.django_db
+
+ROOT = Path(__file__).parent.parent
+U1, U2, U3 = (UserMessage(text) for text in ("one", "two", "three"))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def a_conversation(memory_id: str = "a", owner: User | None = None, count: int = 3) -> Conversation:
+    """A conversation with *count* messages, of which the last two are in the memory."""
+    store = DjangoChatMemoryStore(owner=owner)
+    MessageWindowChatMemory(max_messages=2, id=memory_id, store=store).add(*[U1] * count)
+    return Conversation.objects.get(memory_id=memory_id)
+
+
+def run(*arguments: object, stderr: io.StringIO | None = None) -> str:
+    """What the command prints."""
+    out = io.StringIO()
+    call_command(*map(str, arguments), stdout=out, stderr=stderr or io.StringIO())
+    return out.getvalue()
+
+
+def make_old(days: int = 10) -> None:
+    moment = timezone.now() - timedelta(days=days)
+    Message.objects.update(created_at=moment)
+    Conversation.objects.update(updated_at=moment)
+
+
+class TestPrune:
+    def test_deletes_old_history(self):
+        a_conversation()
+        make_old()
+
+        assert run("prune_chatmemory", "--history-older-than", 9) == (
+            "Erased 0 idle conversations, and 1 old messages of others.\n"
+        )
+        assert Message.objects.count() == 2
+        assert run("prune_chatmemory", "--history-older-than", 9).endswith("and 0 old messages of others.\n")
+
+    def test_erases_what_is_idle(self):
+        a_conversation("old")
+        make_old()
+        a_conversation("new")
+
+        assert run("prune_chatmemory", "--idle", 9).startswith("Erased 1 idle conversations")
+        assert Conversation.objects.get().memory_id == "new"
+
+    def test_of_a_dry_run_leaves_all(self):
+        a_conversation("old")
+        make_old()
+
+        assert run("prune_chatmemory", "--idle", 9, "--history-older-than", 9, "--dry-run") == (
+            "Would have erased 1 idle conversations, and 0 old messages of others.\n"
+        )
+        assert Message.objects.count() == 3
+
+    def test_says_what_is_held_and_goes_on(self):
+        for memory_id in "ab":
+            a_conversation(memory_id)
+        make_old()
+        told = io.StringIO()
+
+        with holding("a"):
+            assert run("prune_chatmemory", "--idle", 9, stderr=told).startswith("Erased 1 ")
+
+        assert told.getvalue() == "'a' stays, since other objects hold it (ProtectedError).\n"
+
+    def test_must_be_told_what_is_old(self):
+        with pytest.raises(CommandError, match="Say what is too old"):
+            run("prune_chatmemory")
+
+    @pytest.mark.parametrize("days", ["0", "-1", "1.5", "100001", "9" * 30, "x", "²"])
+    def test_takes_whole_days_only(self, days: str):
+        with pytest.raises(CommandError, match="whole number of days from 1 to 100,000"):
+            run("prune_chatmemory", f"--idle={days}")
+
+
+class TestErase:
+    @pytest.fixture
+    def ann(self) -> User:
+        ann = User.objects.create_user("ann")
+        a_conversation("of ann", ann)
+        a_conversation("another of ann", ann, count=5)
+        a_conversation("of nobody")
+        return ann
+
+    def test_of_a_user_prints_a_receipt(self, ann: User):
+        receipt = json.loads(run("erase_chatmemory", "--user", "ann"))
+
+        assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(receipt.pop("at")) < timedelta(minutes=1)
+        assert receipt == {
+            "database": "default",
+            "dry_run": False,
+            "erased": [{"memory_id": "of ann", "messages": 3}, {"memory_id": "another of ann", "messages": 5}],
+            "refused": [],
+            "messages": 8,
+        }
+        assert Conversation.objects.get().memory_id == "of nobody"
+        assert User.objects.get() == ann
+
+    def test_of_single_ones(self, ann: User):
+        receipt = json.loads(run("erase_chatmemory", "--memory-id", "of nobody", "--memory-id", "of ann"))
+
+        assert [each["memory_id"] for each in receipt["erased"]] == ["of ann", "of nobody"]
+        assert Conversation.objects.get().memory_id == "another of ann"
+
+    def test_of_a_dry_run_prints_the_same_and_leaves_all(self, ann: User):
+        receipt = json.loads(run("erase_chatmemory", "--user", "ann", "--dry-run"))
+
+        assert (receipt["messages"], receipt["dry_run"]) == (8, True)
+        assert Conversation.objects.count() == 3
+
+    def test_of_who_has_none_is_an_empty_receipt(self):
+        User.objects.create_user("bob")
+
+        assert json.loads(run("erase_chatmemory", "--user", "bob"))["erased"] == []
+
+    def test_of_what_is_held_fails_and_says_so_in_the_receipt(self, ann: User):
+        out = io.StringIO()
+
+        with (
+            holding("of ann"),
+            pytest.raises(CommandError, match="1 conversations stay, since other objects hold them"),
+        ):
+            call_command("erase_chatmemory", "--user", "ann", stdout=out, stderr=io.StringIO())
+
+        assert json.loads(out.getvalue())["refused"] == ["of ann"]
+        assert json.loads(out.getvalue())["messages"] == 5
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            ((), "one of the arguments --user --memory-id is required"),
+            (("--user", "ann", "--memory-id", "a"), "not allowed with"),
+            (("--user", "cleo"), "There is no user 'cleo'"),
+            (("--memory-id", "of ann", "--memory-id", "x"), "There is no conversation 'x'"),
+            (("--user", "ann", "--database", "x"), "invalid choice"),
+        ],
+    )
+    def test_of_nobody_knows_what_is_an_error(self, ann: User, arguments: tuple[str, ...], error: str):
+        with pytest.raises(CommandError, match=error):
+            run("erase_chatmemory", *arguments)
+
+        assert Conversation.objects.count() == 3
+
+
+class TestExportAndImport:
+    def test_go_there_and_back(self, tmp_path: Path):
+        file = tmp_path / "conversations.jsonl"
+        for memory_id in "abc":
+            a_conversation(memory_id)
+        before = everything_is_whole()
+
+        assert run("export_chatmemory", "--output", file) == ""
+        Conversation.objects.all().delete()
+        assert run("import_chatmemory", file) == "Imported 3 conversations.\n"
+
+        assert everything_is_whole() == before
+        assert [path.name for path in tmp_path.iterdir()] == ["conversations.jsonl"]
+
+    def test_print_and_read_the_same(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        a_conversation()
+        text = run("export_chatmemory", "--memory-id", "a")
+        Conversation.objects.all().delete()
+
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert run("import_chatmemory", "-") == "Imported 1 conversations.\n"
+
+    def test_of_a_user_to_another(self, tmp_path: Path):
+        ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+        a_conversation("of ann", ann)
+        a_conversation("of nobody")
+        file = tmp_path / "of-ann.jsonl"
+
+        run("export_chatmemory", "--user", "ann", "--output", file)
+        Conversation.objects.all().delete()
+        run("import_chatmemory", file, "--user", "bob")
+
+        assert Conversation.objects.get().owner == bob
+
+    def test_can_go_on_where_they_stopped(self, tmp_path: Path):
+        file = tmp_path / "conversations.jsonl"
+        for memory_id in "abc":
+            a_conversation(memory_id)
+        run("export_chatmemory", "--output", file)
+        Conversation.objects.exclude(memory_id="b").delete()
+
+        with pytest.raises(
+            CommandError, match=r"Line 5: the conversation 'b' is there already. Imported 1 conversations before that."
+        ):
+            run("import_chatmemory", file)
+        assert run("import_chatmemory", file, "--skip-existing") == "Imported 1 conversations.\n"
+
+        assert Conversation.objects.count() == 3
+
+    def test_believe_no_counts_where_they_are_told_not_to(self, tmp_path: Path):
+        file = tmp_path / "conversations.jsonl"
+        a_conversation()
+        Message.objects.update(token_count=7, counted_by="words")
+        run("export_chatmemory", "--output", file)
+        Conversation.objects.all().delete()
+
+        run("import_chatmemory", file, "--untrusted")
+
+        assert set(Message.objects.values_list("token_count", "counted_by")) == {(None, "")}
+
+    @pytest.mark.parametrize("name", ["missing.jsonl", "."])
+    def test_of_no_file_is_an_error(self, tmp_path: Path, name: str):
+        with pytest.raises(CommandError, match=r"\[Errno"):
+            run("import_chatmemory", tmp_path / name)
+
+    def test_to_no_folder_is_an_error(self, tmp_path: Path):
+        with pytest.raises(CommandError, match=r"\[Errno"):
+            run("export_chatmemory", "--output", tmp_path / "missing" / "x")
+
+
+class TestRecount:
+    def test_counts_and_says_of_how_many(self, settings):
+        for memory_id in "ab":
+            a_conversation(memory_id)
+        settings.CHATMEMORY = TOKEN_WINDOW
+
+        assert run("recount_chatmemory", "--memory-id", "a") == "Recounted the tokens of 1 conversations.\n"
+        assert run("recount_chatmemory") == "Recounted the tokens of 2 conversations.\n"
+        assert list(Conversation.objects.values_list("counted_by", flat=True)) == ["words", "words"]
+
+    def test_says_where_there_is_nothing_to_count_with(self, settings):
+        a_conversation()
+        settings.CHATMEMORY = {}
+
+        assert run("recount_chatmemory").endswith("1 others have no estimator whose counts can be kept.\n")
+
+
+class TestCheck:
+    def test_finds_nothing_in_what_is_sound(self):
+        a_conversation()
+
+        assert run("check_chatmemory") == "Nothing is broken.\n"
+
+    def test_prints_what_it_finds_and_fails(self):
+        a_conversation("a\x1b[31m")
+        Conversation.objects.update(memory_messages=7)
+        out = io.StringIO()
+
+        with pytest.raises(CommandError, match="1 findings") as failed:
+            call_command("check_chatmemory", stdout=out)
+
+        assert failed.value.returncode == 1
+        assert out.getvalue() == "'a\\x1b[31m' memory_messages: It is 7, but 2 rows are.\n"
+
+    def test_repairs_if_it_is_told_to(self):
+        a_conversation()
+        Conversation.objects.update(memory_messages=7)
+        out = io.StringIO()
+
+        with pytest.raises(CommandError):
+            call_command("check_chatmemory", "--repair", stdout=out)
+
+        assert out.getvalue().endswith("Repaired.\n")
+        assert run("check_chatmemory") == "Nothing is broken.\n"
+
+    def test_knows_the_windows_of_the_settings(self, settings):
+        a_conversation(count=3)
+        settings.CHATMEMORY = {
+            "MEMORY": {
+                "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
+                "OPTIONS": {"max_messages": 1},
+            }
+        }
+        out = io.StringIO()
+
+        with pytest.raises(CommandError):
+            call_command("check_chatmemory", stdout=out)
+
+        assert out.getvalue() == "'a' window: The memory takes 2 of 1.\n"
+
+
+class TestStopping:
+    """Ctrl-C, whenever it comes, ends a command without a traceback and leaves each conversation whole."""
+
+    def stop_after(self, statements: int) -> Callable[..., object]:
+        def wrapper(execute, sql, params, many, context):
+            nonlocal statements
+            result = execute(sql, params, many, context)
+            statements -= 1
+            # Django itself would not know that the transaction has begun; the process ends then.
+            if statements <= 0 and not sql.startswith("BEGIN"):
+                raise KeyboardInterrupt
+            return result
+
+        return wrapper
+
+    def is_stopped(self, after: int, *command: object) -> bool:
+        """Whether the command was stopped after so many of its statements, and said so."""
+        try:
+            with connection.execute_wrapper(self.stop_after(after)):
+                run(*command)
+        except CommandError as stopped:
+            return stopped.returncode == base.INTERRUPTED and "Stopped" in str(stopped)
+        return False
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("prune_chatmemory", "--history-older-than=9"),
+            ("prune_chatmemory", "--idle=9"),
+            ("erase_chatmemory", "--memory-id=a", "--memory-id=b"),
+            ("recount_chatmemory",),
+            ("check_chatmemory",),
+            ("export_chatmemory",),
+        ],
+        ids=" ".join,
+    )
+    def test_leaves_every_conversation_whole(self, command: tuple[str, ...], settings):
+        settings.CHATMEMORY = TOKEN_WINDOW
+        for after in range(1, 100):
+            Conversation.objects.all().delete()
+            for memory_id in "ab":
+                a_conversation(memory_id)
+            make_old()
+
+            if not self.is_stopped(after, *command):
+                break
+            assert set(everything_is_whole().values()) <= {2, 3}
+        assert after > 5
+
+    @pytest.mark.django_db(transaction=True)
+    def test_an_import_leaves_none_half_done(self, tmp_path: Path):
+        file = tmp_path / "conversations.jsonl"
+        for memory_id in "ab":
+            a_conversation(memory_id)
+        run("export_chatmemory", "--output", file)
+
+        for after in range(1, 100):
+            Conversation.objects.all().delete()
+
+            if not self.is_stopped(after, "import_chatmemory", file):
+                break
+            assert set(everything_is_whole().values()) <= {3}
+        assert after > 5
+
+    def test_an_erasure_prints_the_receipt_of_what_went(self):
+        for memory_id in "abc":
+            a_conversation(memory_id)
+        out = io.StringIO()
+
+        def stop_at_the_second(sender, instance, **kwargs):
+            if instance.memory_id == "b":
+                raise KeyboardInterrupt
+
+        models.signals.pre_delete.connect(stop_at_the_second, sender=Conversation)
+        try:
+            with pytest.raises(CommandError, match="Stopped: 2 are left") as stopped:
+                call_command("erase_chatmemory", *[f"--memory-id={each}" for each in "abc"], stdout=out)
+        finally:
+            models.signals.pre_delete.disconnect(stop_at_the_second, sender=Conversation)
+
+        assert stopped.value.returncode == base.INTERRUPTED
+        assert json.loads(out.getvalue())["erased"] == [{"memory_id": "a", "messages": 3}]
+        assert set(everything_is_whole()) == {"b", "c"}
+
+    def test_an_export_to_a_file_leaves_no_part_of_it(self, tmp_path: Path):
+        a_conversation()
+        file = tmp_path / "x"
+        file.write_text("what was there")
+
+        with connection.execute_wrapper(self.stop_after(4)), pytest.raises(CommandError):
+            run("export_chatmemory", "--output", file)
+
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+        assert file.read_text() == "what was there"
+
+    def test_is_no_traceback(self, tmp_path: Path):
+        environment = {"DATABASE_URL": f"sqlite:///{tmp_path / 'db.sqlite3'}", "PYTHONPATH": str(ROOT)}
+        manage = [sys.executable, str(ROOT / "manage.py")]
+        subprocess.run([*manage, "migrate", "-v0"], env=environment, check=True)
+        importing = subprocess.Popen(
+            [*manage, "import_chatmemory", "-"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        importing.stdin.write("\n" * 100_000)  # more than a pipe holds: it is reading
+        importing.stdin.flush()
+        time.sleep(0.2)
+        importing.send_signal(signal.SIGINT)
+        _, told = importing.communicate()
+
+        assert importing.returncode == base.INTERRUPTED
+        assert told.splitlines()[-1] == "CommandError: Stopped. Every conversation is whole."
+        assert "Traceback" not in told
+
+
+class TestProgress:
+    def test_is_a_bar_on_a_terminal(self):
+        terminal = Terminal()
+        for memory_id in "ab":
+            a_conversation(memory_id)
+
+        run("check_chatmemory", stderr=terminal)
+
+        first, *_, last = terminal.getvalue().strip("\r").split("\r")
+        assert first == "[" + "#" * 20 + "." * 20 + "]  50%  1 of 2 conversations"
+        assert last == "[" + "#" * 40 + "] 100%  2 of 2 conversations\n"
+
+    def test_is_a_line_now_and_then_elsewhere(self, monkeypatch: pytest.MonkeyPatch):
+        for memory_id in "ab":
+            a_conversation(memory_id)
+        silent, told = io.StringIO(), io.StringIO()
+
+        run("check_chatmemory", stderr=silent)
+        monkeypatch.setattr(base, "LINE_SECONDS", 0.0)
+        run("check_chatmemory", stderr=told)
+
+        assert silent.getvalue() == ""
+        assert told.getvalue() == "1 of 2 conversations\n2 of 2 conversations\n"
+
+    def test_is_not_told_where_nobody_wants_it(self):
+        terminal = Terminal()
+        a_conversation()
+
+        run("check_chatmemory", "-v0", stderr=terminal)
+
+        assert terminal.getvalue() == ""
+
+    def test_goes_by_what_is_read_and_written(self, tmp_path: Path):
+        file = tmp_path / "x"
+        a_conversation()
+        exporting, importing, piped = Terminal(), Terminal(), Terminal()
+
+        run("export_chatmemory", "--output", file, stderr=exporting)
+        Conversation.objects.all().delete()
+        run("import_chatmemory", file, stderr=importing)
+        make_old()
+        run("prune_chatmemory", "--idle=1", stderr=piped)
+
+        size = f"{file.stat().st_size:,}"
+        assert exporting.getvalue().endswith("] 100%  4 of 3 messages\n")
+        assert importing.getvalue().endswith(f"] 100%  {size} of {size} bytes\n")
+        assert piped.getvalue().endswith("\r3 messages\n")
+
+    def test_of_nothing_is_none(self):
+        assert str(Progress(Terminal(), "messages", 0)) == "0 messages"
+
+    def test_keeps_no_statements(self, settings):
+        settings.DEBUG = True
+        for memory_id in "abcdef":
+            a_conversation(memory_id)
+        connection.queries_log.clear()
+
+        run("check_chatmemory")
+
+        assert len(connection.queries) < 20
+
+
+@pytest.mark.parametrize("name", ["prune", "erase", "export", "import", "recount", "check"])
+def test_each_has_a_help_and_is_in_the_readme(name: str):
+    command = load_command_class("chatmemory_django", f"{name}_chatmemory")
+    options = command.create_parser("manage.py", name)._actions
+
+    assert command.help.endswith(".")
+    assert all(option.help for option in options)
+    assert "--database" in [string for option in options for string in option.option_strings]
+    assert f"`{name}_chatmemory" in (ROOT / "README.md").read_text()

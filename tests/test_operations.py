@@ -1,0 +1,633 @@
+"""What is done to conversations: each whole or not at all, whoever writes meanwhile."""
+
+import datetime
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import DatabaseError, connection, connections, models, transaction
+from django.db.models.signals import pre_delete
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+import chatmemory_django.models
+from chatmemory_django import operations
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+from chatmemory_django.operations import Finding, NoCounterError, Pruned, Rule
+from chatmemory_django.stores.django import DjangoChatMemoryStore, whole
+from chatmemory_django.windows import Window
+from example_project.models import Feedback
+from tests.estimators import ADDITIVE_WORDS
+from tests.interleaving import another_writer
+from tests.test_models import PRIVATE, STORIES
+
+pytestmark = pytest.mark.django_db
+
+S1, S2 = SystemMessage("be brief"), SystemMessage("be long")
+U1, U2, U3, U4 = (UserMessage(text) for text in ("one", "two", "three", "four"))
+A1 = AiMessage("hello")
+DAY = datetime.timedelta(days=1)
+NO_WINDOW = lambda memory_id: None  # noqa: E731
+STATEMENTS = range(1, 14)
+"""More than any operation takes for a conversation: between any two of them, somebody else may write."""
+
+
+def a_memory(memory_id: str = "a", limit: int = 3, *, keep_history: bool = True) -> ChatMemory:
+    store = DjangoChatMemoryStore(keep_history=keep_history)
+    return MessageWindowChatMemory(max_messages=limit, id=memory_id, store=store)
+
+
+def counted_memory(memory_id: str = "a", limit: int = 1000) -> ChatMemory:
+    return TokenWindowChatMemory(
+        max_tokens=limit, token_count_estimator=ADDITIVE_WORDS, id=memory_id, store=DjangoChatMemoryStore()
+    )
+
+
+def everyone() -> models.QuerySet:
+    return Conversation.objects.all()
+
+
+def found_in(conversations=None, window_of=NO_WINDOW, *, repair: bool = False) -> list[Finding]:
+    findings: list[Finding] = []
+    operations.check(conversations or everyone(), window_of, findings.append, repair=repair)
+    return findings
+
+
+def everything_is_whole() -> dict[str, int]:
+    """Assert that nothing is broken. How many rows each conversation has, by memory id."""
+    assert found_in() == []
+    rows = everyone().annotate(rows=models.Count("messages")).order_by("pk")
+    return dict(rows.values_list("memory_id", "rows"))
+
+
+def rules_broken(**options) -> list[Rule]:
+    return [finding.rule for finding in found_in(**options)]
+
+
+def age(by: datetime.timedelta, **which: object) -> None:
+    """Make the messages older."""
+    Message.objects.filter(**which).update(created_at=timezone.now() - by)
+
+
+@contextmanager
+def holding(memory_id: str) -> Iterator[None]:
+    """Have objects of another kind hold a conversation."""
+
+    def hold(sender, instance, **kwargs):
+        if instance.memory_id == memory_id:
+            raise models.ProtectedError("held", {Feedback(pk=1, is_good=True)})
+
+    pre_delete.connect(hold, sender=Conversation)
+    try:
+        yield
+    finally:
+        pre_delete.disconnect(hold, sender=Conversation)
+
+
+class TestClear:
+    def test_empties_the_memories_and_keeps_the_history(self):
+        for memory_id in "ab":
+            a_memory(memory_id).add(U1, U2, U3, U4)
+        told = []
+
+        count = operations.clear(everyone(), each=lambda each, messages: told.append((each.memory_id, messages)))
+
+        assert count == 2
+        assert told == [("a", 3), ("b", 3)]
+        assert a_memory("a").messages() == []
+        assert Message.objects.count() == 8
+
+    def test_is_undone_where_what_is_written_with_it_fails(self):
+        for memory_id in "ab":
+            a_memory(memory_id).add(U1)
+
+        def fail_at_b(conversation, messages):
+            if conversation.memory_id == "b":
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            operations.clear(everyone(), each=fail_at_b)
+
+        assert a_memory("a").messages() == []
+        assert a_memory("b").messages() == [U1]
+
+
+class TestRecount:
+    def test_counts_by_the_window_of_each(self):
+        a_memory("a").add(U1, U2)
+        told = []
+
+        count = operations.recount(
+            everyone(),
+            lambda memory_id: Window(10, ADDITIVE_WORDS),
+            each=lambda each, tokens: told.append((each.memory_tokens, tokens)),
+        )
+
+        expected = sum(ADDITIVE_WORDS.estimate_token_count_in_message(message) for message in (U1, U2))
+        assert count == 1
+        assert told == [(0, expected)]
+        assert Conversation.objects.get().memory_tokens == expected
+
+    def test_is_refused_where_nothing_counts_tokens(self):
+        a_memory("a").add(U1)
+        refused = []
+
+        count = operations.recount(
+            everyone(), NO_WINDOW, refused=lambda each, error: refused.append((each.memory_id, type(error)))
+        )
+
+        assert count == 0
+        assert refused == [("a", NoCounterError)]
+        with pytest.raises(NoCounterError, match="'a' has no estimator"):
+            operations.recount(everyone(), lambda memory_id: Window(10))
+
+
+class TestErase:
+    def test_erases_all_of_it_and_says_what_went(self):
+        a_memory("a").add(U1, U2, U3, U4)
+        a_memory("b").add(U1)
+        a_memory("other").add(U1)
+        before = datetime.datetime.now(datetime.UTC)
+
+        receipt = operations.erase(Conversation.objects.filter(memory_id__in=["a", "b"]))
+
+        assert receipt.messages == {"a": 4, "b": 1}
+        assert before <= receipt.erased_at <= datetime.datetime.now(datetime.UTC)
+        assert Conversation.objects.get().memory_id == "other"
+        assert Message.objects.count() == 1
+
+    def test_of_a_dry_run_says_the_same_and_leaves_all(self):
+        a_memory("a").add(U1, U2)
+
+        assert operations.erase(everyone(), dry_run=True).messages == {"a": 2}
+        assert operations.erase(everyone()).messages == {"a": 2}
+
+    def test_reads_no_message(self):
+        a_memory("a").add(U1, U2)
+
+        with CaptureQueriesContext(connection) as statements:
+            operations.erase(everyone())
+
+        about_messages = [each["sql"] for each in statements if "chatmemory_message" in each["sql"]]
+        assert about_messages
+        assert all(sql.startswith("DELETE") for sql in about_messages)
+
+    def test_passes_over_what_other_objects_hold(self):
+        for memory_id in "abc":
+            a_memory(memory_id).add(U1)
+        refused = []
+
+        with holding("b"):
+            receipt = operations.erase(everyone(), refused=lambda each, error: refused.append(each.memory_id))
+
+        assert receipt.messages == {"a": 1, "c": 1}
+        assert refused == ["b"]
+        assert a_memory("b").messages() == [U1]
+
+    def test_raises_what_is_held_if_nobody_is_to_be_told(self):
+        a_memory("b").add(U1)
+
+        with holding("b"), pytest.raises(models.ProtectedError):
+            operations.erase(everyone())
+
+        assert a_memory("b").messages() == [U1]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_of_what_is_idle_never_loses_a_message_that_was_added_meanwhile(self):
+        for after in STATEMENTS:
+            everyone().delete()
+            a_memory("a").add(U1)
+            everyone().update(updated_at=timezone.now() - 2 * DAY)
+
+            with another_writer(lambda: a_memory("a").add(U2), after):
+                operations.erase(Conversation.objects.idle_since(timezone.now() - DAY))
+
+            assert a_memory("a").messages() in [[U1, U2], [U2]]
+            assert found_in() == []
+
+    @pytest.mark.django_db(transaction=True)
+    def test_passes_over_what_somebody_else_erases(self):
+        for after in STATEMENTS:
+            for memory_id in "ab":
+                a_memory(memory_id).add(U1)
+
+            with another_writer(lambda: Conversation.objects.filter(memory_id="b").delete(), after):
+                operations.erase(everyone())
+
+            assert not Conversation.objects.exists()
+            assert not Message.objects.exists()
+
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("erase", [operations.erase, ConversationQuerySet.delete])
+    def test_asks_what_is_there_now_and_not_what_the_caller_has_read(self, erase: Callable[[models.QuerySet], object]):
+        a_memory("a").add(U1)
+        Conversation.objects.update(updated_at=timezone.now() - 2 * DAY)
+        idle = Conversation.objects.idle_since(timezone.now() - DAY)
+
+        with reading_repeatably():
+            try:
+                with transaction.atomic():
+                    assert idle.count() == 1
+                    with another_writer(lambda: a_memory("a").add(U2), 1):
+                        Message.objects.count()
+                    erase(idle)
+            except DatabaseError:
+                assert connection.vendor == "postgresql"  # it says so, where MariaDB goes on
+
+        assert a_memory("a").messages() == [U1, U2]
+
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
+    @pytest.mark.django_db(transaction=True)
+    def test_is_tried_again_where_the_database_ends_it_because_of_another(self):
+        a_memory("a").add(U1)
+        everyone().update(updated_at=timezone.now() - 2 * DAY)
+        has_written = threading.Event()
+
+        def add_slowly() -> None:
+            with transaction.atomic():
+                a_memory("a").add(U2)
+                has_written.set()
+                time.sleep(0.3)
+            connections.close_all()
+
+        other = threading.Thread(target=add_slowly)
+        other.start()
+        has_written.wait()
+        with reading_repeatably():
+            receipt = operations.erase(Conversation.objects.idle_since(timezone.now() - DAY))
+        other.join()
+
+        assert receipt.messages == {}
+        assert a_memory("a").messages() == [U1, U2]
+
+
+@contextmanager
+def reading_repeatably() -> Iterator[None]:
+    """Have the connection of this thread read in REPEATABLE READ."""
+    sessions = "SESSION CHARACTERISTICS AS" if connection.vendor == "postgresql" else "SESSION"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET {sessions} TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+def an_old_talk() -> ChatMemory:
+    """Three evicted, and a memory of a pinned system message and two others; all of it old."""
+    memory = a_memory("a")
+    memory.add(S1, U1, A1)
+    memory.add(U2, U3, U4)
+    age(10 * DAY)
+    return memory
+
+
+class NoReplica:
+    """A router that has everything read from a database that is not there."""
+
+    def db_for_read(self, model, **hints):
+        return "replica"
+
+    def db_for_write(self, model, **hints):
+        return "default"
+
+
+class TestConversationQuerySetDelete:
+    def test_asks_the_database_that_is_written(self, settings):
+        a_memory("a").add(U1)
+        settings.DATABASE_ROUTERS = ["tests.test_operations.NoReplica"]
+
+        Conversation.objects.filter(memory_id="a").delete()
+        operations.erase(Conversation.objects.filter(memory_id="a"))
+
+        settings.DATABASE_ROUTERS = []
+        assert not Conversation.objects.exists()
+
+    def test_takes_as_many_statements_for_many_as_for_one(self, django_assert_max_num_queries):
+        for number in range(50):
+            a_memory(str(number)).add(U1)
+
+        with django_assert_max_num_queries(11):
+            Conversation.objects.all().delete()
+
+    def test_has_long_conversations_in_transactions_of_their_own(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(chatmemory_django.models, "ERASE_MESSAGES", 6)
+        for number, length in enumerate([1, 2, 9, 1, 1]):
+            a_memory(str(number)).add(*[U1] * length)
+
+        with CaptureQueriesContext(connection) as statements:
+            deleted, counts = Conversation.objects.all().delete()
+
+        erasures = [each["sql"] for each in statements if each["sql"].startswith("DELETE FROM")]
+        assert len([sql for sql in erasures if "chatmemory_message" in sql.split("WHERE")[0]]) == 3
+        assert (deleted, counts["chatmemory.Message"], counts["chatmemory.Conversation"]) == (19, 14, 5)
+
+    def test_leaves_no_message_of_one_that_is_deleted_by_django_s_own_way(self):
+        a_memory("a").add(U1)
+
+        Conversation._base_manager.all().delete()
+
+        assert not Message.objects.exists()
+
+
+class TestPrune:
+    @pytest.fixture
+    def talk(self) -> ChatMemory:
+        return an_old_talk()
+
+    def left(self) -> list[int]:
+        return list(Message.objects.values_list("sequence", flat=True).order_by("sequence"))
+
+    def test_deletes_what_is_old_and_in_no_memory(self, talk: ChatMemory):
+        age(2 * DAY, sequence=3)
+        before = talk.messages()
+
+        pruned = operations.prune(everyone(), history_older_than=5 * DAY)
+
+        assert pruned == Pruned(conversations=0, messages=2)
+        assert self.left() == [1, 3, 5, 6]
+        assert talk.messages() == before == [S1, U3, U4]
+        assert found_in() == []
+
+    def test_deletes_what_was_replaced_inside_the_window(self):
+        memory = a_memory("a")
+        memory.add(U1, S1)
+        memory.add(S2)
+        age(10 * DAY)
+
+        operations.prune(everyone(), history_older_than=5 * DAY)
+
+        assert self.left() == [1, 3]
+        assert memory.messages() == [U1, S2]
+        assert found_in() == []
+
+    def test_is_a_write_but_no_activity(self, talk: ChatMemory):
+        before = Conversation.objects.get()
+
+        operations.prune(everyone(), history_older_than=5 * DAY)
+        operations.prune(everyone(), history_older_than=5 * DAY)  # nothing is left to prune
+
+        after = Conversation.objects.get()
+        assert after.version == before.version + 1
+        assert after.updated_at == before.updated_at
+        assert after.total_messages == before.total_messages == 6
+
+    def test_goes_in_batches(self, talk: ChatMemory, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(whole, "PAGE", 2)
+        told = []
+
+        operations.prune(everyone(), history_older_than=5 * DAY, each=lambda each, messages: told.append(messages))
+
+        assert told == [2, 1]  # those from 2 to 3, and from 4 to 5
+        assert self.left() == [1, 5, 6]
+
+    def test_erases_what_is_idle_and_leaves_what_is_not(self, talk: ChatMemory):
+        a_memory("b").add(U1)
+        Conversation.objects.filter(memory_id="a").update(updated_at=timezone.now() - 10 * DAY)
+
+        assert operations.prune(everyone(), idle=5 * DAY) == Pruned(conversations=1, messages=0)
+        assert Conversation.objects.get().memory_id == "b"
+
+    def test_of_a_dry_run_says_what_would_go_and_leaves_all(self, talk: ChatMemory):
+        a_memory("b").add(U1)
+        Conversation.objects.filter(memory_id="b").update(updated_at=timezone.now() - 10 * DAY)
+        before = list(Conversation.objects.values())
+
+        pruned = operations.prune(everyone(), history_older_than=5 * DAY, idle=5 * DAY, dry_run=True)
+
+        assert pruned == Pruned(conversations=1, messages=3)
+        assert list(Conversation.objects.values()) == before
+        assert Message.objects.count() == 7
+
+    def test_is_the_same_on_a_site_without_time_zones(self, settings):
+        settings.USE_TZ = False
+        settings.TIME_ZONE = "America/Los_Angeles"
+        an_old_talk()
+        Conversation.objects.create(updated_at=timezone.now() - 10 * DAY)
+
+        assert operations.prune(everyone(), history_older_than=11 * DAY, idle=11 * DAY) == Pruned(0, 0)
+        assert operations.prune(everyone(), history_older_than=9 * DAY, idle=9 * DAY) == Pruned(1, 3)
+
+    def test_of_nothing_does_nothing(self, talk: ChatMemory):
+        assert operations.prune(everyone()) == Pruned(0, 0)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_never_deletes_what_came_back_into_the_memory(self):
+        def rewind() -> None:
+            Conversation.objects.update(window_start=2, memory_messages=6, version=models.F("version") + 1)
+
+        for after in STATEMENTS:
+            everyone().delete()
+            an_old_talk()
+
+            with another_writer(rewind, after):
+                operations.prune(everyone(), history_older_than=5 * DAY)
+
+            assert self.left() in [[1, 2, 3, 4, 5, 6], [1, 5, 6]]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_never_erases_what_was_written_to_meanwhile(self):
+        for after in STATEMENTS:
+            everyone().delete()
+            talk = an_old_talk()
+            everyone().update(updated_at=timezone.now() - 10 * DAY)
+
+            with another_writer(lambda: a_memory("a").add(U1), after):
+                operations.prune(everyone(), idle=5 * DAY, history_older_than=5 * DAY)
+
+            assert talk.messages() in [[S1, U4, U1], [U1]]
+            assert found_in() == []
+
+
+def the_memory(**columns: object) -> Callable[[], object]:
+    return lambda: Conversation.objects.update(**columns)
+
+
+def the_row(number: int, /, **columns: object) -> Callable[[], object]:
+    return lambda: Message.objects.filter(sequence=number).update(**columns)
+
+
+def without_row(sequence: int) -> Callable[[], object]:
+    return lambda: Message.objects.filter(sequence=sequence).delete()
+
+
+BROKEN: dict[str, tuple[Callable[[], object], set[Rule]]] = {
+    "a sequence too high": (the_row(2, sequence=99), {Rule.SEQUENCE, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS}),
+    "a sequence of 0": (the_row(2, sequence=0), {Rule.SEQUENCE}),
+    "a window behind the end": (
+        the_memory(window_start=99),
+        {Rule.WINDOW_START, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
+    ),
+    "a window before the beginning": (
+        the_memory(window_start=0),
+        {Rule.WINDOW_START, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
+    ),
+    "a pinned message that is gone": (
+        without_row(1),
+        {Rule.PINNED, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
+    ),
+    "a pinned message that is none of the system's": (the_row(1, type="USER"), {Rule.PINNED}),
+    "a pinned message that was replaced": (the_row(1, superseded=True), {Rule.PINNED}),
+    "two system messages": (the_row(5, type="SYSTEM"), {Rule.SYSTEM_MESSAGE}),
+    "a message of the memory that is gone": (without_row(5), {Rule.GAP, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS}),
+    "too many messages in memory": (the_memory(memory_messages=4), {Rule.MEMORY_MESSAGES}),
+    "too few messages in memory": (the_memory(memory_messages=0), {Rule.MEMORY_MESSAGES}),
+    "too many tokens": (the_memory(memory_tokens=99), {Rule.MEMORY_TOKENS}),
+    "tokens that nobody counted": (the_memory(counted_by=""), {Rule.MEMORY_TOKENS}),
+    "a row that another counted": (the_row(5, counted_by="other"), {Rule.COUNTED_BY}),
+    "a row that nobody counted": (the_row(5, token_count=None), {Rule.COUNTED_BY}),
+    "too few messages in all": (the_memory(total_messages=5), {Rule.TOTAL_MESSAGES}),
+    "too many messages in all": (the_memory(total_messages=7), {Rule.TOTAL_MESSAGES}),
+    "a payload that is no JSON": (the_row(2, payload="{"), {Rule.CONTENT}),
+    "a payload of another type": (the_row(2, payload='{"type":"AI","text":"x"}'), {Rule.CONTENT}),
+    "a type that nobody knows": (the_row(2, type="ROBOT"), {Rule.CONTENT}),
+    "a type that needs a payload": (the_row(2, type="CUSTOM"), {Rule.CONTENT}),
+}
+
+
+class TestCheck:
+    @pytest.fixture
+    def talk(self) -> None:
+        """Six messages, of which the first is pinned and two others are in the memory."""
+        tokens = ADDITIVE_WORDS.estimate_token_count_in_messages([S1, U1, U2])
+        memory = counted_memory("a", limit=tokens)
+        memory.add(S1, U1, U2)
+        memory.add(UserMessage(f"{PRIVATE} "))
+        memory.clear()
+        Conversation.objects.all().delete()
+        memory.add(S1, U1, U2)
+        memory.add(U3)
+        memory.add(U4)
+        memory.add(A1)
+
+    @pytest.mark.parametrize("keep_history", [True, False])
+    @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
+    def test_finds_nothing_whatever_happens(self, story, keep_history: bool):
+        happens, options, *_ = story
+        store = DjangoChatMemoryStore(keep_history=keep_history)
+        happens(MessageWindowChatMemory(max_messages=3, id="a", store=store, **options))
+        happens(
+            TokenWindowChatMemory(max_tokens=20, token_count_estimator=ADDITIVE_WORDS, id="b", store=store, **options)
+        )
+        age(10 * DAY)
+
+        assert found_in(window_of=lambda memory_id: Window(3) if memory_id == "a" else Window(20, ADDITIVE_WORDS)) == []
+        operations.prune(everyone(), history_older_than=DAY)
+        assert found_in() == []
+
+    def test_finds_nothing_where_one_set_has_put_two_system_messages(self):
+        memory = a_memory("a")
+        memory.add(U1, U2)
+        memory.set([S1, S2, U1])
+
+        assert found_in() == []
+
+    @pytest.mark.parametrize(("break_it", "expected"), BROKEN.values(), ids=BROKEN.keys())
+    def test_names_the_rule_that_is_broken(self, talk, break_it: Callable[[], object], expected: set[Rule]):
+        assert found_in() == []
+        break_it()
+
+        assert set(rules_broken()) == expected
+
+    def test_says_how_and_never_what_was_said(self):
+        a_memory("a").add(UserMessage(PRIVATE), UserMessage(PRIVATE))
+        Message.objects.filter(sequence=2).update(payload=f'{{"type":"USER","contents":"{PRIVATE}"}}')
+        Conversation.objects.update(memory_messages=5)
+
+        findings = found_in()
+
+        assert [(each.memory_id, each.rule, each.detail) for each in findings] == [
+            ("a", "content", "1 rows hold no message; the first is 2."),
+            ("a", "memory_messages", "It is 5, but 2 rows are."),
+        ]
+
+    @pytest.mark.parametrize(
+        ("window", "expected"),
+        [
+            (Window(3), []),
+            (Window(2), [Rule.WINDOW]),
+            (Window(1000, ADDITIVE_WORDS), []),
+            (Window(4, ADDITIVE_WORDS), [Rule.WINDOW]),
+            (None, []),
+        ],
+    )
+    def test_knows_what_fits_the_window(self, talk, window: Window | None, expected: list[Rule]):
+        assert rules_broken(window_of=lambda memory_id: window) == expected
+
+    def test_leaves_alone_a_system_message_larger_than_the_window(self):
+        counted_memory("a", limit=1).add(SystemMessage("one two three four"))
+
+        assert rules_broken(window_of=lambda memory_id: Window(1, ADDITIVE_WORDS)) == []
+
+    def test_leaves_alone_what_another_estimator_counted(self):
+        a_memory("a").add(U1, U2)
+
+        assert rules_broken(window_of=lambda memory_id: Window(1, ADDITIVE_WORDS)) == []
+
+    def test_changes_nothing(self, talk):
+        Conversation.objects.update(memory_messages=9)
+        before = Conversation.objects.values().get()
+
+        found_in()
+
+        assert Conversation.objects.values().get() == before
+
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            {"memory_messages": 9},
+            {"memory_tokens": 99},
+            {"counted_by": "other"},
+            {"total_messages": 5},
+            {"memory_messages": 0, "memory_tokens": 0, "total_messages": 0},
+        ],
+    )
+    def test_repairs_counters(self, talk, columns: dict[str, object]):
+        before = Conversation.objects.values().get()
+        Conversation.objects.update(**columns)
+
+        findings = found_in(repair=True)
+
+        assert findings
+        assert all(finding.is_repaired for finding in findings)
+        assert Conversation.objects.values().get() == {**before, "version": before["version"] + 1}
+        assert found_in() == []
+
+    def test_repairs_nothing_by_a_guess(self, talk):
+        Message.objects.filter(sequence=2).delete()  # no history was lost, for all that anybody knows
+        Conversation.objects.update(total_messages=2)
+        before = Conversation.objects.values().get()
+
+        assert [(each.rule, each.is_repaired) for each in found_in(repair=True)] == [(Rule.TOTAL_MESSAGES, False)]
+        assert Conversation.objects.values().get() == before
+
+    def test_tells_of_each_conversation_how_many_it_has(self, talk):
+        a_memory("b").add(U1)
+        Conversation.objects.filter(memory_id="b").update(memory_messages=5)
+        told = []
+
+        operations.check(
+            everyone(), NO_WINDOW, lambda finding: None, each=lambda each, count: told.append((each.memory_id, count))
+        )
+
+        assert told == [("a", 0), ("b", 1)]
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("keep_history", [True, False])
+    def test_takes_no_write_that_happens_meanwhile_for_a_fault(
+        self, keep_history: bool, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(whole, "PAGE", 2)
+        for after in STATEMENTS:
+            everyone().delete()
+            memory = a_memory("a", keep_history=keep_history)
+            memory.add(S1, U1, U2)
+            memory.add(U3)
+
+            with another_writer(lambda memory=memory: memory.add(S2, U4), after):
+                assert found_in() == []

@@ -1,0 +1,34 @@
+"""What ``tests.sites`` says holds on every site there, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+SITES = ("uuid_user", "text_user", "naive_time", "atomic_requests", "separate_database", "encrypted_fields")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("site", SITES)
+def test_it_is_the_same_on(site):
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": f"tests.sites.{site}"}
+    url = urlsplit(os.environ.get("DATABASE_URL", ""))
+    if url.scheme not in {"", "sqlite"}:  # whose test databases are in memory
+        environment["DATABASE_URL"] = url._replace(path=f"{url.path}_{site}").geturl()
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/sites"],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
