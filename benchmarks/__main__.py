@@ -8,7 +8,7 @@ import time
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
 
-QUESTIONS = ("disk", "turn", "flat", "add", "read", "window", "threads", "memory", "startup")
+QUESTIONS = ("disk", "leanest", "turn", "flat", "add", "read", "window", "threads", "memory", "startup")
 
 
 def main() -> None:
@@ -32,11 +32,11 @@ def main() -> None:
     django.setup()
 
     # Now that Django is set up.
-    from benchmarks import footprint, questions, threads
+    from benchmarks import footprint, leanest, questions, threads
     from benchmarks.databases import SERVERS, database
     from benchmarks.histories import prepare
     from benchmarks.report import Report
-    from chatmemory_django.encodings import write_cache
+    from chatmemory_django.tokens.encodings import write_cache
 
     settings.ENCODINGS.mkdir(parents=True, exist_ok=True)
     if not any(settings.ENCODINGS.iterdir()):
@@ -44,7 +44,7 @@ def main() -> None:
     report = Report(writes=options.write)
     servers = options.on or SERVERS
     report.machine(servers)
-    modules = {"threads": threads, "disk": footprint}
+    modules = {"threads": threads, "disk": footprint, "leanest": leanest}
     for server in servers:
         wanted = [name for name in QUESTIONS if name in asked and name != "startup"]
         if not wanted:

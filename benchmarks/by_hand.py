@@ -10,8 +10,8 @@ from django.db import connections, transaction
 from benchmarks.databases import connect
 from benchmarks.histories import estimator, load_conversation
 from benchmarks.subjects import Bound, Subject
-from chatmemory_django.encodings import get_encoding
 from chatmemory_django.messages import AiMessage, ChatMessage, UserMessage
+from chatmemory_django.tokens.encodings import get_encoding
 
 LOCK = (
     "SELECT id, next_sequence, window_start, memory_messages, memory_tokens "
@@ -22,12 +22,13 @@ FRONT = (
     "WHERE conversation_id = %s AND sequence >= %s AND NOT superseded ORDER BY sequence LIMIT 4"
 )
 INSERT = (
-    "INSERT INTO chatmemory_message (conversation_id, sequence, type, text, token_count, token_counter, superseded, "
-    "in_history, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+    "INSERT INTO chatmemory_message (conversation_id, sequence, type, text, token_count, counted_by, superseded, "
+    "in_history, is_complete, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 )
 UPDATE = (
-    "UPDATE chatmemory_conversation SET next_sequence = %s, said_messages = said_messages + 1, window_start = %s, "
-    "memory_messages = %s, memory_tokens = %s, token_counter = %s, front = '', updated_at = %s WHERE id = %s"
+    "UPDATE chatmemory_conversation SET version = version + 1, next_sequence = %s, "
+    "total_messages = total_messages + 1, "
+    "window_start = %s, memory_messages = %s, memory_tokens = %s, counted_by = %s, updated_at = %s WHERE id = %s"
 )
 # It knows that nothing is pinned here, and that what is in the memory fits the window.
 READ = (
@@ -88,7 +89,7 @@ class ByHand(Subject):
         counter = estimator.name if counts_tokens else ""
         count = cost if counts_tokens else None
         kind = "USER" if is_user else "AI"
-        execute(self.insert, (conversation, sequence, kind, text, count, counter, False, True, now))
+        execute(self.insert, (conversation, sequence, kind, text, count, counter, False, True, True, now))
         tokens = tokens + cost if counts_tokens else 0
         execute(self.update, (sequence + 1, start, messages + 1, tokens, counter, now, conversation))
 

@@ -37,7 +37,7 @@ def texts() -> list[str]:
     """What people wrote to each other in the chitchat dataset, in pieces of ``TOKENS`` tokens."""
     from chitchat_dataset import Dataset
 
-    from chatmemory_django.encodings import get_encoding
+    from chatmemory_django.tokens.encodings import get_encoding
 
     encoding = get_encoding("o200k_base")
     lines = [line["text"] for chat in Dataset().values() for turn in chat["messages"] for line in turn]
@@ -107,11 +107,11 @@ def load_conversation(server: str, key: str, count: int, bound: Bound) -> None:
     conversation = Conversation.objects.using(server).create(
         memory_id=key,
         next_sequence=count + 1,
-        said_messages=count,
+        total_messages=count,
         window_start=count - in_memory + 1,
         memory_messages=in_memory,
         memory_tokens=in_memory * COST if counts_tokens else 0,
-        token_counter=counter,
+        counted_by=counter,
     )
     columns = {
         "conversation_id": conversation.pk,
@@ -119,9 +119,10 @@ def load_conversation(server: str, key: str, count: int, bound: Bound) -> None:
         "type": Sql("texts.type"),
         "text": Sql("texts.body"),
         "token_count": COST if counts_tokens else None,
-        "token_counter": counter,
+        "counted_by": counter,
         "superseded": False,
         "in_history": True,
+        "is_complete": True,
         "created_at": connections[server].ops.adapt_datetimefield_value(timezone.now()),
     }
     load(server, "chatmemory_message", columns, count)

@@ -51,7 +51,9 @@ class Bench:
 
                 kinds += [] if self.server == "mariadb" else [LangChain, *async_peers(self.server)]
             self._subjects = [kind(self.server, Bound()) for kind in kinds]
-            self._load_others()
+            for subject in self._subjects:
+                if type(subject) is Ours or not isinstance(subject, (ByHand, Ours, OriginalsWay)):
+                    self.load_others(subject)
         return self._subjects
 
     def labels(self) -> dict[str, str]:
@@ -69,12 +71,10 @@ class Bench:
             self._load(subject, key, size)
         return keys
 
-    def _load_others(self) -> None:
-        """Conversations that nobody asks for: with one alone in its table, planners read all of it."""
-        for subject in self._subjects:
-            if type(subject) is Ours or not isinstance(subject, (ByHand, Ours, OriginalsWay)):
-                for number in range(OTHERS // 5 if self.quick else OTHERS):
-                    self._load(subject, f"other-{number}", 40)
+    def load_others(self, subject: Subject) -> None:
+        """Load conversations that nobody asks for: with one alone in its table, planners read all of it."""
+        for number in range(OTHERS // 5 if self.quick else OTHERS):
+            self._load(subject, f"other-{number}", 40)
 
     def _load(self, subject: Subject, key: str, size: int) -> None:
         if (loaded := f"{subject.name} {key}") not in self._loaded:
@@ -89,7 +89,7 @@ class Bench:
 def turn(bench: Bench) -> None:
     """A user's message added, the memory read, a reply added."""
     sizes = (10, 1000, 100_000) if bench.quick else (10, 100, 1000, 10_000, 100_000, 1_000_000)
-    results = _by_size(bench, sizes, _turning)
+    results = _by_size(bench, sizes, turning)
     name = f"turn-{bench.server}"
     bench.report.timings(name, results, bench.labels(), "messages in the history")
     bench.report.plot(name, results, bench.labels(), f"messages in the history ({bench.server})")
@@ -100,7 +100,7 @@ def flat(bench: Bench) -> None:
     sizes = bench.sizes or ((100, 100_000) if bench.quick else (100, 10_000, 1_000_000))
     subjects = [each for each in bench.subjects() if isinstance(each, (ByHand, Ours))]
     operations = {
-        f"{subject.name} {size}": _turning(subject, bench.keys(subject, size, "flat"))
+        f"{subject.name} {size}": turning(subject, bench.keys(subject, size, "flat"))
         for subject in subjects
         for size in sizes
     }
@@ -180,7 +180,8 @@ def memory(bench: Bench) -> None:
     bench.report.section(f"memory-{bench.server}", table(head, rows))
 
 
-def _turning(subject: Subject, keys: list[str]) -> Operation:
+def turning(subject: Subject, keys: list[str]) -> Operation:
+    """A turn with the next of *keys* each time."""
     said = texts()
     return lambda n: subject.turn(keys[n % len(keys)], said[2 * n % len(said)], said[(2 * n + 1) % len(said)])
 

@@ -36,6 +36,8 @@ DATABASES = {
     **SERVERS,
     **{f"{server}_{subject}": SERVERS[server] for server in SERVERS for subject in SUBJECTS},
     # Parameters apart from the statement, and statements prepared at their sixth use, psycopg's own default.
-    "postgresql_ours_binding": SERVERS["postgresql"]
-    | {"OPTIONS": {"server_side_binding": True, "prepare_threshold": 5}},
+    **dict.fromkeys(
+        ("postgresql_ours_binding", "postgresql_ours_turn_binding"),
+        SERVERS["postgresql"] | {"OPTIONS": {"server_side_binding": True, "prepare_threshold": 5}},
+    ),
 }

@@ -59,6 +59,11 @@ class Subject(ABC):
         self.read(key)
         self.add(key, reply, is_user=False)
 
+    def tell(self, statement: str) -> None:
+        """Run *statement*, which is about the connection."""
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(statement)
+
     def close(self) -> None:
         """Let go of what is open."""
         connections[self.using].close()
@@ -111,6 +116,13 @@ class OursAsTurn(Ours):
             turn.add(UserMessage(user))
             _ = turn.messages
             turn.add(AiMessage(reply))
+
+
+class OursAsTurnWithBinding(OursAsTurn):
+    """The package, a turn being one unit, with psycopg's server-side binding and prepared statements."""
+
+    name = "ours_turn_binding"
+    label = "**chatmemory_django**, `memory.turn()`, server-side binding"
 
 
 class OriginalsWay(Subject):

@@ -1,0 +1,204 @@
+"""What workers and judge share: the conversations, the windows on them, and the lines of a worker's log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from chatmemory_django.windows import Window
+
+APPENDED = ("appended-1", "appended-2")
+"""Conversations that are only added to."""
+
+CONVERSATIONS = (*APPENDED, "any-1", "any-2", "any-3", "forgetful-1", "again-1", "again-2", "idle-1")
+"""
+All of them: *forgetful* ones lose the rows that leave the memory, but for what some writers keep; *again* are erased,
+copied, and made again; *idle* ones are erased if nobody wrote to them for a moment.
+"""
+
+
+class JointWords:
+    """Counts words; each costs *weight*. A list takes more than its messages do, so that no count can be kept."""
+
+    weight = 1
+    per_message = 1
+
+    def estimate_token_count_in_text(self, text: str) -> int:
+        return self.weight * len(text.split())
+
+    def estimate_token_count_in_message(self, message: ChatMessage) -> int:
+        calls = 4 * len(message.tool_execution_requests) if isinstance(message, AiMessage) else 0
+        return 2 + calls + self.estimate_token_count_in_text(text_of(message))
+
+    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
+        costs = [self.per_message + self.estimate_token_count_in_message(message) for message in messages]
+        return 3 + sum(costs)
+
+
+class Words(JointWords):
+    """Counts words so that the counts can be kept and added up."""
+
+    per_message = 0
+    tokens_per_list = 3
+
+    def __init__(self, name: str, weight: int) -> None:
+        self.name = name
+        self.weight = weight
+
+
+SINGLE, DOUBLE = Words("soak-single", 1), Words("soak-double", 2)
+ESTIMATORS = {estimator.name: estimator for estimator in (SINGLE, DOUBLE)}
+LIMITS: tuple[tuple[int, JointWords | None, bool], ...] = (
+    (5, None, False),
+    (12, None, True),
+    (30, None, False),
+    (60, SINGLE, False),
+    (150, SINGLE, True),
+    (100, DOUBLE, False),
+    (400, DOUBLE, False),
+    (90, JointWords(), False),
+)
+"""The windows: a limit, what counts it if not messages, and whether the system message stays first."""
+
+
+def memory_of(conversation: str, window: int, *, keep_history: bool = True) -> ChatMemory:
+    """A memory of *conversation* through a window of ``LIMITS``."""
+    limit, estimator, first = LIMITS[window]
+    store = DjangoChatMemoryStore(keep_history=keep_history)
+    if estimator is None:
+        return MessageWindowChatMemory(
+            max_messages=limit, id=conversation, store=store, always_keep_system_message_first=first
+        )
+    return TokenWindowChatMemory(
+        max_tokens=limit,
+        token_count_estimator=estimator,
+        id=conversation,
+        store=store,
+        always_keep_system_message_first=first,
+    )
+
+
+WINDOWS: tuple[Window, ...] = tuple(memory_of("any", number).window() for number in range(len(LIMITS)))
+
+
+def text_of(message: ChatMessage) -> str:
+    """The text of a message, of the kinds that workers say."""
+    if isinstance(message, (AiMessage, SystemMessage)):
+        return message.text or ""
+    return " ".join(content.text for content in message.contents if isinstance(content, TextContent))  # type: ignore[union-attr]
+
+
+def label_of(text: str) -> str:
+    """What tells a message from all others: the first word of its text, ``WORKER-NUMBER/PART.INDEX``."""
+    return text.partition(" ")[0]
+
+
+def part_of(label: str) -> str:
+    """The part of a verb that a message was said in: ``WORKER-NUMBER/PART``."""
+    return label.rpartition(".")[0]
+
+
+Place: TypeAlias = tuple[int, int] | None
+"""A conversation's key and version, or None where there is no such conversation."""
+
+Kind = Literal["add", "turn", "set", "clear", "recount", "title", "erase", "erase idle", "copy"]
+
+
+class Intent(msgspec.Struct, tag="intent", omit_defaults=True):
+    """A verb that a worker is about to do."""
+
+    id: str
+    verb: str
+    """The id of its first attempt, which its messages are labelled with."""
+    kind: Kind
+    conversation: str
+    window: int
+    before: Place
+    """The conversation before it began: before its transaction."""
+    keep_history: bool = True
+    parts: list[str] = []
+    """The messages it says in each of its writes, as JSON."""
+    client_ids: list[str] = []
+    metadata: bool = False
+    """Whether they are stored with the name of their part as metadata."""
+    attempts: int = 0
+    """How often it was tried before."""
+    fails: bool = False
+    """Whether it is a turn that fails once all is said."""
+    cutoff: str = ""
+    """What an idle conversation must not have been written to since, in ISO format."""
+
+
+State = Literal["acknowledged", "maybe", "undone"]
+
+
+class Outcome(msgspec.Struct, tag="outcome", omit_defaults=True):
+    """What came of a verb. Of one without an outcome, nobody knows whether it was done."""
+
+    id: str
+    states: list[State]
+    """Of each of its writes; of one that is not named, "undone"."""
+    after: Place
+    answer: list[int] = []
+
+
+class Fault(msgspec.Struct, tag="fault", omit_defaults=True):
+    """An error that a worker met."""
+
+    kind: str
+    in_transaction: bool
+    """Whether the transaction was the worker's own."""
+    is_known: bool
+    detail: str = ""
+    verb: str = ""
+
+
+class Seen(msgspec.Struct, tag="seen", omit_defaults=True):
+    """A memory that was read, as labels, and the conversation before and after that."""
+
+    conversation: str
+    window: int
+    before: Place
+    after: Place
+    labels: list[str]
+    is_dirty: bool = False
+    """Whether the reader had asked to see what is not committed."""
+    reader: str = ""
+
+
+class Told(msgspec.Struct, tag="told"):
+    """The signal ``messages_added``."""
+
+    conversation: int
+    sequences: list[int]
+
+
+Record: TypeAlias = Intent | Outcome | Fault | Seen | Told
+encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Intent | Outcome | Fault | Seen | Told)
+
+
+def unfinished(path: Path) -> list[Intent]:
+    """The adds with client ids in a log that may have been done or not."""
+    found: dict[str, Intent] = {}
+    for record in read_log(path):
+        if isinstance(record, Intent) and record.client_ids:
+            found[record.id] = record
+        elif isinstance(record, Outcome) and "maybe" not in record.states:
+            found.pop(record.id, None)
+    return list({intent.verb: intent for intent in found.values()}.values())
+
+
+def read_log(path: Path) -> list[Record]:
+    """The records of a worker; who was killed may have left half a line at the end."""
+    lines = path.read_bytes().split(b"\n")
+    return [_decoder.decode(line) for line in lines[:-1]]

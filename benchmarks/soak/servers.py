@@ -1,0 +1,321 @@
+"""The servers of a soak's own, on 127.0.0.1 and in a folder that goes with them: to be cut off and killed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEVELS = ("read uncommitted", "read committed", "repeatable read", "serializable")
+WAIT_SECONDS = 30
+"""How long a server may take to start or stop."""
+
+
+class Server:
+    """A database for a soak in *folder*. This one is SQLite's, which is no server at all."""
+
+    name = "sqlite"
+    label = "SQLite"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The time that the server runs."""
+        yield
+
+    def plain(self) -> dict[str, Any]:
+        """Django's settings for a connection as most sites have it."""
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(self.folder / "soak.sqlite3"),
+            "OPTIONS": {
+                "timeout": 20,
+                "transaction_mode": "IMMEDIATE",
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+            },
+        }
+
+    def of_worker(self, number: int) -> dict[str, Any]:
+        """Django's settings for a worker: not all of them connect in the same way."""
+        plain = self.plain()
+        if number % 4 == 3:
+            plain["OPTIONS"]["transaction_mode"] = "DEFERRED"
+        return plain
+
+    def is_dirty(self, number: int) -> bool:
+        """Whether that worker sees what is not committed."""
+        return False
+
+    def prepare(self) -> None:
+        """What comes before Django makes its tables."""
+
+    def cut(self) -> None:
+        """End somebody's connection."""
+
+    def restart(self) -> None:
+        """Kill the server, and start it again."""
+
+
+class PostgreSql(Server):
+    """A cluster of PostgreSQL, and PgBouncer in front of it."""
+
+    name = "postgresql"
+    label = "PostgreSQL"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.port, self.bounced_port = free_port(), free_port()
+        self.data = folder / "data"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        give(self.folder, "postgres")
+        self._run("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
+        with (self.data / "postgresql.conf").open("a") as file:
+            # Without fsync a server that is killed loses nothing, only one whose machine is switched off.
+            file.write(
+                f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{self.folder}'\n"
+                "fsync = off\nmax_connections = 80\ndeadlock_timeout = 200ms\ntimezone = 'UTC'\n"
+            )
+        self._control("start")
+        try:
+            with self._bouncing():
+                yield
+        finally:
+            self._control("stop", "-m", "fast")
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "soak",
+            "USER": "postgres",
+            "HOST": "127.0.0.1",
+            "PORT": self.port,
+            "OPTIONS": {},
+        }
+
+    def of_worker(self, number: int) -> dict[str, Any]:
+        """In each level, directly and behind PgBouncer; half of the direct ones with server-side binding."""
+        level = number % len(LEVELS)
+        # Django sets the level of transactions; the role's setting is for statements outside of any.
+        settings = {**self.plain(), "USER": f"soak_{level}", "OPTIONS": {"isolation_level": level + 1}}
+        if number // len(LEVELS) % 2:
+            return {**settings, "PORT": self.bounced_port, "DISABLE_SERVER_SIDE_CURSORS": True}
+        if number % 2:
+            settings["OPTIONS"] |= {"server_side_binding": True, "prepare_threshold": 5}
+        return settings
+
+    def prepare(self) -> None:
+        self._ask("CREATE DATABASE soak", "postgres")
+        for number, level in enumerate(LEVELS):
+            self._ask(f"CREATE ROLE soak_{number} LOGIN SUPERUSER")
+            self._ask(f"ALTER ROLE soak_{number} SET default_transaction_isolation = '{level}'")
+            self._ask(f"ALTER ROLE soak_{number} SET lock_timeout = '3s'")
+
+    def cut(self) -> None:
+        self._ask(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = 'soak' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
+        )
+
+    def restart(self) -> None:
+        self._control("restart", "-m", "immediate")
+
+    def _ask(self, statement: str, name: str = "soak") -> None:
+        import psycopg
+
+        with psycopg.connect(
+            host="127.0.0.1", port=self.port, user="postgres", dbname=name, autocommit=True
+        ) as connection:
+            connection.execute(statement)
+
+    @contextmanager
+    def _bouncing(self) -> Iterator[None]:
+        users = self.folder / "users"
+        users.write_text("".join(f'"soak_{number}" ""\n' for number in range(len(LEVELS))))
+        configuration = self.folder / "pgbouncer.ini"
+        configuration.write_text(
+            f"[databases]\nsoak = host=127.0.0.1 port={self.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"listen_port = {self.bounced_port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {users}\n"
+            "pool_mode = transaction\ndefault_pool_size = 2\n"
+        )
+        with process([binary("pgbouncer"), configuration], "postgres", self.folder / "pgbouncer.log"):
+            wait_for(self.bounced_port)
+            yield
+
+    def _control(self, action: str, *options: str) -> None:
+        log = self.folder / "postgresql.log"
+        self._run("pg_ctl", action, "-D", self.data, "-l", log, "-w", "-s", "-t", str(WAIT_SECONDS), *options)
+
+    def _run(self, name: str, *arguments: object) -> None:
+        command = [binary(name), *map(str, arguments)]
+        # No pipe: the server would keep it open.
+        with (self.folder / "commands.log").open("ab") as file:
+            subprocess.run(command, stdout=file, stderr=file, cwd=self.folder, check=True, **as_user("postgres"))
+
+
+class MariaDb(Server):
+    """A server of MariaDB."""
+
+    name = "mariadb"
+    label = "MariaDB"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.port = free_port()
+        self.data = folder / "data"
+        self.server: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        give(self.folder, "mysql")
+        command = [binary("mariadb-install-db"), "--no-defaults", f"--datadir={self.data}"]
+        command += ["--auth-root-authentication-method=normal", "--skip-test-db"]
+        with (self.folder / "commands.log").open("ab") as file:
+            subprocess.run(command, stdout=file, stderr=file, cwd=self.folder, check=True, **as_user("mysql"))
+        self._start()
+        try:
+            yield
+        finally:
+            if self.server is not None:
+                self.server.terminate()
+                stop(self.server)
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "ENGINE": "django.db.backends.mysql",
+            "NAME": "soak",
+            "USER": "root",
+            "HOST": "127.0.0.1",
+            "PORT": self.port,
+            "OPTIONS": {},
+        }
+
+    def of_worker(self, number: int) -> dict[str, Any]:
+        return {**self.plain(), "OPTIONS": {"isolation_level": LEVELS[number % len(LEVELS)]}}
+
+    def is_dirty(self, number: int) -> bool:
+        return LEVELS[number % len(LEVELS)] == "read uncommitted"
+
+    def prepare(self) -> None:
+        self._ask("CREATE DATABASE soak CHARACTER SET utf8mb4", "mysql")
+
+    def cut(self) -> None:
+        found = self._ask(
+            "SELECT id FROM information_schema.processlist "
+            "WHERE db = 'soak' AND id <> connection_id() ORDER BY rand() LIMIT 1"
+        )
+        for (connection,) in found:
+            self._ask(f"KILL CONNECTION {connection}")
+
+    def restart(self) -> None:
+        if self.server is not None:
+            self.server.kill()
+            stop(self.server)
+        self._start()
+
+    def _start(self) -> None:
+        command = [binary("mariadbd"), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}"]
+        command += [f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}"]
+        command += ["--bind-address=127.0.0.1", "--skip-log-bin", "--innodb-lock-wait-timeout=3"]
+        # What the operating system has been given outlives the server.
+        command += ["--innodb-flush-log-at-trx-commit=2", "--character-set-server=utf8mb4"]
+        with (self.folder / "mariadb.log").open("ab") as file:
+            self.server = subprocess.Popen(
+                command, stdout=file, stderr=file, cwd=self.folder, start_new_session=True, **as_user("mysql")
+            )
+        wait_for(self.port)
+
+    def _ask(self, statement: str, name: str = "soak") -> list[tuple[Any, ...]]:
+        import MySQLdb
+
+        connection = MySQLdb.connect(host="127.0.0.1", port=self.port, user="root", database=name, autocommit=True)
+        try:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+
+SERVERS: dict[str, type[Server]] = {kind.name: kind for kind in (Server, PostgreSql, MariaDb)}
+
+
+@contextmanager
+def process(command: list[object], user: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """*command* running as *user*, and ended."""
+    with log.open("ab") as file:
+        running = subprocess.Popen(
+            list(map(str, command)), stdout=file, stderr=file, start_new_session=True, **as_user(user)
+        )
+    try:
+        yield running
+    finally:
+        running.terminate()
+        stop(running)
+
+
+def stop(running: subprocess.Popen[bytes]) -> None:
+    """Wait until it has ended; kill it if that takes long."""
+    with suppress(subprocess.TimeoutExpired):
+        running.wait(WAIT_SECONDS)
+    if running.poll() is None:
+        running.kill()
+        running.wait()
+
+
+def binary(name: str) -> str:
+    """The path of the program *name*, which Debian may keep where no user looks for it."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    path = os.pathsep.join([os.environ["PATH"], *map(str, places), "/usr/sbin", "/sbin"])
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise FileNotFoundError(f"The soak needs the program {name}; it is not in {path}.")
+    return found
+
+
+def as_user(name: str) -> dict[str, Any]:
+    """What has a process run as *name*: no database server will run as root."""
+    if os.geteuid():
+        return {}
+    entry = pwd.getpwnam(name)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": [], "env": {**os.environ, "HOME": "/"}}
+
+
+def give(folder: Path, name: str) -> None:
+    """Give *folder* to the user that *name* is."""
+    if not os.geteuid():
+        shutil.chown(folder, name)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def wait_for(port: int) -> None:
+    """Wait until somebody listens on *port*."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return

@@ -1,0 +1,9 @@
+"""Django's settings for the soak: the databases are those that the environment tells of."""
+
+import json
+import os
+
+SECRET_KEY = "nothing here is secret"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "chatmemory_django"]
+DATABASES = json.loads(os.environ["SOAK_DATABASES"])
+USE_TZ = True
