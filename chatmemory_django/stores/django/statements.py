@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+import msgspec
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Case, Exists, F, FilteredRelation, OuterRef, Q, Subquery, Value, When
-from django.db.models.functions import Greatest
+from django.db.models.functions import Greatest, JSONArray
 from msgspec.structs import astuple
 
 from chatmemory_django.messages import MessageType
@@ -31,31 +33,45 @@ NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_field
 
 @cache
 def _read(*, owned: bool) -> Statement:
-    """A conversation, with the front of its window: a row for each message there, or one without."""
+    """
+    A conversation, with the front of its window.
+
+    A row for each message there, or one without; on PostgreSQL one row, with an array in the end.
+    """
 
     def run(using: str) -> object:
-        # By a range and not by LIMIT, for which PostgreSQL would sort the whole window.
-        near = Q(messages__sequence__gte=F("window_start"), messages__sequence__lt=F("window_start") + Value(FRONT))
         rows = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
-        rows = rows.annotate(
-            front=FilteredRelation("messages", condition=near & Q(messages__superseded=False)),
-            ai_payload=Case(When(front__type=MessageType.AI.value, then=F("front__payload"))),  # others' may be large
-        )
-        columns = [
-            *State._fields,
-            "front__sequence",
-            "front__type",
-            "ai_payload",
-            "front__token_count",
-            "front__counted_by",
-        ]
+        columns = list(State._fields)
         if owned:
             owner = Parameter(Conversation, "owner")
             rows = rows.annotate(is_own=Case(When(owner=owner, then=Value(1)), default=Value(0)))
             columns.append("is_own")
-        return list(rows.values_list(*columns))
+        if connections[using].vendor == "postgresql":
+            return list(rows.annotate(front=_front_as_array()).values_list(*columns, "front"))
+        near = Q(messages__sequence__gte=F("window_start"), messages__sequence__lt=F("window_start") + Value(FRONT))
+        rows = rows.annotate(
+            front=FilteredRelation("messages", condition=near & Q(messages__superseded=False)),
+            ai_payload=_ai_only("front__payload", type="front__type"),
+        )
+        front = ["front__sequence", "front__type", "ai_payload", "front__token_count", "front__counted_by"]
+        return list(rows.values_list(*columns, *front))
 
     return Statement(run)
+
+
+def _ai_only(payload: str, type: str) -> Case:
+    return Case(When(**{type: MessageType.AI.value}, then=F(payload)))  # those of others may be large
+
+
+def _front_as_array() -> Any:
+    """The front as one array of JSON, since PostgreSQL takes three times as long to plan a join."""
+    from django.contrib.postgres.expressions import ArraySubquery  # needs psycopg
+
+    start = OuterRef("window_start")
+    near = Message.objects.filter(conversation_id=OuterRef("id"), superseded=False).order_by()
+    near = near.filter(sequence__gte=start, sequence__lt=start + Value(FRONT))
+    row = JSONArray("sequence", "type", _ai_only("payload", "type"), "token_count", "counted_by")
+    return ArraySubquery(near.annotate(row=row).values("row"))
 
 
 @cache
@@ -155,13 +171,14 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     rows = cursor.fetchall()
     if not rows:
         return None
-    start, end = len(State._fields), len(State._fields) + len(FrontRow._fields)
-    front = _loaded((row[start:end] for row in rows if row[start] is not None), {"payload": 2}, cursor.db)
+    first, end = rows[0], len(State._fields) + (owner is not None)
+    is_array = cursor.db.vendor == "postgresql"
+    front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
     return Snapshot(
-        State._make(rows[0][:start]),
+        State._make(first[: len(State._fields)]),
         cursor.db.alias,
-        list(map(FrontRow._make, sorted(front))),
-        is_own=owner is None or bool(rows[0][end]),
+        list(map(FrontRow._make, sorted(_loaded(front, {"payload": 2}, cursor.db)))),
+        is_own=owner is None or bool(first[end - 1]),
     )
 
 
