@@ -25,7 +25,7 @@ _sequence = itemgetter(Row._fields.index("sequence"))
 
 class Snapshot:
     """
-    A conversation as its writer read it: its *state* and, unless it is locked, *front*, the first rows of its window.
+    A conversation as its writer read it: its *state* and, if they were read with it, *front*, its window's first rows.
 
     What else a decision needs of it is read when asked for. It *may_count* messages unless others wait meanwhile.
     """

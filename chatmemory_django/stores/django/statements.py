@@ -25,16 +25,16 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.rows import FrontRow, NewRow, State, to_moment
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.recorded import Parameter, Statement
-from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows
+from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows, sees_otherwise
 
 NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_fields if field.column)
 """The fields of a new row."""
 
 
 @cache
-def _read(*, owned: bool) -> Statement:
+def _read(*, owned: bool, locks: bool = False) -> Statement:
     """
-    A conversation, with the front of its window.
+    A conversation, with the front of its window unless it *locks* the conversation.
 
     A row for each message there, or one without; on PostgreSQL one row, with an array in the end.
     """
@@ -46,6 +46,8 @@ def _read(*, owned: bool) -> Statement:
             owner = Parameter(Conversation, "owner")
             rows = rows.annotate(is_own=Case(When(owner=owner, then=Value(1)), default=Value(0)))
             columns.append("is_own")
+        if locks:
+            return list(rows.select_for_update().values_list(*columns))
         if connections[using].vendor == "postgresql":
             return list(rows.annotate(front=_front_as_array()).values_list(*columns, "front"))
         near = Q(messages__sequence__gte=F("window_start"), messages__sequence__lt=F("window_start") + Value(FRONT))
@@ -174,12 +176,22 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     first, end = rows[0], len(State._fields) + (owner is not None)
     is_array = cursor.db.vendor == "postgresql"
     front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
-    return Snapshot(
-        State._make(first[: len(State._fields)]),
-        cursor.db.alias,
-        list(map(FrontRow._make, sorted(_loaded(front, {"payload": 2}, cursor.db)))),
-        is_own=owner is None or bool(first[end - 1]),
-    )
+    return _snapshot(first[:end], cursor, list(map(FrontRow._make, sorted(_loaded(front, {"payload": 2}, cursor.db)))))
+
+
+def lock(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
+    """Wait until nobody else writes to the conversation *key*, and read it as it is then; not for SQLite."""
+    _read(owned=owner is not None, locks=True).run(cursor, {"memory_id": key, "owner": owner})
+    row = cursor.fetchone()
+    if row is None:
+        return None
+    # A SELECT that locks nothing may see what the transaction has read before; then the front is read when asked for.
+    return _snapshot(row, cursor, None) if sees_otherwise(cursor.db) else read(cursor, key, owner)
+
+
+def _snapshot(row: Sequence[Any], cursor: CursorWrapper, front: Sequence[FrontRow] | None) -> Snapshot:
+    state, is_own = row[: len(State._fields)], row[len(State._fields) :]
+    return Snapshot(State._make(state), cursor.db.alias, front, is_own=all(is_own))
 
 
 def read_memory(cursor: CursorWrapper, key: str, counter: str, owner: object) -> Sequence[tuple[Any, ...]]:

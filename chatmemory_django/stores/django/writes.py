@@ -15,14 +15,14 @@ from typing import Any, Protocol, TypeVar
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Case, Q, Value, When
+from django.db.models import Case, F, Q, Value, When
 from django.dispatch import Signal
 from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.deadlocks import MAX_ATTEMPTS, is_deadlock, pause
 from chatmemory_django.models import Conversation, Message, memory_parts
-from chatmemory_django.rows import NewRow, State
+from chatmemory_django.rows import NewRow
 from chatmemory_django.stores.base import ConversationErasedError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, UncountedError, max_row_bytes
@@ -108,16 +108,11 @@ class Write:
         return snapshot
 
     def _locked(self, cursor: CursorWrapper) -> Snapshot | None:
-        conversations = Conversation.objects.using(self._using).filter(memory_id=self._key)
-        if self._connection.vendor == "sqlite":
-            if not self._holds_lock:
-                conversations.update(memory_id=self._key)  # a transaction that begins as DEFERRED has no lock before
-            return statements.read(cursor, self._key, self._owner)
-        owned = Case(When(owner=self._owner, then=Value(1)), default=Value(0))
-        rows = conversations.annotate(is_own=owned).values_list(*State._fields, "is_own").select_for_update()
-        if (row := rows.first()) is None:
-            return None
-        return Snapshot(State._make(row[:-1]), self._using, is_own=self._owner is None or bool(row[-1]))
+        if self._connection.vendor != "sqlite":
+            return statements.lock(cursor, self._key, self._owner)
+        if not self._holds_lock:  # a transaction that begins as DEFERRED has no lock before
+            Conversation.objects.using(self._using).filter(memory_id=self._key).update(version=F("version"))
+        return statements.read(cursor, self._key, self._owner)
 
     def _attempt(self, decide: Decision[_T], *, may_count: bool) -> _T | None:
         refusal: Exception | None = None
