@@ -10,6 +10,29 @@ PATIENCE_SECONDS = 0.5
 """How long the other writer is waited for: whoever has the lock does not let them go on."""
 
 
+class Connected(threading.Thread):
+    """A thread with connections of its own, and with an error, if it met one."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work = work
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as exc:  # noqa: BLE001  # raised by end()
+            self.error = exc
+        finally:
+            connections.close_all()
+
+    def end(self) -> None:
+        """Wait for the thread, and raise its error."""
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
 class Other:
     """Somebody else, who writes once."""
 
@@ -18,8 +41,7 @@ class Other:
         self.after = after
         self.statements = 0
         self.has_begun = False
-        self.error: BaseException | None = None
-        self.thread: threading.Thread | None = None
+        self.thread: Connected | None = None
 
     def __call__(self, execute, sql, params, many, context):
         result = execute(sql, params, many, context)
@@ -37,7 +59,7 @@ class Other:
         if connection.vendor == "sqlite":
             self.write()
         else:
-            self.thread = threading.Thread(target=self._run)
+            self.thread = Connected(self.write)
             self.thread.start()
             self.thread.join(PATIENCE_SECONDS)
 
@@ -45,17 +67,7 @@ class Other:
         if not self.has_begun:
             self.begin()
         if self.thread is not None:
-            self.thread.join()
-        if self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        try:
-            self.write()
-        except Exception as exc:  # noqa: BLE001  # the test is told
-            self.error = exc
-        finally:
-            connections.close_all()
+            self.thread.end()
 
 
 @contextmanager
@@ -65,3 +77,35 @@ def another_writer(write: Callable[[], object], after: int) -> Iterator[None]:
     with connection.execute_wrapper(other):
         yield
     other.end()
+
+
+def after_the_first_statement(
+    run: Callable[[], object], meanwhile: Callable[[], object], *, statement: int = 1
+) -> None:
+    """Run something, and something else after its first *statement*: it has read then, but not written."""
+    count = 0
+
+    def wrapper(execute, sql, params, many, context):
+        nonlocal count
+        result = execute(sql, params, many, context)
+        count += 1
+        if count == statement:
+            meanwhile()
+        return result
+
+    with connection.execute_wrapper(wrapper):
+        run()
+    assert count >= statement
+
+
+def in_another_connection(run: Callable[[], object]) -> None:
+    other = Connected(run)
+    other.start()
+    other.end()
+
+
+def set_isolation(level: str) -> None:
+    """Have the present connection read at the isolation *level*; Django does not know of it."""
+    sessions = "SESSION CHARACTERISTICS AS" if connection.vendor == "postgresql" else "SESSION"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET {sessions} TRANSACTION ISOLATION LEVEL {level}")

@@ -18,6 +18,7 @@ from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.interleaving import set_isolation
 
 IS_SQLITE = settings.DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3"
 
@@ -172,12 +173,6 @@ def test_of_8_first_adds_at_once_none_fails(isolation):
     assert Conversation.objects.count() == 10 + 80
     for conversation in Conversation.objects.filter(memory_id__startswith="shared"):
         assert sorted(conversation.history().values_list("text", flat=True)) == list("01234567")
-
-
-def set_isolation(level: str) -> None:
-    session = "SESSION CHARACTERISTICS AS" if connection.vendor == "postgresql" else "SESSION"
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET {session} TRANSACTION ISOLATION LEVEL {level}")
 
 
 @pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")

@@ -22,7 +22,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore, whole
 from chatmemory_django.windows import Window
 from example_project.models import Feedback
 from tests.estimators import ADDITIVE_WORDS
-from tests.interleaving import another_writer
+from tests.interleaving import another_writer, set_isolation
 from tests.test_models import PRIVATE, STORIES
 
 pytestmark = pytest.mark.django_db
@@ -269,9 +269,7 @@ class TestErase:
 @contextmanager
 def reading_repeatably() -> Iterator[None]:
     """Have the connection of this thread read in REPEATABLE READ."""
-    sessions = "SESSION CHARACTERISTICS AS" if connection.vendor == "postgresql" else "SESSION"
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET {sessions} TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    set_isolation("REPEATABLE READ")
     try:
         yield
     finally:

@@ -19,6 +19,7 @@ from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import ConversationErasedError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT, AdditiveWords
+from tests.interleaving import after_the_first_statement, in_another_connection, set_isolation
 
 S1, S2 = SystemMessage("Be brief."), SystemMessage("Be kind, and patient.")
 U1, U2, U3, A1 = UserMessage("one"), UserMessage("two two"), UserMessage("three three three"), AiMessage("an answer")
@@ -52,43 +53,6 @@ def assert_sound() -> None:
             assert conversation.memory_tokens == sum(row.token_count for row in rows)
         for row in conversation.messages.exclude(counted_by=""):
             assert row.token_count == ESTIMATORS[row.counted_by].estimate_token_count_in_message(row.chat_message)
-
-
-def after_the_first_statement(
-    run: Callable[[], object], meanwhile: Callable[[], object], *, statement: int = 1
-) -> None:
-    """Run something, and something else after its first *statement*: it has read then, but not written."""
-    count = 0
-
-    def wrapper(execute, sql, params, many, context):
-        nonlocal count
-        result = execute(sql, params, many, context)
-        count += 1
-        if count == statement:
-            meanwhile()
-        return result
-
-    with connection.execute_wrapper(wrapper):
-        run()
-    assert count >= statement
-
-
-def in_another_connection(run: Callable[[], object]) -> None:
-    errors: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            run()
-        except BaseException as exc:  # noqa: BLE001  # raised below
-            errors.append(exc)
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=target)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 VERBS: dict[str, Callable[[ChatMemory], object]] = {
@@ -586,9 +550,7 @@ class isolated:  # noqa: N801  # reads like what it is
 
     def _set(self, level: str) -> None:
         connection.isolation_level = level.lower()
-        with connection.cursor() as cursor:
-            session = "SESSION CHARACTERISTICS AS" if connection.vendor == "postgresql" else "SESSION"
-            cursor.execute(f"SET {session} TRANSACTION ISOLATION LEVEL {level}")
+        set_isolation(level)
 
 
 ONLY_MYSQL = pytest.mark.skipif(connection.vendor != "mysql", reason="others have one snapshot, or refuse")
