@@ -21,12 +21,12 @@ MAX_PAUSE = 0.1
 _T = TypeVar("_T")
 
 
-def is_deadlock(error: DatabaseError) -> bool:
+def _is_deadlock(error: DatabaseError) -> bool:
     """Whether *error* ended a transaction because of another."""
     return getattr(error.__cause__, "sqlstate", None) in DEADLOCKS or (error.args or [None])[0] in DEADLOCKS
 
 
-def pause(attempt: int) -> None:
+def _pause(attempt: int) -> None:
     """Wait before the attempt after this one, so that the same two do not meet again."""
     time.sleep(random.uniform(0, min(MAX_PAUSE, 0.001 * 2**attempt)))  # noqa: S311  # no secret
 
@@ -37,7 +37,7 @@ def tried_again(using: str, do: Callable[[], _T]) -> _T:
         try:
             return do()
         except DatabaseError as exc:
-            if connections[using].in_atomic_block or not is_deadlock(exc):
+            if connections[using].in_atomic_block or not _is_deadlock(exc):
                 raise
-        pause(attempt)
+        _pause(attempt)
     return do()

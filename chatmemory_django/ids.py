@@ -15,9 +15,7 @@ def memory_key(memory_id: object) -> str:
         raise ValueError(
             f"A memory id must have 1 to {MAX_MEMORY_ID_LENGTH} characters; this one has {len(key)}: {key[:20]!r}."
         )
-    if "\0" in key or not _is_unicode(key):
-        raise ValueError(f"A memory id must not hold NUL characters or lone surrogates, but is {key!r}.")
-    return key
+    return _checked_characters("A memory id", key)
 
 
 def checked_client_message_id(client_message_id: str | None, where: str) -> str | None:
@@ -30,14 +28,15 @@ def checked_client_message_id(client_message_id: str | None, where: str) -> str 
         raise ValueError(
             f"{where} must have 1 to {MAX_CLIENT_MESSAGE_ID_LENGTH} characters, not {len(client_message_id)}."
         )
-    if "\0" in client_message_id or not _is_unicode(client_message_id):
-        raise ValueError(f"{where} must not hold NUL characters or lone surrogates, but is {client_message_id!r}.")
-    return client_message_id
+    return _checked_characters(where, client_message_id)
 
 
-def _is_unicode(text: str) -> bool:
+def _checked_characters(name: str, text: str) -> str:
     try:
         text.encode()
+        is_storable = "\0" not in text
     except UnicodeEncodeError:
-        return False
-    return True
+        is_storable = False
+    if not is_storable:
+        raise ValueError(f"{name} must not hold NUL characters or lone surrogates, but is {text!r}.")
+    return text

@@ -183,7 +183,7 @@ class UserMessage(_Value, frozen=True, tag_field="type", tag="USER"):
     A message from a user to the model.
 
     *contents* may be given as a str, which stands for one text, or as any sequence of contents; it is kept as a tuple
-    and never empty. **name* distinguishes several users.
+    and never empty. *name* distinguishes several users.
     """
 
     type: ClassVar = MessageType.USER

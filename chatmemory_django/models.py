@@ -11,8 +11,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Iterable, Sequence
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from django.conf import settings
@@ -67,6 +66,12 @@ def memory_parts(window_start: Combinable | int, pinned_sequence: Combinable | i
     conversation for "one or the other"; then query each.
     """
     return Q(sequence=pinned_sequence), Q(sequence__gte=window_start, superseded=False)
+
+
+def in_memory(window_start: Combinable | int, pinned_sequence: Combinable | int | None) -> Q:
+    """Both parts of a memory as one condition, for numbers, and for rows of several conversations."""
+    pinned, window = memory_parts(window_start, pinned_sequence)
+    return pinned | window
 
 
 class ExactCharField(models.CharField):
@@ -305,15 +310,15 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
     def in_memory(self) -> Self:
         """The messages that are in a memory now."""
-        return self.filter(_is_in_memory())
+        return self.filter(in_memory(*_CURRENT))
 
     def evicted(self) -> Self:
         """The messages of the history that are in no memory any more."""
-        return self.history().exclude(_is_in_memory())
+        return self.history().exclude(in_memory(*_CURRENT))
 
     def with_status(self) -> Self:
         """Annotate each message with its ``status``, a ``MemoryStatus``, as of now."""
-        pinned, window = _current_parts()
+        pinned, window = memory_parts(*_CURRENT)
         return self.annotate(
             status=Case(
                 When(pinned, then=Value(MemoryStatus.PINNED.value)),
@@ -324,14 +329,8 @@ class MessageQuerySet(models.QuerySet["Message"]):
         )
 
 
-def _current_parts() -> tuple[Q, Q]:
-    # Of a sequence, NULL is neither equal nor different; 0 is different.
-    pinned = Coalesce(F("conversation__pinned_sequence"), Value(0))
-    return memory_parts(F("conversation__window_start"), pinned)
-
-
-def _is_in_memory() -> Q:
-    return reduce(or_, _current_parts())
+# Where the memory of a message's conversation is. NULL is neither equal to a sequence nor different; 0 is different.
+_CURRENT = F("conversation__window_start"), Coalesce(F("conversation__pinned_sequence"), Value(0))
 
 
 class Message(models.Model):

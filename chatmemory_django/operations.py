@@ -20,7 +20,7 @@ from django.db.models import ProtectedError, QuerySet, RestrictedError
 from django.utils import timezone
 
 from chatmemory_django.formats.jsonl import ConversationExistsError, JsonLinesError, export_lines, import_lines
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet, in_memory
 from chatmemory_django.rows import to_moment
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.examination import Examination, Rule
@@ -28,7 +28,6 @@ from chatmemory_django.stores.django.whole import (
     at_one_moment,
     for_writing,
     in_lock,
-    in_memory,
     keys,
     messages_of,
     ranges,
@@ -309,7 +308,7 @@ def _outlived_ranges(
 def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:
     """Return the rows of *conversation* that are in no memory and older than *before*."""
     rows = messages_of(conversation).filter(created_at__lt=to_moment(before))
-    return rows.exclude(in_memory(conversation))
+    return rows.exclude(in_memory(conversation.window_start, conversation.pinned_sequence))
 
 
 def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from django.conf import settings
@@ -26,8 +26,13 @@ from chatmemory_django.stores.base import Metadata
 ESCAPED = "'\"\\\n\r\x1a"
 """The characters that MySQL's drivers escape in text, each by one byte more."""
 
+EARLIEST = datetime(1000, 1, 2, tzinfo=UTC)
+"""Before all that is written: databases know the moments from here on, in any time zone."""
+
 SHORT = 1_024
 """Texts of fewer characters are not measured but taken for the longest that they can be."""
+
+_T = TypeVar("_T")
 
 _encode = msgspec.json.Encoder().encode
 _TEXT_CLASSES = {"SYSTEM": SystemMessage, "USER": UserMessage, "AI": AiMessage}
@@ -146,6 +151,21 @@ def sent_bytes(text: str) -> int:
     if len(text) < SHORT:
         return 8 * len(text)
     return len(text.encode()) + sum(map(text.count, ESCAPED))
+
+
+def in_batches(items: Iterable[_T], size_of: Callable[[_T], int], max_size: int, max_count: int) -> Iterator[list[_T]]:
+    """Yield *items* in lists of at most *max_count* and *max_size* together; one that is larger comes alone."""
+    batch: list[_T] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if batch and (len(batch) == max_count or total + size > max_size):
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size
+    if batch:
+        yield batch
 
 
 def _text(message: ChatMessage) -> tuple[str, bool]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -25,7 +26,7 @@ from chatmemory_django.codec import message_from_json, message_to_json
 from chatmemory_django.ids import checked_client_message_id, memory_key
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import to_message, to_metadata, to_moment
+from chatmemory_django.rows import in_batches, to_message, to_metadata, to_moment
 from chatmemory_django.stores.base import Metadata
 from chatmemory_django.stores.django.changes import MAX_INTEGER, max_row_bytes, new_row
 from chatmemory_django.stores.django.whole import at_one_moment, keys, pages
@@ -204,9 +205,9 @@ class _Import:
 
     def store(self, records: Iterator[_Record], *, skip_existing: bool) -> bool:
         """Store the conversation with the messages that come next. Return whether that was done."""
-        batches = self._batches(records)
+        batches = in_batches(self._read_rows(records), itemgetter(2), max_row_bytes(), MAX_ROWS)
         # What one INSERT takes is read before anybody has to wait for the transaction.
-        first = next(batches)
+        first = next(batches, [])
         try:
             with transaction.atomic(using=self.using):
                 self.conversation.save(using=self.using, force_insert=True)
@@ -242,24 +243,16 @@ class _Import:
         except ValueError as exc:
             raise self._error(str(exc)) from None
 
-    def _batches(self, records: Iterator[_Record]) -> Iterator[list[tuple[int, Message]]]:
-        """Yield the rows to come, with the numbers of their lines, as many as go into one INSERT; or one empty list."""
-        batch: list[tuple[int, Message]] = []
-        size, limit = 0, max_row_bytes()
+    def _read_rows(self, records: Iterator[_Record]) -> Iterator[tuple[int, Message, int]]:
+        """Yield the rows to come, each with the number of its line and how many bytes it takes in an INSERT."""
         following = next(records, None)
         while following is not None and isinstance(following.said, _Said):
-            row, row_size = self._row(following.number, following.said)
-            if batch and (len(batch) == MAX_ROWS or size + row_size > limit):
-                yield batch
-                batch, size = [], 0
-            batch.append((following.number, row))
-            size += row_size
+            yield (following.number, *self._row(following.number, following.said))
             following = next(records, None)
         # Behind the messages that there are to be, it is not this conversation that is wrong.
         if following is not None and isinstance(following.said, JsonLinesError) and self._rows != self.head.messages:
             raise following.said
         self.following = following
-        yield batch
 
     def _row(self, number: int, said: _Said) -> tuple[Message, int]:
         """Return the row of *said*, and how many bytes it takes in an INSERT."""
@@ -296,20 +289,20 @@ class _Import:
             self._is_pinned_there = new.type == MessageType.SYSTEM and not said.superseded
         return row, new.sent_bytes
 
-    def _insert(self, batch: list[tuple[int, Message]]) -> None:
-        ids = [row.client_message_id for _, row in batch if row.client_message_id is not None]
+    def _insert(self, batch: list[tuple[int, Message, int]]) -> None:
+        ids = [row.client_message_id for _, row, _ in batch if row.client_message_id is not None]
         known: set[str | None] = set()
         if ids:
             there = Message.objects.using(self.using).filter(conversation=self.conversation)
             known.update(there.filter(client_message_id__in=ids).values_list("client_message_id", flat=True))
-        for number, row in batch:
+        for number, row, _ in batch:
             row.conversation = self.conversation
             if row.client_message_id is None:
                 continue
             if row.client_message_id in known:
                 raise JsonLinesError(number, "client_message_id is that of another message of the conversation.")
             known.add(row.client_message_id)
-        Message.objects.using(self.using).bulk_create([row for _, row in batch])
+        Message.objects.using(self.using).bulk_create([row for _, row, _ in batch])
 
     def _end(self) -> None:
         """Store the counters, once all else is."""

@@ -29,10 +29,11 @@ from chatmemory_django.rest.shapes import (
     NoQuery,
 )
 from chatmemory_django.rest.wire import body, query
+from chatmemory_django.rows import EARLIEST
 
 MICROSECOND = timedelta(microseconds=1)
-EARLIEST, LATEST = datetime(1000, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""Databases and time zones know the moments between them; nothing was said before or after."""
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+"""Databases and time zones know the moments from ``EARLIEST`` to this; nothing was said before or after."""
 
 
 class Conversations(ChatMemoryView):

@@ -10,9 +10,9 @@ from typing import Any
 from django.db.models import BooleanField, ExpressionWrapper
 
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, in_memory
 from chatmemory_django.rows import to_message
-from chatmemory_django.stores.django.whole import in_memory, pages
+from chatmemory_django.stores.django.whole import pages
 from chatmemory_django.windows import Window
 
 
@@ -134,7 +134,9 @@ class _Rows:
         self.pinned = "missing"
         self.unreadable = 0
         self.first_unreadable: int | None = None
-        is_in_memory = ExpressionWrapper(in_memory(conversation), output_field=BooleanField())
+        is_in_memory = ExpressionWrapper(
+            in_memory(conversation.window_start, conversation.pinned_sequence), output_field=BooleanField()
+        )
         for page in pages(conversation, *_COLUMNS, is_in_memory):
             for row in page:
                 self._add(conversation, *row)

@@ -8,7 +8,7 @@ statement, is SQL of our own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import FrontRow, NewRow, State, to_moment
+from chatmemory_django.rows import EARLIEST, FrontRow, NewRow, State, to_moment
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.recorded import Parameter, Statement
 from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows, sees_otherwise
@@ -202,8 +202,7 @@ def read_memory(cursor: CursorWrapper, key: str, counter: str, owner: object) ->
 
 def move(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
     """Write the conversation's row as *change* has it, if it is as it was read; returns whether it was."""
-    moved = _move(owned=owner is not None, client_message_ids=len(change.client_message_ids))
-    return moved.run(cursor, _moved(change, owner, now)) > 0
+    return _move_of(change, owner).run(cursor, _moved(change, owner, now)) > 0
 
 
 def insert(cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], now: datetime) -> None:
@@ -214,16 +213,18 @@ def insert(cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], 
 
 def move_and_insert(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
     """Do both in one statement of PostgreSQL's; *change* has rows, few enough for one."""
-    moved = _move(owned=owner is not None, client_message_ids=len(change.client_message_ids))
     values = _with_rows(_moved(change, owner, now), change.rows)
-    return _move_and_insert(moved, len(change.rows)).run(cursor, values) > 0
+    return _move_and_insert(_move_of(change, owner), len(change.rows)).run(cursor, values) > 0
+
+
+def _move_of(change: Change, owner: object) -> Statement:
+    return _move(owned=owner is not None, client_message_ids=len(change.client_message_ids))
 
 
 def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:
     """The values of ``_move``."""
     ids = {f"new_id_{place}": each for place, each in enumerate(change.client_message_ids)}
-    # Before all that is written: the later of the two stays.
-    active_at = now if change.is_activity else to_moment(datetime(1000, 1, 2, tzinfo=UTC))
+    active_at = now if change.is_activity else to_moment(EARLIEST)  # the later of it and what is there stays
     values = {"version": change.before.version, "owner": owner, "active_at": active_at, "now": now}
     return {**change.after._asdict(), **values, **ids}
 

@@ -7,17 +7,18 @@ No cursor stays open on the server between two statements, so all of this works 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial, reduce
-from operator import or_
+from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet, TextField, Value
+from django.db.models import F, QuerySet, TextField, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast, Coalesce, Length
 
 from chatmemory_django.deadlocks import tried_again
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet, memory_parts
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.rows import in_batches
 
 PAGE = 1_000
 """How many keys, or rows, one statement reads at most."""
@@ -97,13 +98,9 @@ def pages(conversation: Conversation, *columns: str | Combinable) -> Iterator[li
     rows = messages_of(conversation)
     for around in ranges(rows):
         sizes = list(rows.filter(sequence__range=around).values_list("sequence", _SIZE))
-        for run in _runs(sizes):
+        for batch in in_batches(sizes, itemgetter(1), PAGE_CHARACTERS, PAGE):
+            run = batch[0][0], batch[-1][0]
             yield list(rows.filter(sequence__range=run).values_list(*columns))
-
-
-def in_memory(conversation: Conversation) -> Q:
-    """Return which rows of *conversation* are in its memory, as of when it was read."""
-    return reduce(or_, memory_parts(conversation.window_start, conversation.pinned_sequence))
 
 
 def write(conversation: Conversation, **columns: Any) -> None:
@@ -131,17 +128,3 @@ def _one(conversations: QuerySet[Conversation], key: int) -> QuerySet[Conversati
 
 def _row(conversation: Conversation) -> QuerySet[Conversation]:
     return Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
-
-
-def _runs(sizes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last sequence of what can be read at once, of rows with these *sizes*."""
-    total = 0
-    run: list[int] = []
-    for sequence, size in sizes:
-        if run and total + size > PAGE_CHARACTERS:
-            yield run[0], run[-1]
-            run, total = [], 0
-        run.append(sequence)
-        total += size
-    if run:
-        yield run[0], run[-1]

@@ -7,9 +7,9 @@ This is the one way to write: every verb is a decision, a function from a ``Snap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial, reduce
-from operator import or_
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from django.core.exceptions import PermissionDenied
@@ -20,9 +20,9 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from chatmemory_django import signals
-from chatmemory_django.deadlocks import MAX_ATTEMPTS, is_deadlock, pause
-from chatmemory_django.models import Conversation, Message, memory_parts
-from chatmemory_django.rows import NewRow
+from chatmemory_django.deadlocks import tried_again
+from chatmemory_django.models import Conversation, Message, in_memory, memory_parts
+from chatmemory_django.rows import NewRow, in_batches
 from chatmemory_django.stores.base import ConversationErasedError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, UncountedError, max_row_bytes
@@ -30,6 +30,9 @@ from chatmemory_django.stores.django.snapshots import Snapshot, sees_otherwise
 
 MAX_ROWS = 64
 """How many rows go into one INSERT: one is recorded for each number of rows up to this."""
+
+MAX_COUNTS = 15
+"""How often messages are counted while nobody waits. If others are faster each time, they wait for the next count."""
 
 _R = TypeVar("_R", covariant=True)
 _T = TypeVar("_T")
@@ -81,20 +84,12 @@ class Write:
 
         A deadlock outside the caller's transaction is tried again.
         """
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            is_last = attempt == MAX_ATTEMPTS
-            try:
-                return self._attempt(decide, may_count=is_last)
-            except UncountedError as exc:
-                exc.count()
-            except DatabaseError as exc:
-                if self._connection.in_atomic_block:
-                    transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
-                    raise
-                if is_last or not is_deadlock(exc):
-                    raise
-                pause(attempt)
-        raise AssertionError("The last attempt returns or raises.")
+        try:
+            return tried_again(self._using, partial(self._run_counted, decide))
+        except DatabaseError:
+            if self._connection.in_atomic_block:
+                transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
+            raise
 
     def lock(self, *, may_count: bool = True) -> Snapshot | None:
         """Wait until nobody else writes to the conversation, and read it as it is then; create it if that is asked."""
@@ -113,6 +108,14 @@ class Write:
         if not self._holds_lock:  # a transaction that begins as DEFERRED has no lock before
             Conversation.objects.using(self._using).filter(memory_id=self._key).update(version=F("version"))
         return statements.read(cursor, self._key, self._owner)
+
+    def _run_counted(self, decide: Decision[_T]) -> _T | None:
+        for _ in range(MAX_COUNTS):
+            try:
+                return self._attempt(decide, may_count=False)
+            except UncountedError as exc:
+                exc.count()
+        return self._attempt(decide, may_count=True)
 
     def _attempt(self, decide: Decision[_T], *, may_count: bool) -> _T | None:
         refusal: Exception | None = None
@@ -184,7 +187,7 @@ class Write:
             self._connection.vendor == "postgresql"
             and change.only_adds
             and (self._keep_history or not change.left)
-            and len(list(_batches(change.rows))) == 1
+            and len(_batches(change.rows)) == 1
         )
 
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
@@ -219,7 +222,7 @@ class Write:
         before, after = change.before, change.after
         messages = Message.objects.using(self._using).filter(conversation_id=before.id)
         if not self._keep_history:
-            stays = reduce(or_, memory_parts(after.window_start, after.pinned_sequence))
+            stays = in_memory(after.window_start, after.pinned_sequence)
             stays &= ~Q(sequence__in=change.superseded)
             for part in memory_parts(before.window_start, before.pinned_sequence):
                 messages.filter(part).exclude(stays).delete()
@@ -252,18 +255,6 @@ class Write:
                 transaction.on_commit(send, using=self._using)
 
 
-def _batches(rows: Sequence[NewRow]) -> Iterator[Sequence[NewRow]]:
-    """Split *rows* into what fits one INSERT each."""
-    if len(rows) == 1:
-        yield rows
-        return
-    batch: list[NewRow] = []
-    size, limit = 0, max_row_bytes()
-    for row in rows:
-        if batch and (len(batch) == MAX_ROWS or size + row.sent_bytes > limit):
-            yield batch
-            batch, size = [], 0
-        batch.append(row)
-        size += row.sent_bytes
-    if batch:
-        yield batch
+def _batches(rows: Sequence[NewRow]) -> list[Sequence[NewRow]]:
+    """Return *rows* as what fits one INSERT each."""
+    return [rows] if len(rows) == 1 else [*in_batches(rows, attrgetter("sent_bytes"), max_row_bytes(), MAX_ROWS)]
