@@ -1,7 +1,7 @@
 """The app as Django sees it."""
 
 from django.apps import AppConfig, apps
-from django.core.checks import register
+from django.core.checks import Tags, register
 from django.db.models import DO_NOTHING
 from django.db.models.signals import pre_delete
 from django.utils.translation import gettext_lazy as _
@@ -32,4 +32,5 @@ class ChatMemoryConfig(AppConfig):
         pre_delete.connect(models.erase_messages, sender=models.Conversation, dispatch_uid="chatmemory")
         register(checks.check_settings)
         register(checks.check_databases)
+        register(checks.check_time_zones, Tags.database)
         encodings.network_allowed = conf.allow_network

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
+from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
+from chatmemory_django.models import Conversation
 from chatmemory_django.provider import build_chat_memory
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
+from chatmemory_django.time_zones import knows_time_zone
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from chatmemory_django.tokens.encodings import encoding_name, encoding_source
 
@@ -49,6 +52,27 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
         and str((options := database.get("OPTIONS", {})).get("transaction_mode")).upper()
         not in {"IMMEDIATE", "EXCLUSIVE"}
     ]
+
+
+def check_time_zones(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that the *databases* that may have the conversations know the time zone of the site."""
+    return [
+        Warning(
+            f"DATABASES[{alias!r}] does not know the time zone {settings.TIME_ZONE!r}, so the admin's list of "
+            "conversations is without its date hierarchy.",
+            hint=f"Load the time zone tables: {_LOAD_TIME_ZONES[is_mariadb]}",
+            id="chatmemory.W004",
+        )
+        for alias in databases or ()
+        if router.allow_migrate_model(alias, Conversation) and not knows_time_zone(alias, settings.TIME_ZONE)
+        for is_mariadb in [connections[alias].mysql_is_mariadb]  # type: ignore[attr-defined]
+    ]
+
+
+_LOAD_TIME_ZONES = {
+    True: "mariadb-tzinfo-to-sql /usr/share/zoneinfo | mariadb -u root mysql",
+    False: "mysql_tzinfo_to_sql /usr/share/zoneinfo | mysql -u root mysql",
+}
 
 
 def _unknown_names(given: Mapping[str, Any]) -> Iterator[CheckMessage]:
@@ -102,16 +126,18 @@ def _rest(given: object) -> Iterator[CheckMessage]:
         )
     for name, default in conf.DEFAULT_REST.items():
         value: object = given.get(name, default)
-        if isinstance(default, int) and (type(value) is not int or value < 1):
+        least = min(1, default) if isinstance(default, int) else 0
+        if isinstance(default, int) and (type(value) is not int or value < least):
             yield Error(
-                f"CHATMEMORY['REST'][{name!r}] must be a whole number above 0, not {value!r}.",
+                f"CHATMEMORY['REST'][{name!r}] must be a whole number of at least {least}, not {value!r}.",
                 hint=f"Remove it to use the default of {default}.",
                 id="chatmemory.E022",
             )
     rates: object = given.get("THROTTLE_RATES", {})
     scopes = conf.DEFAULT_REST["THROTTLE_RATES"]
     if not isinstance(rates, Mapping) or not all(
-        name in scopes and (rate is None or (isinstance(rate, str) and _RATE.fullmatch(rate)))
+        (name in scopes or not get_close_matches(str(name), scopes))  # a site may have scopes of its own
+        and (rate is None or (isinstance(rate, str) and _RATE.fullmatch(rate)))
         for name, rate in rates.items()
     ):
         yield Error(

@@ -21,12 +21,16 @@ DEFAULT_REST: Mapping[str, Any] = {
     "ACCESS_POLICY": "chatmemory_django.rest.access.AccessPolicy",
     "MAX_BODY_BYTES": 5 * 1024 * 1024,
     "MAX_IMPORT_BYTES": 32 * 1024 * 1024,
+    "MAX_IMPORT_MESSAGES": 100_000,
     "MAX_MESSAGES": 100,
+    "MAX_METADATA_BYTES": 16 * 1024,
     "MAX_TEXT_LENGTH": 1_000_000,
     "MAX_JSON_DEPTH": 32,
     "PAGE_SIZE": 50,
     "MAX_PAGE_SIZE": 200,
-    "THROTTLE_RATES": {"read": "600/min", "write": "120/min", "export": "20/min"},
+    "MAX_PAGE_CHARACTERS": 4 * 1024 * 1024,
+    "NUM_PROXIES": 0,
+    "THROTTLE_RATES": {"read": "600/min", "write": "120/min", "export": "20/min", "sign_in": "20/min"},
 }
 
 NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "REST"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 MAX_MEMORY_ID_LENGTH = 255
 MAX_CLIENT_MESSAGE_ID_LENGTH = 64
 
@@ -16,6 +18,14 @@ def memory_key(memory_id: object) -> str:
             f"A memory id must have 1 to {MAX_MEMORY_ID_LENGTH} characters; this one has {len(key)}: {key[:20]!r}."
         )
     return _checked_characters("A memory id", key)
+
+
+def is_uuid(memory_id: str) -> bool:
+    """Whether *memory_id* is a UUID as Python writes it."""
+    try:
+        return str(uuid.UUID(memory_id)) == memory_id
+    except ValueError:
+        return False
 
 
 def checked_client_message_id(client_message_id: str | None, where: str) -> str | None:

@@ -395,12 +395,16 @@ def _check_attributes(value: UserMessage | AiMessage | ToolExecutionResultMessag
         return  # checked when it was made part of another message
     if not isinstance(given, Mapping):
         raise TypeError(f"{type(value).__name__}.attributes must be a mapping, not {type(given).__name__}.")
-    copied = copy_json(given, f"{type(value).__name__}.attributes", 0) if given else NO_ATTRIBUTES
+    copied = copy_json(given, f"{type(value).__name__}.attributes", MAX_ATTRIBUTE_DEPTH) if given else NO_ATTRIBUTES
     force_setattr(value, "attributes", Attributes(copied))
 
 
-def copy_json(value: object, where: str, depth: int) -> Any:
-    """Return a copy of *value* that shares nothing mutable with it; reject what JSON cannot represent."""
+def copy_json(value: object, where: str, max_depth: int, depth: int = 0) -> Any:
+    """
+    Return a copy of *value* that shares nothing mutable with it.
+
+    Reject what JSON cannot represent, and what is nested deeper than *max_depth*.
+    """
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -411,15 +415,13 @@ def copy_json(value: object, where: str, depth: int) -> Any:
         if math.isfinite(value):
             return float(value)
         raise ValueError(f"{where} is {value}, which JSON cannot represent; give a finite number or None.")
-    if depth == MAX_ATTRIBUTE_DEPTH:
-        raise ValueError(
-            f"{where.partition('[')[0]} are nested deeper than {MAX_ATTRIBUTE_DEPTH} levels; flatten them."
-        )
+    if depth == max_depth:
+        raise ValueError(f"{where.partition('[')[0]} are nested deeper than {max_depth} levels; flatten them.")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"{where} has a key of type {type(key).__name__}; JSON keys are str.")
-        return {key: copy_json(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+        return {key: copy_json(item, f"{where}[{key!r}]", max_depth, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [copy_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [copy_json(item, f"{where}[{index}]", max_depth, depth + 1) for index, item in enumerate(value)]
     raise TypeError(f"{where} is a {type(value).__name__}, which JSON cannot represent.")

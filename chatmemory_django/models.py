@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from django.conf import settings
 from django.db import connections, models, router, transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
-from django.db.models.functions import Coalesce
+from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Sum, TextField, Value, When
+from django.db.models.functions import Cast, Coalesce, Left, Length
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.deadlocks import tried_again
 from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.rows import to_message, to_moment
+from chatmemory_django.metadata import MetadataEntry
+from chatmemory_django.rows import is_storable, to_message, to_moment
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -37,6 +38,10 @@ ERASE_BATCH = 100
 
 ERASE_MESSAGES = 10_000
 """How many messages they may have had together; one that has had more is erased alone."""
+
+
+PREVIEW = 200
+"""How many characters of a message stand for its conversation in a list."""
 
 
 def new_memory_id() -> str:
@@ -72,6 +77,11 @@ def in_memory(window_start: Combinable | int, pinned_sequence: Combinable | int 
     """Both parts of a memory as one condition, for numbers, and for rows of several conversations."""
     pinned, window = memory_parts(window_start, pinned_sequence)
     return pinned | window
+
+
+def is_in_memory(sequence: int, window_start: int, pinned_sequence: int | None, *, superseded: bool) -> bool:
+    """Whether a message is in a memory, for one that is in no table yet."""
+    return sequence == pinned_sequence or (sequence >= window_start and not superseded)
 
 
 class ExactCharField(models.CharField):
@@ -141,17 +151,42 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """Conversations of which all that was said is in the memory. Reads no message."""
         return self.exclude(_HAS_EVICTIONS)
 
-    def search(self, text: str, *, said: bool = True) -> Self:
+    def search(self, text: str, *, types: Collection[MessageType] | None = None) -> Self:
         """
         Conversations that have *text* in their memory id, in their title or, in whatever case, in what was said.
 
-        Whoever may not read what was said must not find it either: for them, *said* is False.
+        What was said is searched in messages of *types* alone: whoever may not read the others must not find them
+        either. None stands for all types.
         """
-        found = Q(memory_id__icontains=text) | Q(title__icontains=text)
-        if said:
-            messages = Message.objects.history().filter(conversation=OuterRef("pk"), text__icontains=text)
-            found |= Q(Exists(messages))
-        return self.filter(found)
+        return self.filter(Q(memory_id__icontains=text) | Q(title__icontains=text) | _has_said(text, types))
+
+    def having_said(self, text: str) -> Self:
+        """Conversations in which something that was said has *text*, in whatever case."""
+        return self.filter(_has_said(text, None))
+
+    def with_metadata(self, key: str, text: str) -> Self:
+        """
+        Conversations whose metadata have at the top level *key* a value that, as text, is *text*.
+
+        A string is its own text, a Boolean is ``true`` or ``false``, a number is compared by its value. Null, lists and
+        objects have no text.
+        """
+        return self.filter(MetadataEntry("metadata", key, text)) if is_storable(key + text) else self.none()
+
+    def with_preview(self, types: Collection[MessageType]) -> Self:
+        """
+        Annotate each with its ``preview``: how the newest message of *types* begins that has a text; None without one.
+
+        That is the whole text where a site's own field class may store it encrypted.
+        """
+        is_plain = type(Message._meta.get_field("text")) is TextField
+        newest = Message.objects.history().filter(conversation=OuterRef("pk"), type__in=types).exclude(text="")
+        preview = Left("text", PREVIEW) if is_plain else F("text")
+        return self.annotate(preview=Subquery(newest.order_by("-sequence").values_list(preview)[:1]))
+
+    def with_size(self) -> Self:
+        """Annotate each with its ``size``: how many characters its metadata have, as stored."""
+        return self.annotate(size=Length(Cast("metadata", TextField())))
 
     def lock(self, keys: Iterable[int]) -> Self:
         """
@@ -186,6 +221,19 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
     delete.alters_data = True  # type: ignore[attr-defined]
     delete.queryset_only = True  # type: ignore[attr-defined]
+
+    def with_incomplete_turns(self) -> Self:
+        """Conversations with a turn that has not ended, or never will."""
+        return self.filter(Exists(Message.objects.incomplete().filter(conversation=OuterRef("pk"))))
+
+    def with_failed_tools(self) -> Self:
+        """Conversations with a tool call whose result says that it failed."""
+        return self.filter(Exists(Message.objects.failed_tools().filter(conversation=OuterRef("pk"))))
+
+
+def _has_said(text: str, types: Collection[MessageType] | None) -> Exists:
+    messages = Message.objects.search(text).filter(conversation=OuterRef("pk"))
+    return Exists(messages if types is None else messages.filter(type__in=types))
 
 
 def _erase_batch(conversations: ConversationQuerySet) -> list[int]:
@@ -224,6 +272,8 @@ class Conversation(models.Model):
     )
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     metadata = models.JSONField(_("metadata"), default=dict, blank=True)
+    is_pinned = models.BooleanField(_("pinned"), default=False)
+    is_archived = models.BooleanField(_("archived"), default=False)
     # Grows by one with every write: who has read it can tell whether anybody has written since.
     version = models.PositiveBigIntegerField(_("version"), default=1, editable=False)
     next_sequence = models.PositiveIntegerField(_("next sequence"), default=1, editable=False)
@@ -249,7 +299,9 @@ class Conversation(models.Model):
         permissions = (
             ("clear_conversation", "Can clear the memory of a conversation"),
             ("export_conversation", "Can export a conversation"),
+            ("import_conversation", "Can import conversations"),
             ("recount_conversation", "Can recount the tokens of a conversation"),
+            ("set_conversation", "Can set the memory of a conversation"),
         )
 
     def __str__(self) -> str:
@@ -280,6 +332,8 @@ class Conversation(models.Model):
     def memory(self) -> MessageQuerySet:
         """The rows in the memory, in its order, as of when this object was read."""
         pinned, window = memory_parts(self.window_start, self.pinned_sequence)
+        if self.pinned_sequence is None:  # SQLite reads the whole conversation for "this one or the window"
+            return self.messages.filter(window).order_by("sequence")
         return self.messages.filter(pinned | window).order_by(
             Case(When(pinned, then=Value(0)), default=Value(1)), "sequence"
         )
@@ -293,7 +347,7 @@ class Conversation(models.Model):
         return self.messages.evicted()
 
 
-SITE_FIELDS = ("memory_id", "owner", "title", "metadata")
+SITE_FIELDS = ("memory_id", "owner", "title", "metadata", "is_pinned", "is_archived")
 """The fields of a conversation that are the site's to change; the store keeps the others."""
 
 
@@ -303,6 +357,10 @@ class MessageQuerySet(models.QuerySet["Message"]):
     def history(self) -> Self:
         """The messages of the history, without those that only a memory was made of."""
         return self.filter(in_history=True)
+
+    def search(self, text: str) -> Self:
+        """The messages of the history that have *text* in their text, in whatever case."""
+        return self.history().filter(text__icontains=text)
 
     def incomplete(self) -> Self:
         """The messages of turns that have not ended, or never will."""
@@ -328,6 +386,26 @@ class MessageQuerySet(models.QuerySet["Message"]):
             )
         )
 
+    def with_size(self) -> Self:
+        """Annotate each with its ``size``: how many characters its text, payload and metadata have, as stored."""
+        return self.annotate(size=MESSAGE_SIZE)
+
+    def total_size(self) -> int:
+        """The sum of the sizes of the messages, see ``with_size``; one statement."""
+        return self.aggregate(total=Sum(MESSAGE_SIZE))["total"] or 0
+
+    def failed_tools(self) -> Self:
+        """The results of tools that failed: those whose payload says ``isError``."""
+        # As the codec writes it, behind the contents. In a text each quotation mark would have a backslash before it.
+        failed = Q(payload__endswith='],"isError":true}') | Q(payload__contains='],"isError":true,"attributes":{')
+        return self.filter(failed, type=MessageType.TOOL_EXECUTION_RESULT.value)
+
+
+MESSAGE_SIZE = (
+    Length("text")
+    + Coalesce(Length("payload"), Value(0))
+    + Coalesce(Length(Cast("metadata", TextField())), Value(0))
+)  # fmt: skip
 
 # Where the memory of a message's conversation is. NULL is neither equal to a sequence nor different; 0 is different.
 _CURRENT = F("conversation__window_start"), Coalesce(F("conversation__pinned_sequence"), Value(0))

@@ -10,19 +10,29 @@ is called with every conversation to which it cannot be done, and with the error
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator, Callable, Iterator
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from copy import copy
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.db.models import ProtectedError, QuerySet, RestrictedError
 from django.utils import timezone
 
-from chatmemory_django.formats.jsonl import ConversationExistsError, JsonLinesError, export_lines, import_lines
+from chatmemory_django.formats.jsonl import (
+    ConversationExistsError,
+    ImportLimits,
+    JsonLinesError,
+    check_lines,
+    export_lines,
+    import_lines,
+)
+from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet, in_memory
-from chatmemory_django.rows import to_moment
+from chatmemory_django.rows import to_metadata, to_moment
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.changes import new_row
 from chatmemory_django.stores.django.examination import Examination, Rule
 from chatmemory_django.stores.django.whole import (
     at_one_moment,
@@ -38,13 +48,16 @@ from chatmemory_django.windows import Window
 __all__ = [
     "ConversationExistsError",
     "Finding",
+    "ImportLimits",
     "JsonLinesError",
     "NoCounterError",
     "Pruned",
     "Receipt",
     "Rule",
+    "annotate",
     "asynchronous",
     "check",
+    "check_lines",
     "clear",
     "erase",
     "export",
@@ -184,11 +197,11 @@ def prune(
     return Pruned(erased, deleted)
 
 
-def export(conversations: QuerySet[Conversation]) -> Iterator[str]:
+def export(conversations: QuerySet[Conversation], *, types: Collection[MessageType] | None = None) -> Iterator[str]:
     """Yield the lines of ``export_lines``, as many at a time as are worth sending."""
     lines: list[str] = []
     size = 0
-    for line in export_lines(conversations):
+    for line in export_lines(conversations, types=types):
         lines.append(line)
         size += len(line)
         if size >= CHUNK_CHARACTERS:
@@ -203,6 +216,37 @@ async def asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:
     following = sync_to_async(partial(next, chunks, ""))
     while chunk := await following():
         yield chunk
+
+
+def annotate(
+    conversations: QuerySet[Conversation],
+    memory_id: str,
+    sequence: int,
+    changes: Mapping[str, Any],
+    *,
+    types: Collection[MessageType] | None = None,
+    max_bytes: int | None = None,
+) -> Message | None:
+    """
+    Merge *changes* into the metadata of a message of the history, and return the message; a key with None is removed.
+
+    None is returned if *conversations* have no such message, or it is of none of *types*. The conversation gets a new
+    ``version``, unless nothing changes; its ``updated_at`` stays, since feedback is no activity. *max_bytes* bounds
+    what comes of it. In a transaction of the caller's, the conversation stays locked until that ends.
+
+    Raises:
+        TypeError: *changes* are no mapping with keys of type str, or hold what JSON cannot represent.
+        ValueError: A database could not keep what comes of it, or it is too large.
+
+    """
+    to_metadata(changes)
+    conversations = for_writing(conversations)
+    found = conversations.filter(memory_id=memory_id).order_by("pk").values_list("pk", flat=True).first()
+    return (
+        None
+        if found is None
+        else in_lock(conversations, found, partial(_annotate, sequence, changes, types, max_bytes))
+    )
 
 
 def check(
@@ -278,6 +322,29 @@ def _do(
 def _clear(conversation: Conversation) -> int:
     DjangoChatMemoryStore(conversation._state.db).delete_messages(conversation.memory_id)
     return conversation.memory_messages
+
+
+def _annotate(
+    sequence: int,
+    changes: Mapping[str, Any],
+    types: Collection[MessageType] | None,
+    max_bytes: int | None,
+    conversation: Conversation,
+) -> Message | None:
+    # The row's lock has MariaDB read it as it is now, and not as it was at the beginning of the caller's transaction.
+    rows = messages_of(conversation).history().filter(sequence=sequence).select_for_update()
+    message = (rows if types is None else rows.filter(type__in=types)).first()
+    if message is None:
+        return None
+    before = message.metadata or {}
+    after = {key: value for key, value in {**before, **changes}.items() if value is not None}
+    if json.dumps(after) != json.dumps(before):  # as text, since to Python 1 is True
+        message.metadata = new_row(message.chat_message, to_metadata(after, max_bytes)).metadata
+        rows.update(metadata=message.metadata)
+        write(conversation)
+        conversation.version += 1
+    message.conversation = conversation
+    return message
 
 
 def _count(conversation: Conversation) -> int:

@@ -59,15 +59,27 @@ def build_chat_memory(configuration: Mapping[str, Any], memory_id: object, store
 
 def window_of(memory_id: object) -> Window:
     """The window that the setting ``MEMORY`` gives *memory_id* now; the errors of ``build_chat_memory``."""
-    return build_chat_memory(configuration(memory_id), memory_id, InMemoryChatMemoryStore()).window()
+    return _memory_of(memory_id).window()
+
+
+def known_memory(memory_id: object) -> ChatMemory | None:
+    """An empty memory as the setting ``MEMORY`` has it for *memory_id*; None where it is invalid, see the checks."""
+    try:
+        return _memory_of(memory_id)
+    except (ImportError, TypeError, ValueError):
+        return None
 
 
 def known_window(memory_id: str) -> Window | None:
-    """The same; None where the settings are wrong, of which the checks tell."""
+    """The window of ``known_memory``, likewise."""
     try:
         return window_of(memory_id)
     except (ImportError, TypeError, ValueError):
         return None
+
+
+def _memory_of(memory_id: object) -> ChatMemory:
+    return build_chat_memory(configuration(memory_id), memory_id, InMemoryChatMemoryStore())
 
 
 def common_window() -> Window | None:

@@ -29,6 +29,9 @@ ESCAPED = "'\"\\\n\r\x1a"
 EARLIEST = datetime(1000, 1, 2, tzinfo=UTC)
 """Before all that is written: databases know the moments from here on, in any time zone."""
 
+MAX_METADATA_DEPTH = 31
+"""How deep metadata may nest: MariaDB takes no JSON that is deeper."""
+
 SHORT = 1_024
 """Texts of fewer characters are not measured but taken for the longest that they can be."""
 
@@ -123,14 +126,20 @@ def to_columns(message: ChatMessage) -> Columns:
     return Columns(message.type, text, None)
 
 
-def to_metadata(metadata: Metadata) -> Metadata:
-    """A copy of *metadata*; ``TypeError`` or ``ValueError`` if it is no JSON object that every database can keep."""
+def to_metadata(metadata: Metadata, max_bytes: int | None = None) -> Metadata:
+    """
+    A copy of *metadata*; ``TypeError`` or ``ValueError`` if it is no JSON object that every database can keep.
+
+    It has at most *max_bytes* as JSON, by default what the setting ``MAX_MESSAGE_BYTES`` allows for.
+    """
     if metadata is None:
         return None
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata must be a mapping or None, not {type(metadata).__name__}.")
-    copied: Mapping[str, Any] = copy_json(metadata, "metadata", 0)
-    _checked_json(copied, "metadata")
+    copied: Mapping[str, Any] = copy_json(metadata, "metadata", MAX_METADATA_DEPTH)
+    size = len(_checked_json(copied, "metadata").encode())
+    if max_bytes is not None and size > max_bytes:
+        raise ValueError(f"metadata has {size} bytes, but may have {max_bytes}.")
     return copied
 
 
@@ -144,6 +153,16 @@ def to_moment(moment: datetime) -> datetime:
     if settings.USE_TZ or timezone.is_naive(moment):
         return moment
     return timezone.make_naive(moment, timezone.get_default_timezone())
+
+
+def aware(moment: datetime) -> datetime:
+    """The *moment* of a database column as an aware one: a naive one is in the site's default time zone."""
+    return timezone.make_aware(moment, timezone.get_default_timezone()) if timezone.is_naive(moment) else moment
+
+
+def is_storable(text: str) -> bool:
+    """Whether every database can keep *text*: NUL characters and half surrogate pairs it cannot."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def sent_bytes(text: str) -> int:
@@ -206,7 +225,7 @@ def _refusal(value: object, name: str) -> ValueError:
 def _bad_field(value: object) -> str | None:
     """Where in *value* a text is that cannot be stored."""
     for where, text in _texts(msgspec.to_builtins(value), ""):
-        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        if not is_storable(text):
             return where
     return None
 

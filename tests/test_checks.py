@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.checks import Error, Warning, run_checks  # noqa: A004  # Django's name for it
+from django.db import OperationalError, connection
+from django.db.utils import ConnectionRouter
 
 import chatmemory_django
 from chatmemory_django import checks, conf
-from chatmemory_django.checks import check_databases, check_settings
+from chatmemory_django.checks import check_databases, check_settings, check_time_zones
 from chatmemory_django.memory import MessageWindowChatMemory
 
 MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
@@ -111,6 +113,65 @@ class TestRegistration:
         ids = [message.id for message in run_checks() if str(message.id).startswith("chatmemory.")]
 
         assert sorted(ids) == ["chatmemory.W001", "chatmemory.W002"]
+
+
+class TestTimeZones:
+    """Those that a MariaDB or MySQL knows are in tables; those of other databases come with them."""
+
+    @pytest.fixture
+    def own_zone(self, transactional_db):
+        """A zone that this server knows as soon as there are rows for it, as the tools that load them write them."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name FROM mysql.time_zone_name WHERE name = 'UTC'")
+            names = ["Own/Zone"] if cursor.fetchone() else ["UTC", "Own/Zone"]
+            keys = []
+            for name in names:
+                try:
+                    cursor.execute("INSERT INTO mysql.time_zone (use_leap_seconds) VALUES ('N')")
+                except OperationalError:
+                    pytest.skip("The user of the database may not write tables of time zones.")
+                keys.append(cursor.lastrowid)
+                cursor.execute("INSERT INTO mysql.time_zone_transition_type VALUES (%s, 0, 0, 0, 'X')", keys[-1:])
+                cursor.execute("INSERT INTO mysql.time_zone_name VALUES (%s, %s)", [name, keys[-1]])
+            yield "Own/Zone"
+            for table in ("time_zone_name", "time_zone_transition_type", "time_zone"):
+                cursor.execute(f"DELETE FROM mysql.{table} WHERE time_zone_id IN %s", [keys])
+
+    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs tables of time zones")
+    def test_nothing_is_said_of_a_database_that_knows_the_zone(self, settings, own_zone):
+        settings.TIME_ZONE = own_zone
+
+        assert check_time_zones(databases=["default"]) == []
+
+    @pytest.mark.django_db
+    @pytest.mark.parametrize(("use_tz", "zone"), [(False, "Antarctica/Vostok"), (True, "UTC")], ids=["naive", "utc"])
+    def test_nothing_is_said_where_nothing_is_converted(self, settings, django_assert_num_queries, use_tz, zone):
+        settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
+
+        with django_assert_num_queries(0):
+            assert check_time_zones(databases=["default"]) == []
+
+    @pytest.mark.django_db
+    @pytest.mark.skipif(connection.vendor == "mysql", reason="MariaDB and MySQL need tables of time zones")
+    def test_nothing_is_said_of_databases_that_need_no_tables(self, settings):
+        settings.TIME_ZONE = "Antarctica/Vostok"
+
+        assert check_time_zones(databases=["default"]) == []
+
+    @pytest.mark.django_db
+    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs tables of time zones")
+    def test_databases_are_asked_only_where_django_checks_them_and_only_those_with_conversations(
+        self, settings, monkeypatch
+    ):
+        settings.TIME_ZONE = "Nowhere/Land"
+
+        def ids(**options) -> set[str]:
+            return {str(message.id) for message in run_checks(**options)} & {"chatmemory.W004"}
+
+        assert ids() == set()
+        assert ids(databases=["default"]) == {"chatmemory.W004"}
+        monkeypatch.setattr(ConnectionRouter, "allow_migrate_model", lambda *args: False)
+        assert ids(databases=["default"]) == set()
 
 
 class TestIds:
@@ -276,6 +337,19 @@ class TestEachCheck:
         assert message.msg.startswith(f"DATABASES['chats'] is SQLite with transactions that begin as {mode}")
         assert message.hint == 'Set DATABASES[\'chats\']["OPTIONS"]["transaction_mode"] = "IMMEDIATE".'
 
+    @pytest.mark.django_db
+    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs tables of time zones")
+    def test_W004_the_database_does_not_know_the_time_zone(self, settings):
+        settings.TIME_ZONE = "Nowhere/Land"
+
+        [message] = check_time_zones(databases=["default"])
+
+        assert isinstance(message, Warning)
+        assert message.id == "chatmemory.W004"
+        assert message.msg.startswith("DATABASES['default'] does not know the time zone 'Nowhere/Land', so")
+        tool = "mariadb-tzinfo-to-sql" if connection.mysql_is_mariadb else "mysql_tzinfo_to_sql"
+        assert message.hint.startswith(f"Load the time zone tables: {tool} /usr/share/zoneinfo | ")
+
     @pytest.mark.parametrize(
         ("name", "hint"),
         [
@@ -315,8 +389,9 @@ class TestEachCheck:
         assert type(rest).__name__ in error.msg
 
     @pytest.mark.parametrize("value", [0, -1, None, "5", True, 1.5], ids=repr)
-    def test_E022_a_number_of_the_rest_api_is_no_number_above_0(self, settings, value):
-        for name in [name for name, default in conf.DEFAULT_REST.items() if isinstance(default, int)]:
+    def test_E022_a_number_of_the_rest_api_is_too_small_or_no_number(self, settings, value):
+        numbers = {name for name, default in conf.DEFAULT_REST.items() if isinstance(default, int)}
+        for name in numbers - ({"NUM_PROXIES"} if value == 0 else set()):
             (error,) = found(settings, REST={name: value})
 
             assert error.id == "chatmemory.E022"
@@ -331,6 +406,9 @@ class TestEachCheck:
 
         assert error.id == "chatmemory.E023"
         assert repr(rates) in error.msg
+
+    def test_a_site_may_have_throttle_scopes_of_its_own(self, settings):
+        assert found(settings, REST={"THROTTLE_RATES": {"tickets": "5/min"}}) == []
 
     @pytest.mark.parametrize("policy", [None, "nowhere.Policy", f"{__name__}.by_id"], ids=repr)
     def test_E024_there_is_no_such_access_policy(self, settings, policy):

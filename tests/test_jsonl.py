@@ -1,30 +1,51 @@
 """Conversations to JSON lines and back: history and memory are the same after it, and wrong lines leave nothing."""
 
 import contextlib
+import itertools
 import json
 import threading
 import tracemalloc
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatmemory_django.formats import jsonl
-from chatmemory_django.formats.jsonl import ConversationExistsError, JsonLinesError, export_lines, import_lines
+from chatmemory_django import operations
+from chatmemory_django.formats.jsonl import (
+    ConversationExistsError,
+    ImportLimits,
+    JsonLinesError,
+    check_lines,
+    export_lines,
+    import_lines,
+    importing,
+)
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    Image,
+    ImageContent,
+    MessageType,
+    SystemMessage,
+    ToolExecutionRequest,
+    UserMessage,
+)
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore, whole
 from tests import strategies
 from tests.estimators import ADDITIVE_WORDS
-from tests.interleaving import another_writer
+from tests.interleaving import Connected, another_writer
 from tests.test_models import PRIVATE
+from tests.test_operations import everything_is_whole
 
 pytestmark = pytest.mark.django_db
 
+UUID = "c2c1a8f4-5f0c-4d0e-9c3b-6f1f5f0e7a11"
 U1, U2, U3 = (UserMessage(text) for text in ("one", "two", "three"))
 
 
@@ -106,7 +127,9 @@ class TestRoundTrip:
     def test_all_that_the_tables_know_is_restored(self, make: Callable[[], None]):
         with contextlib.suppress(ConnectionError):
             make()
-        Conversation.objects.update(title="京都 😀", metadata={"tags": ["a"], "n": 1.5})
+        Conversation.objects.update(
+            title="京都 😀", metadata={"tags": ["a"], "n": 1.5}, is_pinned=True, is_archived=True
+        )
         Message.objects.filter(sequence=2).update(client_message_id="msg_7 é", metadata={"model": "m"})
         before = everything("a")
 
@@ -126,6 +149,33 @@ class TestRoundTrip:
         assert everything("a") == before
         assert memory.messages() == remembered
 
+    @pytest.mark.parametrize("make", [pinned_and_evicted, replaced, compacted, counted, cleared])
+    @pytest.mark.parametrize(
+        "types", list(itertools.combinations([MessageType.SYSTEM, MessageType.USER, MessageType.AI], 2))
+    )
+    def test_of_some_types_is_as_if_the_others_had_not_been_kept(self, make, types):
+        make()
+        rows = Message.objects.filter(type__in=types)
+        before, remembered = list(rows.values_list("sequence", "text")), list(rows.in_memory().values_list("sequence"))
+        lines = list(export_lines(Conversation.objects.all(), types=types))
+        total = Conversation.objects.get().total_messages
+        Conversation.objects.all().delete()
+
+        assert import_lines(lines) == 1
+
+        assert list(Message.objects.values_list("sequence", "text")) == before
+        assert list(Message.objects.in_memory().values_list("sequence")) == remembered
+        assert Conversation.objects.get().total_messages == total
+        everything_is_whole()
+
+    def test_of_no_types_has_a_head_alone(self):
+        pinned_and_evicted()
+
+        (line,) = export_lines(Conversation.objects.all(), types=[])
+
+        assert "be brief" not in "".join(operations.export(Conversation.objects.all(), types=[MessageType.USER]))
+        assert json.loads(line)["messages"] == 0
+
     def test_it_goes_on_from_there(self):
         a_memory().add(U1, U2)
         import_lines(exported_and_erased())
@@ -143,7 +193,9 @@ class TestRoundTrip:
         ann = User.objects.create_user("ann")
 
         made = []
-        count = import_lines(["\n", *(line.encode() for line in lines), ""], ann, each=made.append)
+        count = import_lines(
+            ["\n", *(line.encode() for line in lines), ""], ann, each=lambda conversation, _: made.append(conversation)
+        )
 
         assert count == 3
         assert [conversation.memory_id for conversation in made] == ["a", "b", "c"]
@@ -279,7 +331,7 @@ class TestWrongLines:
         wrong = [lines[0], twice[0], lines[2], twice[1], lines[4]]
 
         for rows in (1, 500):  # in one INSERT, and in two
-            monkeypatch.setattr(jsonl, "MAX_ROWS", rows)
+            monkeypatch.setattr(importing, "MAX_ROWS", rows)
             with pytest.raises(JsonLinesError, match="Line 4: client_message_id is that of another message"):
                 import_lines(wrong)
 
@@ -319,7 +371,9 @@ class TestWrongLines:
         made = []
 
         count = import_lines(
-            [*lines, changed(lines[0], memory_id="b"), *lines[1:]], skip_existing=True, each=made.append
+            [*lines, changed(lines[0], memory_id="b"), *lines[1:]],
+            skip_existing=True,
+            each=lambda conversation, _: made.append(conversation),
         )
 
         assert count == 1
@@ -330,6 +384,204 @@ class TestWrongLines:
         head = {name: value for name, value in json.loads(lines[0]).items() if name != "messages"}
 
         assert import_lines([json.dumps(head), *lines[1:]]) == 1
+
+
+class TestLimits:
+    """What lines of somebody who is not trusted may have."""
+
+    @pytest.fixture
+    def lines(self) -> list[str]:
+        a_memory("a").add(UserMessage("Hi"), AiMessage("Hello, you there"), metadata=[{"k": "v"}, None])
+        a_memory("b").add(U1)
+        picture = ImageContent(Image(base64_data="A" * 100, mime_type="image/png"))
+        a_memory("b").add(UserMessage([picture]))
+        lines = list(export_lines(Conversation.objects.all()))
+        Conversation.objects.all().delete()
+        return lines
+
+    @pytest.mark.parametrize(
+        ("enough", "too_few", "reason"),
+        [
+            ({"max_conversations": 2}, {"max_conversations": 1}, "Line 4: there are more than 1 conversations"),
+            ({"max_messages": 4}, {"max_messages": 3}, "Line 6: there are more than 3 messages"),
+            (
+                {"max_memory_messages": 2},
+                {"max_memory_messages": 1},
+                "Line 1: the memory has 2 messages, but may have 1",
+            ),
+            (
+                {"max_text_length": 27},  # a moment
+                {"max_text_length": 15},
+                r"Line 1: \$.created_at: It has \d+ characters, but may have 15",
+            ),
+            ({"max_depth": 5}, {"max_depth": 4}, r"Line 6: \$.message.contents\[0\].image: It is nested too deeply"),
+            ({"max_metadata_bytes": 9}, {"max_metadata_bytes": 8}, "Line 2: metadata has 9 bytes, but may have 8"),
+        ],
+    )
+    def test_are_kept_before_anything_is_stored(self, lines, enough, too_few, reason):
+        assert check_lines(lines, ImportLimits(**enough)) == ["a", "b"]
+        for run in (check_lines, lambda lines, limits: import_lines(lines, limits=limits)):
+            with pytest.raises(JsonLinesError, match=reason):
+                run(lines, ImportLimits(**too_few))
+
+        assert not Conversation.objects.filter(memory_id="b").exists()
+
+    def test_bound_texts_and_keys_but_no_files(self, lines):
+        limits = ImportLimits(max_text_length=60)
+
+        assert check_lines(lines, limits) == ["a", "b"]
+        for metadata in ({"note": "x" * 61}, {"x" * 61: 1}, {"deep": [{"note": "x" * 61}]}):
+            with pytest.raises(
+                JsonLinesError, match=r"^Line 1: \$.metadata.*: It has 61 characters, but may have 60\.$"
+            ):
+                check_lines([changed(lines[0], metadata=metadata), *lines[1:]], limits)
+
+    def test_bound_the_metadata_of_a_conversation_too(self, lines):
+        with pytest.raises(JsonLinesError, match="Line 1: metadata has 12 bytes, but may have 10"):
+            check_lines([changed(lines[0], metadata={"k": "long"}), *lines[1:]], ImportLimits(max_metadata_bytes=10))
+
+    @pytest.mark.parametrize(
+        "memory_id", ["a", "support-4711", UUID.upper(), f"{{{UUID}}}", f"urn:uuid:{UUID}", f"{UUID} "]
+    )
+    def test_take_no_memory_id_that_somebody_could_guess(self, lines, memory_id, django_assert_num_queries):
+        lines[0] = changed(lines[0], memory_id=memory_id)
+
+        with django_assert_num_queries(0), pytest.raises(JsonLinesError, match=r"Line 1: .* but must be a UUID"):
+            check_lines(lines, ImportLimits(uuids_only=True))
+        assert check_lines([changed(lines[0], memory_id=UUID), *lines[1:3]], ImportLimits(uuids_only=True)) == [UUID]
+        assert check_lines(lines, ImportLimits(uuids_only=True), rename=True) == [memory_id, "b"]
+
+
+class TestCheckLines:
+    def test_says_what_an_import_would_and_asks_no_database(self, django_assert_num_queries):
+        for memory_id in "ab":
+            a_memory(memory_id).add(U1, U2)
+        lines = list(export_lines(Conversation.objects.all()))
+
+        with django_assert_num_queries(0):
+            assert check_lines(iter(lines)) == ["a", "b"]
+            assert check_lines([]) == []
+            for wrong in (lines[:-1], lines[1:], [*lines, "{"], [*lines[:4], changed(lines[4], sequence=2), lines[5]]):
+                with pytest.raises(JsonLinesError):
+                    check_lines(wrong)
+
+    def test_finds_two_conversations_with_one_memory_id(self):
+        a_memory().add(U1)
+        lines = exported()
+
+        with pytest.raises(JsonLinesError, match="Line 3: 'a' is the memory id of another conversation before it"):
+            check_lines([*lines, *lines])
+        assert check_lines([*lines, *lines], rename=True) == ["a", "a"]
+
+    def test_finds_one_client_id_for_two_messages(self):
+        a_memory().add(U1, U2, client_message_ids=["1", "2"])
+        lines = exported()
+
+        with pytest.raises(JsonLinesError, match="Line 3: client_message_id is that of another message"):
+            check_lines([*lines[:2], changed(lines[2], client_message_id="1")])
+
+
+class TestRenaming:
+    def test_gives_each_an_id_of_its_own_and_says_which_it_was(self):
+        a_memory().add(U1, U2)
+        lines = exported()
+        made = {}
+
+        count = import_lines([*lines, *lines], rename=True, each=lambda new, old: made.update({new.memory_id: old}))
+
+        assert count == 2
+        assert set(made.values()) == {"a"}
+        assert {each.memory_id for each in Conversation.objects.all()} == {"a", *made}
+        for memory_id in made:
+            assert str(uuid.UUID(memory_id)) == memory_id
+            assert a_memory(memory_id).messages() == [U1, U2]
+
+    def test_takes_an_id_that_could_be_none(self):
+        a_memory().add(U1)
+        lines = exported()
+
+        for memory_id in ("", "x" * 256, "\0"):
+            assert import_lines([changed(lines[0], memory_id=memory_id), *lines[1:]], rename=True) == 1
+
+
+class TestBesideOtherImports:
+    @pytest.mark.parametrize("rows", [1, 500])
+    def test_no_transaction_is_open_while_lines_are_read(self, monkeypatch, rows):
+        monkeypatch.setattr(importing, "MAX_ROWS", rows)
+        for memory_id in "ab":
+            a_memory(memory_id).add(U1, U2)
+        lines = list(export_lines(Conversation.objects.all()))
+        Conversation.objects.all().delete()
+        depth = len(connection.savepoint_ids)
+        open_transactions = []
+
+        def slow_lines() -> Iterator[str]:
+            for line in lines:
+                open_transactions.append(len(connection.savepoint_ids) - depth)
+                yield line
+
+        assert import_lines(slow_lines()) == 2
+        assert open_transactions == [0] * 6
+
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
+    @pytest.mark.django_db(transaction=True)
+    def test_that_name_the_same_ids_in_another_order_nothing_deadlocks(self):
+        names = [f"talk-{number}" for number in range(12)]
+        for name in names:
+            a_memory(name).add(U1, U2)
+        by_name = {name: exported(name) for name in names}
+        Conversation.objects.all().delete()
+        counts: list[int] = []
+        barrier = threading.Barrier(4)
+
+        def import_in(order: list[str]) -> None:
+            barrier.wait()
+            lines = [line for name in order for line in by_name[name]]
+            counts.append(import_lines(lines, skip_existing=True))
+
+        threads = [
+            Connected(partial(import_in, order)) for order in (names, names[::-1], names[6:] + names[:6], names[::-1])
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.end()
+
+        assert sum(counts) == len(names)
+        assert everything_is_whole() == dict.fromkeys(everything_is_whole(), 2)
+
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
+    @pytest.mark.django_db(transaction=True)
+    def test_it_is_tried_again_where_the_database_ends_it(self, monkeypatch):
+        a_memory().add(U1, U2)
+        lines = exported_and_erased()
+        save, calls = Conversation.save, []
+
+        def save_at_the_second_try(self, **options):
+            save(self, **options)
+            calls.append(self)
+            if len(calls) == 1:
+                raise OperationalError(1213, "Deadlock found when trying to get lock")
+
+        monkeypatch.setattr(Conversation, "save", save_at_the_second_try)
+
+        assert import_lines(lines) == 1
+        assert len(calls) == 2
+        assert a_memory().messages() == [U1, U2]
+
+    def test_an_id_that_is_there_is_told_alike_whoever_it_belongs_to(self):
+        ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+        a_memory().add(U1)
+        lines = exported()
+        told = set()
+
+        for owner in (ann, bob, None):
+            Conversation.objects.update(owner=owner)
+            with pytest.raises(ConversationExistsError) as refused:
+                import_lines(lines, ann)
+            told.add(str(refused.value))
+
+        assert told == {"Line 1: the conversation 'a' is there already."}
 
 
 class TestWhenIterated:

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
@@ -13,13 +13,15 @@ from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
     CustomMessage,
+    MessageType,
     SystemMessage,
+    TextContent,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
     UserMessage,
 )
 from chatmemory_django.models import Conversation, MemoryStatus, Message
-from chatmemory_django.rows import to_moment
+from chatmemory_django.rows import aware, to_moment
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 pytestmark = pytest.mark.django_db
@@ -342,6 +344,57 @@ class TestConversationVerbs:
 
         assert not Conversation.objects.search(text).exists()
 
+    def test_search_looks_into_messages_of_the_types_that_may_be_read(self):
+        memory_of(9).add(SystemMessage("Never say gnu"), UserMessage("What is a gnat?"))
+
+        def found(text, *types):
+            return Conversation.objects.search(text, types=types).exists()
+
+        assert found("gnat", MessageType.USER, MessageType.AI)
+        assert not found("gnu", MessageType.USER, MessageType.AI)
+        assert not found("gnat")
+        assert found("a")
+        assert Conversation.objects.search("gnu").exists()
+
+    def test_a_preview_is_the_newest_text_of_the_history_that_may_be_read(self):
+        memory_of(9, "a").add(S1, U1, A1, CALL, RESULT, CustomMessage({"k": PRIVATE}), S2)
+        memory_of(9, "b").add(U1, UserMessage("x" * 300))
+        memory_of(9, "c").add(S1)
+        memory_of(9, "d").add(U1)
+        memory_of(9, "d").set([UserMessage("a summary")])
+        Conversation.objects.create(memory_id="e")
+
+        found = Conversation.objects.with_preview([MessageType.USER, MessageType.AI]).order_by("memory_id")
+
+        assert [conversation.preview for conversation in found] == ["hello", "x" * 200, None, "one", None]
+        assert {conversation.preview for conversation in Conversation.objects.with_preview([])} == {None}
+
+    def test_a_preview_reads_the_conversation_from_its_end(self, django_assert_num_queries):
+        memory_of(9).add(U1)
+        conversation = Conversation.objects.get()
+        said = {"conversation": conversation, "type": "USER", "text": "x"}
+        Message.objects.bulk_create(Message(sequence=number, **said) for number in range(2, 3_000))
+        previews = Conversation.objects.with_preview([MessageType.USER])
+
+        with django_assert_num_queries(1):
+            assert [each.preview for each in previews] == ["x"]
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("ANALYZE chatmemory_message")
+            assert "Index Scan Backward using chatmemory_message_pkey" in previews.explain()
+
+    def test_sizes_are_those_of_what_is_stored(self):
+        conversation = Conversation.objects.create(metadata={"k": "x" * 1_000})
+        Message.objects.create(conversation=conversation, sequence=1, type="USER", text="ü" * 10)
+        Message.objects.create(
+            conversation=conversation, sequence=2, type="USER", text="ab", payload="c" * 5, metadata={"k": "x" * 100}
+        )
+
+        sizes = Message.objects.with_size().values_list("size", flat=True)
+
+        assert Conversation.objects.with_size().get().size == 1_000 + len('{"k": ""}')
+        assert list(sizes) == [10, 2 + 5 + 100 + len('{"k": ""}')]
+
     def test_a_system_message_that_is_pinned_alone_was_not_evicted(self):
         memory = MessageWindowChatMemory(max_messages=3, id="a", store=DjangoChatMemoryStore())
         memory.add(S1)
@@ -363,6 +416,58 @@ class TestConversationVerbs:
 
         assert list(Conversation.objects.owned_by(ann).idle_since(cutoff)) == [mine]
         assert list(Conversation.objects.active_since(cutoff).owned_by(ann)) == []
+
+
+class TestProblems:
+    """Turns that have not ended, and tools that failed."""
+
+    @pytest.mark.parametrize(
+        ("contents", "attributes"),
+        [
+            ("no", {}),
+            ("no", {"a": {"isError": False}}),
+            ([TextContent("no"), TextContent("really")], {"a": 1}),
+        ],
+        ids=["text", "attributes", "texts"],
+    )
+    def test_a_tool_failed_whose_result_says_so(self, contents, attributes):
+        for memory_id, is_error in {"failed": True, "went well": False, "unknown": None}.items():
+            result = ToolExecutionResultMessage("1", "tool", contents, is_error, attributes)
+            memory_of(9, memory_id).add(U1, CALL, result)
+
+        assert [(row.conversation.memory_id, row.sequence) for row in Message.objects.failed_tools()] == [("failed", 3)]
+        assert [each.memory_id for each in Conversation.objects.with_failed_tools()] == ["failed"]
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            ToolExecutionResultMessage("1", "tool", '"isError":true'),
+            ToolExecutionResultMessage("1", "tool", '{"isError":true}'),
+            ToolExecutionResultMessage("1", "tool", '{"isError":true,"attributes":{}}'),
+            ToolExecutionResultMessage("1", "tool", "x", attributes={"isError": True}),
+            ToolExecutionResultMessage("1", "tool", "x", False, {"is": {"isError": True}}),
+            ToolExecutionResultMessage('"isError":true}', '"isError":true,"attributes":{', "x", attributes={"a": 1}),
+            CustomMessage({"isError": True}),
+            UserMessage("x", name='"isError":true}'),
+        ],
+    )
+    def test_that_it_failed_is_not_read_from_anything_that_only_quotes_it(self, message):
+        memory_of(9).add(message)
+
+        assert not Message.objects.failed_tools()
+
+    def test_a_conversation_has_an_unended_turn_as_long_as_one_of_its_messages_is_incomplete(self):
+        memory_of(9, "ended").add(U1, A1)
+        memory_of(9, "broken off").add(U1, A1)
+        memory = memory_of(9, "under way")
+        Message.objects.filter(conversation__memory_id="broken off", sequence=2).update(is_complete=False)
+
+        with memory.turn(persist="early") as turn:
+            turn.add(U1)
+            during = {each.memory_id for each in Conversation.objects.with_incomplete_turns()}
+
+        assert during == {"broken off", "under way"}
+        assert [each.memory_id for each in Conversation.objects.with_incomplete_turns()] == ["broken off"]
 
 
 class TestConversation:
@@ -392,6 +497,28 @@ class TestConversation:
         assert Conversation.objects.get(memory_id=other).memory_id == other
         assert Conversation.objects.count() == 2
 
+    def test_what_a_site_changes_is_no_activity_and_so_reorders_no_list(self):
+        ann = User.objects.create_user("ann")
+        memory_of(3, "a").add(U1)
+        memory_of(3, "b").add(U1)
+        conversation = Conversation.objects.get(memory_id="a")
+        version, updated_at = conversation.version, conversation.updated_at
+
+        for name, value in {
+            "title": "A talk",
+            "metadata": {"topic": "tea"},
+            "owner": ann,
+            "is_pinned": True,
+            "is_archived": True,
+        }.items():
+            setattr(conversation, name, value)
+            conversation.save()
+
+        conversation = Conversation.objects.get(memory_id="a")
+        assert (conversation.title, conversation.is_pinned, conversation.is_archived) == ("A talk", True, True)
+        assert (conversation.version, conversation.updated_at) == (version + 5, updated_at)
+        assert [each.memory_id for each in Conversation.objects.order_by("-updated_at")] == ["b", "a"]
+
     def test_no_two_have_the_same_memory_id(self):
         Conversation.objects.create(memory_id="a")
 
@@ -420,6 +547,14 @@ class TestConversation:
 
 
 class TestMessage:
+    def test_search_finds_what_was_said_in_whatever_case(self):
+        memory = memory_of(9)
+        memory.add(UserMessage("Where is my Parcel?"), AiMessage("At the door"), UserMessage("100% of PARCELS?"))
+        memory.set([UserMessage("a summary about a parcel")])
+
+        assert [row.sequence for row in Message.objects.search("parcel")] == [1, 3]
+        assert [row.sequence for row in Message.objects.search("%")] == [3]
+
     ONE_OF_EACH = (
         SystemMessage(PRIVATE),
         UserMessage(PRIVATE, name=PRIVATE),
@@ -488,3 +623,11 @@ def test_a_site_without_time_zones_compares_in_its_own_whatever_is_activated(set
         moment = to_moment(datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.UTC))
 
     assert moment == datetime.datetime(2026, 7, 1, 14)  # noqa: DTZ001  # naive, as its columns are
+
+
+def test_a_moment_of_a_column_is_told_with_the_time_zone_of_the_site(settings):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
+    moment = datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.UTC)
+
+    with timezone.override("Asia/Tokyo"):
+        assert aware(to_moment(moment)) == aware(moment) == moment

@@ -1,12 +1,14 @@
 """What is done to conversations: each whole or not at all, whoever writes meanwhile."""
 
 import datetime
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from django.contrib.auth.models import Group, User
 from django.db import DatabaseError, connection, connections, models, transaction
 from django.db.models.signals import pre_delete
 from django.test.utils import CaptureQueriesContext
@@ -15,7 +17,7 @@ from django.utils import timezone
 import chatmemory_django.models
 from chatmemory_django import operations
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.operations import Finding, NoCounterError, Pruned, Rule
 from chatmemory_django.stores.django import DjangoChatMemoryStore, whole
@@ -293,6 +295,203 @@ class NoReplica:
 
     def db_for_write(self, model, **hints):
         return "default"
+
+
+def joined() -> models.QuerySet:
+    """Conversations as a policy of tenants may select them, by way of other tables: each several times."""
+    return Conversation.objects.filter(messages__in_history=True, owner__groups__name__startswith="tenant")
+
+
+def distinct() -> models.QuerySet:
+    return joined().distinct()
+
+
+def distinct_and_ordered() -> models.QuerySet:
+    return joined().select_related("owner").order_by("-owner__username", "-updated_at").distinct()
+
+
+def annotated() -> models.QuerySet:
+    return joined().annotate(groups=models.Count("owner__groups")).filter(groups__gt=1)
+
+
+def with_everything() -> models.QuerySet:
+    return distinct().with_size().with_preview([MessageType.USER])
+
+
+@pytest.mark.parametrize("selected", [joined, distinct, distinct_and_ordered, annotated, with_everything])
+class TestConversationsSelectedByWayOfOtherTables:
+    """Each is dealt with once, on every database."""
+
+    @pytest.fixture(autouse=True)
+    def talks(self) -> None:
+        ann = User.objects.create_user("ann")
+        ann.groups.add(*(Group.objects.create(name=f"tenant {number}") for number in range(2)))
+        for memory_id in "abc":
+            a_memory(memory_id).add(U1, A1, U2)
+        Conversation.objects.filter(memory_id__in="ab").update(owner=ann, metadata={"tier": "gold"})
+
+    def test_is_erased_once(self, selected):
+        told = []
+
+        receipt = operations.erase(selected(), each=lambda conversation, count: told.append(conversation.memory_id))
+
+        assert receipt.messages == {"a": 3, "b": 3}
+        assert told == ["a", "b"]
+        assert everything_is_whole() == {"c": 3}
+
+    def test_is_passed_over_where_another_object_holds_it(self, selected):
+        refused = []
+
+        with holding("a"):
+            receipt = operations.erase(
+                selected(), refused=lambda conversation, error: refused.append((conversation.memory_id, type(error)))
+            )
+
+        assert receipt.messages == {"b": 3}
+        assert refused == [("a", models.ProtectedError)]
+        assert everything_is_whole() == {"a": 3, "c": 3}
+
+    def test_is_deleted(self, selected):
+        _, deleted = selected().delete()
+
+        assert deleted["chatmemory.Conversation"] == 2
+        assert deleted["chatmemory.Message"] == 6
+        assert everything_is_whole() == {"c": 3}
+
+    def test_is_cleared_and_told_of_once(self, selected):
+        told = []
+
+        assert (
+            operations.clear(selected(), each=lambda conversation, count: told.append((conversation.memory_id, count)))
+            == 2
+        )
+
+        assert told == [("a", 3), ("b", 3)]
+
+    def test_is_exported_once(self, selected):
+        heads = [json.loads(line) for line in operations.export_lines(selected()) if '"conversation"' in line]
+
+        assert [head["memory_id"] for head in heads] == ["a", "b"]
+
+    def test_is_locked(self, selected):
+        keys = list(selected().order_by("pk").values_list("pk", flat=True))
+
+        with transaction.atomic():
+            assert {each.memory_id for each in selected().lock(keys)} == {"a", "b"}
+
+    def test_is_found_by_what_is_in_it(self, selected):
+        found = selected().with_metadata("tier", "gold").search("hello")
+
+        assert {each.memory_id for each in found} == {"a", "b"}
+        assert operations.annotate(selected(), "a", 1, {"k": 1}).metadata == {"k": 1}
+        assert operations.annotate(selected(), "c", 1, {"k": 1}) is None
+
+
+class TestAnnotate:
+    @pytest.fixture(autouse=True)
+    def talk(self) -> None:
+        a_memory("a").add(S1, U1, A1, metadata=[None, None, {"model": "m", "n": 1}])
+        a_memory("b").add(U1)
+
+    def annotated(self, sequence: int, changes: object, memory_id: str = "a", **options) -> Message | None:
+        return operations.annotate(everyone(), memory_id, sequence, changes, **options)
+
+    @pytest.mark.parametrize(
+        ("sequence", "changes", "expected"),
+        [
+            (3, {"rating": "up"}, {"model": "m", "n": 1, "rating": "up"}),
+            (3, {"model": {"name": "m"}}, {"model": {"name": "m"}, "n": 1}),
+            (3, {"n": None, "missing": None}, {"model": "m"}),
+            (3, {"n": True}, {"model": "m", "n": True}),
+            (3, {"n": {"deep": None}}, {"model": "m", "n": {"deep": None}}),
+            (2, {"rating": "Grüße 京都 😀"}, {"rating": "Grüße 京都 😀"}),
+        ],
+    )
+    def test_merges_what_is_given_and_removes_what_is_none(self, sequence, changes, expected):
+        before = Conversation.objects.get(memory_id="a")
+
+        message = self.annotated(sequence, changes)
+
+        after = Conversation.objects.get(memory_id="a")
+        stored = Message.objects.get(conversation=after, sequence=sequence).metadata
+        assert json.dumps(stored, sort_keys=True) == json.dumps(expected, sort_keys=True)  # to Python, 1 is True
+        assert json.dumps(message.metadata, sort_keys=True) == json.dumps(expected, sort_keys=True)
+        assert after.version == message.conversation.version == before.version + 1
+        assert after.updated_at == before.updated_at
+        everything_is_whole()
+
+    @pytest.mark.parametrize(
+        ("sequence", "changes"), [(3, {}), (3, {"n": 1}), (3, {"missing": None}), (2, {}), (2, {"a": None})]
+    )
+    def test_writes_nothing_where_nothing_changes(self, sequence, changes):
+        before = list(Conversation.objects.values()), list(Message.objects.values())
+
+        assert self.annotated(sequence, changes).sequence == sequence
+
+        assert (list(Conversation.objects.values()), list(Message.objects.values())) == before
+
+    def test_finds_only_messages_of_the_history_of_these_conversations_and_types(self):
+        a_memory("a").set([UserMessage("a summary")])
+
+        assert self.annotated(1, {"k": 1}, types=[MessageType.SYSTEM]) is not None
+        assert self.annotated(1, {"k": 1}, types=[MessageType.USER, MessageType.AI]) is None
+        assert self.annotated(4, {"k": 1}) is None
+        assert self.annotated(9, {"k": 1}) is None
+        assert self.annotated(1, {"k": 1}, memory_id="c") is None
+        assert operations.annotate(everyone().filter(memory_id="b"), "a", 1, {"k": 1}) is None
+        assert (
+            not Message.objects.exclude(conversation__memory_id="a", sequence__in=[1, 3])
+            .exclude(metadata__isnull=True)
+            .exists()
+        )
+
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            (["k"], TypeError),
+            ({1: "k"}, TypeError),
+            ({"k": object()}, TypeError),
+            ({"k": "\0"}, ValueError),
+            ({"\ud800": 1}, ValueError),
+            ({"k": float("nan")}, ValueError),
+            ({"k": "x" * 5 * 1024 * 1024}, ValueError),
+            ({"k": "\u0001" * 3 * 1024 * 1024}, ValueError),
+        ],
+    )
+    def test_refuses_what_a_database_could_not_keep(self, changes, error):
+        with pytest.raises(error, match=r"metadata|MAX_MESSAGE_BYTES"):
+            self.annotated(3, changes)
+
+        assert Message.objects.get(conversation__memory_id="a", sequence=3).metadata == {"model": "m", "n": 1}
+
+    def test_bounds_what_comes_of_it_and_not_only_what_is_given(self):
+        self.annotated(2, {"a": "x" * 50}, max_bytes=100)
+
+        with pytest.raises(ValueError, match="metadata has 115 bytes, but may have 100"):
+            self.annotated(2, {"b": "x" * 50}, max_bytes=100)
+
+    def test_is_a_part_of_the_transaction_around_it(self):
+        with pytest.raises(ConnectionError), transaction.atomic():
+            self.annotated(2, {"rating": "up"})
+            raise ConnectionError
+
+        assert Message.objects.get(conversation__memory_id="a", sequence=2).metadata is None
+
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("statement", range(1, 8))
+    def test_loses_nothing_that_somebody_else_notes_meanwhile(self, statement):
+        with reading_repeatably():
+            try:
+                with another_writer(lambda: self.annotated(3, {"theirs": 1}), statement), transaction.atomic():
+                    Message.objects.count()
+                    self.annotated(3, {"mine": 1})
+            except DatabaseError:
+                assert connection.vendor == "postgresql"  # it says so, where MariaDB goes on
+                self.annotated(3, {"mine": 1})
+
+        noted = Message.objects.get(conversation__memory_id="a", sequence=3).metadata
+        assert noted == {"model": "m", "n": 1, "theirs": 1, "mine": 1}
 
 
 class TestConversationQuerySetDelete:

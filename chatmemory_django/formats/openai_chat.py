@@ -183,9 +183,18 @@ def to_openai(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
     written = []
     for index, message in enumerate(messages):
         try:
-            written.append(msgspec.to_builtins(_written(message)))
-        except INVALID as exc:
+            written.append(message_to_openai(message))
+        except ValueError as exc:
             raise ValueError(f"messages[{index}] cannot be told to OpenAI: {exc}") from None
+    return written
+
+
+def message_to_openai(message: ChatMessage) -> dict[str, Any]:
+    """*message* alone as OpenAI's client takes it; ``ValueError`` saying why if it cannot be said."""
+    try:
+        written: dict[str, Any] = msgspec.to_builtins(_written(message))
+    except INVALID as exc:
+        raise ValueError(str(exc)) from None
     return written
 
 
@@ -199,10 +208,19 @@ def from_openai(messages: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
     tool_names: dict[str, str | None] = {}
     for index, message in enumerate(messages):
         try:
-            read.append(_read(msgspec.convert(dict(message), OpenAiMessage), tool_names))
+            read.append(message_from_openai(message, tool_names))
         except INVALID as exc:
             raise ValueError(_placed(str(exc), f"$[{index}]")) from None
     return read
+
+
+def message_from_openai(message: Mapping[str, Any], tool_names: dict[str, str | None]) -> ChatMessage:
+    """
+    The message that OpenAI's *message* says; one of ``INVALID``, as msgspec words it, if it says none.
+
+    *tool_names* are those of the calls before it, by id, to which its own are added.
+    """
+    return _read(msgspec.convert(dict(message), OpenAiMessage), tool_names)
 
 
 def _placed(reason: str, where: str) -> str:

@@ -32,6 +32,18 @@ def bob(request):
 
 
 @pytest.fixture
+def trusted():
+    """Makes somebody one who may do everything, and returns them."""
+
+    def trusted(user):
+        user.is_staff = user.is_superuser = True
+        user.save()
+        return user
+
+    return trusted
+
+
+@pytest.fixture
 def admin(client):
     """A browser of somebody who may do everything."""
     client.force_login(get_user_model().objects.create_superuser("root"))

@@ -105,7 +105,7 @@ def test_requests_at_once_store_what_they_say_that_they_store():
         client = APIClient(raise_request_exception=False)
         client.credentials(HTTP_AUTHORIZATION=f"Token {token.key}")
         for _ in range(3):
-            answer = client.post("/api/conversations/c/messages/", {"messages": [said]}, format="json")
+            answer = client.post("/api/conversations/c/messages/", {"messages": [{"message": said}]}, format="json")
             statuses.append(answer.status_code)
 
     elsewhere(*[post] * 4)

@@ -171,7 +171,7 @@ class TestApi:
         for name in "abcde":
             get_chat_memory(name, ann).add(U1)
         get_chat_memory("theirs", bob).add(U1)
-        seen, where = [], f"{ROOT}?limit=2"
+        seen, where = [], f"{ROOT}?page_size=2"
 
         while where:
             page = api_of(ann).get(where).json()
@@ -209,24 +209,27 @@ class TestApi:
             assert (row["messages"], row["tokens"]) == (2, 8)
             assert key in {None, row["key"]}
 
-    def test_adds_and_reads_and_sets_and_clears(self, ann, api_of):
-        api = api_of(ann)
+    def test_adds_and_reads_and_sets_and_clears(self, ann, api_of, trusted):
+        api = api_of(trusted(ann))
         memory_id = api.post(ROOT, {"title": "Tea"}, format="json").json()["memory_id"]
         here = f"{ROOT}{memory_id}/"
-        said = [{"type": "USER", "contents": [{"type": "TEXT", "text": "Tea?"}]}, {"type": "AI", "text": "Please"}]
+        question = {"type": "USER", "contents": [{"type": "TEXT", "text": "Tea?"}]}
+        said = [{"message": question}, {"message": {"type": "AI", "text": "Please"}}]
 
         for _ in "ab":
             body, headers = {"messages": said}, {"Idempotency-Key": "k"}
-            assert api.post(f"{here}messages/", body, format="json", headers=headers).json() == {"sequences": [1, 2]}
+            stored = api.post(f"{here}messages/", body, format="json", headers=headers).json()["messages"]
+            assert [each["sequence"] for each in stored] == [1, 2]
 
-        told = api.get(f"{here}messages/").json()["results"]
-        assert [(each["type"], each["in_memory"], each["is_complete"]) for each in told] == [
+        told = api.get(f"{here}messages/").json()["results"][::-1]
+        assert told == stored
+        assert [(each["message"]["type"], each["in_memory"], each["is_complete"]) for each in told] == [
             ("USER", True, True),
             ("AI", True, True),
         ]
         assert api.get(f"{here}memory/").json()["messages"] == told
         answer = api.put(f"{here}memory/", {"messages": said[:1]}, format="json")
-        assert [each["type"] for each in answer.json()["messages"]] == ["USER"]
+        assert [each["message"] for each in answer.json()["messages"]] == [question]
         assert api.delete(f"{here}memory/").status_code == 204
         assert api.get(f"{here}memory/").json()["messages"] == []
         assert [each["in_memory"] for each in api.get(f"{here}messages/").json()["results"]] == [False, False]
@@ -245,13 +248,15 @@ class TestApi:
         assert api.delete(f"{ROOT}c/").status_code == 404
         assert get_chat_memory("c", ann).messages() == [U1]
 
-    def test_finds_what_was_said_and_takes_in_what_it_exports(self, ann, bob, api_of):
+    def test_finds_what_was_said_and_takes_in_what_it_exports(self, ann, bob, api_of, trusted):
         wide(ann).add(*SAID)
+        trusted(ann)
+        trusted(bob)
         assert [each["memory_id"] for each in api_of(ann).get(ROOT, {"search": "京都"}).json()["results"]] == ["c"]
 
         lines = b"".join(api_of(ann).get(f"{ROOT}c/export/").streaming_content)
         Conversation.objects.all().delete()
-        answer = api_of(bob).post(f"{ROOT}import/", lines, content_type="application/jsonl")
+        answer = api_of(bob).post("/api/import/", lines, content_type="application/jsonl")
 
         assert answer.status_code == 201, answer.content
         assert wide(bob).messages() == SAID
@@ -286,7 +291,7 @@ class TestAdmin:
         assert page.count("Cut: it has 10,000 characters.") == 2
         page = admin.get(reverse("admin:chatmemory_conversation_message", args=[pk, 3])).content.decode()
         assert "Grüße 京都" in page
-        assert "in memory" in page
+        assert "in the memory" in page
 
     def test_clears_and_recounts_and_erases(self, admin, ann):
         get_chat_memory("c", ann).add(U1)

@@ -54,7 +54,7 @@ class Command(ConversationsCommand):
         owner = None if user is None else self.user(user)
         count = 0
 
-        def note(conversation: Conversation) -> None:
+        def note(conversation: Conversation, memory_id: str) -> None:
             nonlocal count
             count += 1
 

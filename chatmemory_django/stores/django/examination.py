@@ -12,7 +12,7 @@ from django.db.models import BooleanField, ExpressionWrapper
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, in_memory
 from chatmemory_django.rows import to_message
-from chatmemory_django.stores.django.whole import pages
+from chatmemory_django.stores.django.whole import messages_of, pages
 from chatmemory_django.windows import Window
 
 
@@ -137,7 +137,7 @@ class _Rows:
         is_in_memory = ExpressionWrapper(
             in_memory(conversation.window_start, conversation.pinned_sequence), output_field=BooleanField()
         )
-        for page in pages(conversation, *_COLUMNS, is_in_memory):
+        for page in pages(messages_of(conversation), *_COLUMNS, is_in_memory):
             for row in page:
                 self._add(conversation, *row)
 

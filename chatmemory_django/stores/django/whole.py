@@ -12,12 +12,11 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from django.db import transaction
-from django.db.models import F, QuerySet, TextField, Value
+from django.db.models import F, QuerySet
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Cast, Coalesce, Length
 
 from chatmemory_django.deadlocks import tried_again
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.models import MESSAGE_SIZE, Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.rows import in_batches
 
 PAGE = 1_000
@@ -42,7 +41,7 @@ def keys(conversations: QuerySet[Conversation]) -> Iterator[int]:
     ordered = conversations.order_by("pk").values_list("pk", flat=True)
     last, end = 0, ordered.last() or 0
     while last < end and (page := list(ordered.filter(pk__gt=last, pk__lte=end)[:PAGE])):
-        yield from page
+        yield from dict.fromkeys(page)  # a join may have a key several times
         last = page[-1]
 
 
@@ -93,11 +92,10 @@ def ranges(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:
         yield first, start - 1
 
 
-def pages(conversation: Conversation, *columns: str | Combinable) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the *columns* of all rows of *conversation*, in order, in lists that are small, whatever the rows are."""
-    rows = messages_of(conversation)
+def pages(rows: MessageQuerySet, *columns: str | Combinable) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the *columns* of *rows* of one conversation, in order, in lists that are small, whatever the rows are."""
     for around in ranges(rows):
-        sizes = list(rows.filter(sequence__range=around).values_list("sequence", _SIZE))
+        sizes = list(rows.filter(sequence__range=around).values_list("sequence", MESSAGE_SIZE))
         for batch in in_batches(sizes, itemgetter(1), PAGE_CHARACTERS, PAGE):
             run = batch[0][0], batch[-1][0]
             yield list(rows.filter(sequence__range=run).values_list(*columns))
@@ -106,13 +104,6 @@ def pages(conversation: Conversation, *columns: str | Combinable) -> Iterator[li
 def write(conversation: Conversation, **columns: Any) -> None:
     """Write *columns* of *conversation*, which is locked; without any, only that something of it was written."""
     _row(conversation).update(version=F("version") + 1, **columns)
-
-
-_SIZE = (
-    Length("text")
-    + Coalesce(Length("payload"), Value(0))
-    + Coalesce(Length(Cast("metadata", TextField())), Value(0))
-)  # fmt: skip
 
 
 def _in_lock(conversations: ConversationQuerySet, key: int, do: Callable[[Conversation], _T]) -> _T | None:

@@ -1,0 +1,306 @@
+"""Lines to conversations."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from operator import itemgetter
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Any
+
+from django.db import IntegrityError, router, transaction
+
+from chatmemory_django.codec import message_from_json
+from chatmemory_django.deadlocks import tried_again
+from chatmemory_django.formats.jsonl.lines import (
+    SPOOL_BYTES,
+    ConversationExistsError,
+    Head,
+    ImportLimits,
+    JsonLinesError,
+    Record,
+    Said,
+    read_records,
+)
+from chatmemory_django.ids import checked_client_message_id, is_uuid, memory_key
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation, Message, is_in_memory, new_memory_id
+from chatmemory_django.rows import in_batches, to_metadata, to_moment
+from chatmemory_django.stores.base import Metadata
+from chatmemory_django.stores.django.changes import MAX_INTEGER, max_row_bytes, new_row
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+MAX_ROWS = 500
+"""How many rows go into one INSERT at most."""
+
+YEARS = range(1970, 9999)
+"""Of which moments may be: databases, time zones, lists and their cursors all know them."""
+
+
+def import_lines(
+    lines: Iterable[str | bytes],
+    owner: AbstractBaseUser | None = None,
+    *,
+    trusted: bool = True,
+    skip_existing: bool = False,
+    rename: bool = False,
+    limits: ImportLimits | None = None,
+    using: str | None = None,
+    each: Callable[[Conversation, str], object] | None = None,
+) -> int:
+    """
+    Store the conversations that *lines* tell of as those of *owner*, each whole or not at all, and return how many.
+
+    History and memory are then what they were. Blank lines mean nothing. With *rename*, each gets a new memory id.
+    Where the lines are not *trusted*, the token counts in them are left out, and made anew where they are needed. No
+    signals are sent; *each* is called with every conversation once it is stored, and with the memory id in its line.
+
+    Each is read as a whole before its transaction begins, so slow lines hold up nobody; and each has a transaction of
+    its own, so two imports cannot wait for each other, unless the caller puts a transaction around them. To store
+    nothing because of one wrong line, call ``check_lines`` first.
+
+    Raises:
+        JsonLinesError: A line is wrong. The conversations before it are stored.
+        ConversationExistsError: A conversation with that memory id is there already, and is not to be skipped.
+
+    """
+    using = using or router.db_for_write(Conversation)
+    owner_id = None if owner is None else owner.pk
+    count = 0
+    with SpooledTemporaryFile(SPOOL_BYTES) as spool:
+        for importing in _imports(lines, limits, owner_id=owner_id, trusted=trusted, rename=rename):
+            conversation = importing.store(spool, using, skip_existing=skip_existing)
+            if conversation is not None:
+                count += 1
+                if each is not None:
+                    each(conversation, importing.head.memory_id)
+    return count
+
+
+def check_lines(lines: Iterable[str | bytes], limits: ImportLimits | None = None, *, rename: bool = False) -> list[str]:
+    """
+    Return the memory ids in *lines*, in order, if all can be imported; ``JsonLinesError`` names the first wrong line.
+
+    The database is not asked, so nothing is said of whether a conversation is there. Unless each gets a new id by
+    *rename*, no two may have the same.
+    """
+    memory_ids: list[str] = []
+    known: set[str] = set()
+    for importing in _imports(lines, limits, rename=rename):
+        deque(importing.rows(), maxlen=0)
+        memory_id = importing.head.memory_id
+        if memory_id in known and not rename:
+            raise JsonLinesError(importing.number, f"{memory_id!r} is the memory id of another conversation before it.")
+        memory_ids.append(memory_id)
+        known.add(memory_id)
+    return memory_ids
+
+
+def _imports(lines: Iterable[str | bytes], limits: ImportLimits | None, **options: Any) -> Iterator[_Import]:
+    """Yield the conversations of *lines*; the rows of each are to be read before the next is asked for."""
+    records = read_records(lines, limits)
+    record = next(records, None)
+    while record is not None:
+        importing = _Import(record, records, limits or ImportLimits(), **options)
+        yield importing
+        record = importing.following
+
+
+class _Import:
+    """A conversation on its way into the database. What can be counted of it is counted, not believed."""
+
+    def __init__(
+        self,
+        record: Record,
+        records: Iterator[Record],
+        limits: ImportLimits,
+        *,
+        owner_id: object = None,
+        trusted: bool = True,
+        rename: bool = False,
+    ) -> None:
+        if isinstance(record.said, JsonLinesError):
+            raise record.said
+        if not isinstance(record.said, Head):
+            raise JsonLinesError(record.number, "a message before the first conversation.")
+        self.number = record.number
+        self.head = head = record.said
+        self.trusted = trusted
+        self.limits = limits
+        self.columns: dict[str, Any] = {
+            "owner_id": owner_id,
+            "memory_id": new_memory_id() if rename else self._checked_memory_id(),
+            "title": head.title,
+            "is_pinned": head.is_pinned,
+            "is_archived": head.is_archived,
+            "metadata": self._checked_head(),
+            "next_sequence": head.next_sequence,
+            "window_start": head.window_start,
+            "pinned_sequence": head.pinned_sequence,
+            "total_messages": head.total_messages,
+            "created_at": _checked_moment(self.number, head.created_at),
+            "updated_at": _checked_moment(self.number, head.updated_at),
+        }
+        self.following: Record | None = None
+        """What comes after the conversation, once its rows are read."""
+        self._records = records
+        self._last = self._rows = self._said = self._remembered = self._tokens = 0
+        self._counted_by: set[str] = set()
+        self._client_message_ids: set[str] = set()
+        self._is_pinned_there = head.pinned_sequence is None
+
+    def rows(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield the columns of the rows to come, each with the bytes it takes in an INSERT; then check the whole."""
+        following = next(self._records, None)
+        while following is not None and isinstance(following.said, Said):
+            yield self._row(following.number, following.said)
+            following = next(self._records, None)
+        # Behind the messages that there are to be, it is not this conversation that is wrong.
+        if following is not None and isinstance(following.said, JsonLinesError) and self._rows != self.head.messages:
+            raise following.said
+        self.following = following
+        self._end()
+
+    def store(self, spool: IO[bytes], using: str, *, skip_existing: bool) -> Conversation | None:
+        """Store the conversation with its rows, which are in *spool* meanwhile; None if it is there already."""
+        spool.seek(0)
+        spool.truncate()
+        count = 0
+        for batch in in_batches(self.rows(), itemgetter(1), max_row_bytes(), MAX_ROWS):
+            pickle.dump([columns for columns, _ in batch], spool)
+            count += 1
+        try:
+            return tried_again(using, partial(self._store, spool, count, using))
+        except IntegrityError:
+            memory_id = self.columns["memory_id"]
+            with transaction.atomic(using=using):
+                same = Conversation.objects.using(using).filter(memory_id=memory_id)
+                # The lock has MariaDB say what is there now, and not at the beginning of the caller's transaction.
+                is_there = bool(same.select_for_update().values_list("pk"))
+            if not is_there:
+                raise
+            if not skip_existing:
+                raise ConversationExistsError(
+                    self.number, f"the conversation {memory_id!r} is there already."
+                ) from None
+            return None
+
+    def _store(self, spool: IO[bytes], batches: int, using: str) -> Conversation:
+        spool.seek(0)
+        conversation = Conversation(**self.columns)
+        with transaction.atomic(using=using):
+            conversation.save(using=using, force_insert=True)
+            for _ in range(batches):
+                rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
+                Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
+        return conversation
+
+    def _checked_memory_id(self) -> str:
+        try:
+            memory_id = memory_key(self.head.memory_id)
+        except ValueError as exc:
+            raise self._error(str(exc)) from None
+        if self.limits.uuids_only and not is_uuid(memory_id):
+            raise self._error(f"memory_id is {memory_id!r}, but must be a UUID, in lower case and with dashes.")
+        return memory_id
+
+    def _checked_head(self) -> Metadata:
+        head = self.head
+        if head.window_start > head.next_sequence:
+            raise self._error(
+                f"window_start is {head.window_start}, which is above next_sequence, {head.next_sequence}."
+            )
+        if head.total_messages >= head.next_sequence:
+            raise self._error(f"total_messages is {head.total_messages}, but next_sequence is {head.next_sequence}.")
+        try:
+            to_metadata({"title": head.title})
+            return to_metadata(head.metadata, self.limits.max_metadata_bytes)
+        except ValueError as exc:
+            raise self._error(str(exc)) from None
+
+    def _row(self, number: int, said: Said) -> tuple[dict[str, Any], int]:
+        """Return the columns of the row of *said*, and how many bytes it takes in an INSERT."""
+        head = self.head
+        if not self._last < said.sequence < head.next_sequence:
+            raise JsonLinesError(
+                number,
+                f"sequence is {said.sequence}, but must be above {self._last}, the one before it, and below "
+                f"{head.next_sequence}, the next of its conversation.",
+            )
+        self._last = said.sequence
+        try:
+            metadata = to_metadata(said.metadata, self.limits.max_metadata_bytes)
+            new = new_row(message_from_json(bytes(said.message)), metadata)
+            client_message_id = checked_client_message_id(said.client_message_id, "client_message_id")
+        except ValueError as exc:
+            raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
+        if client_message_id is not None:
+            if client_message_id in self._client_message_ids:
+                raise JsonLinesError(number, "client_message_id is that of another message of the conversation.")
+            self._client_message_ids.add(client_message_id)
+        tokens, counted_by = (said.token_count, said.counted_by) if self.trusted else (None, "")
+        columns = {
+            "sequence": said.sequence,
+            "created_at": _checked_moment(number, said.created_at),
+            "type": new.type,
+            "text": new.text,
+            "payload": new.payload,
+            "metadata": new.metadata,
+            "token_count": tokens,
+            "counted_by": counted_by,
+            "superseded": said.superseded,
+            "in_history": said.in_history,
+            "is_complete": said.is_complete,
+            "client_message_id": client_message_id,
+        }
+        self._rows += 1
+        self._said += said.in_history
+        if said.sequence == head.pinned_sequence:
+            self._is_pinned_there = new.type == MessageType.SYSTEM and not said.superseded
+        if is_in_memory(said.sequence, head.window_start, head.pinned_sequence, superseded=said.superseded):
+            self._remembered += 1
+            self._tokens += tokens or 0
+            self._counted_by.add("" if tokens is None else counted_by)
+        return columns, new.sent_bytes
+
+    def _end(self) -> None:
+        """Check what can be checked once all rows are read, and count."""
+        head = self.head
+        if head.messages not in {None, self._rows}:
+            raise self._error(f"{head.messages} messages are to follow, but {self._rows} do.")
+        if not self._is_pinned_there:
+            raise self._error(f"pinned_sequence is {head.pinned_sequence}, which is no system message in the memory.")
+        if self._said > head.total_messages:
+            raise self._error(f"total_messages is {head.total_messages}, but there are {self._said} in the history.")
+        if head.total_messages + self._rows - self._said >= head.next_sequence:
+            raise self._error(
+                f"total_messages is {head.total_messages}, but only {self._said} of the {head.next_sequence - 1} "
+                "that there ever were can be in the history."
+            )
+        if self._remembered > self.limits.max_memory_messages:
+            raise self._error(
+                f"the memory has {self._remembered} messages, but may have {self.limits.max_memory_messages}."
+            )
+        counted_by = self._counted_by.pop() if len(self._counted_by) == 1 else ""
+        tokens = self._tokens if counted_by else 0
+        if tokens > MAX_INTEGER:
+            raise self._error(f"the memory has {tokens} tokens, but may have {MAX_INTEGER}.")
+        self.columns |= {"memory_messages": self._remembered, "memory_tokens": tokens, "counted_by": counted_by}
+
+    def _error(self, reason: str) -> JsonLinesError:
+        return JsonLinesError(self.number, reason)
+
+
+def _checked_moment(number: int, moment: datetime) -> datetime:
+    try:
+        utc = moment.astimezone(UTC)
+        if utc.year in YEARS:
+            return to_moment(utc)
+    except OverflowError:
+        pass
+    raise JsonLinesError(number, f"{moment.isoformat()} must be a moment of the years {YEARS[0]} to {YEARS[-1]}.")

@@ -1,0 +1,134 @@
+"""What the lines are: what they may say, and what they may not."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from chatmemory_django import conf
+from chatmemory_django.bounds import check_bounds
+
+SPOOL_BYTES = 1024 * 1024
+"""How much of a conversation is in memory at a time. What is more is in a file without a name."""
+
+MAX_OTHER_BYTES = 64 * 1024
+"""What a line may have beside its message and its metadata."""
+
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]  # room for a few more
+_Place: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2_000_000_000)]
+_Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", forbid_unknown_fields=True):
+    """The line of a conversation. *messages* is how many lines follow, so that none can get lost at the end."""
+
+    memory_id: str
+    next_sequence: _Place
+    window_start: _Place
+    pinned_sequence: _Place | None
+    total_messages: _Number
+    title: Annotated[str, msgspec.Meta(max_length=255)]
+    metadata: dict[str, Any]
+    created_at: _Moment
+    updated_at: _Moment
+    messages: _Number | None = None
+    is_pinned: bool = False
+    is_archived: bool = False
+
+
+class Said(
+    msgspec.Struct, frozen=True, tag_field="record", tag="message", forbid_unknown_fields=True, omit_defaults=True
+):
+    """The line of a message."""
+
+    sequence: _Place
+    created_at: _Moment
+    message: msgspec.Raw
+    token_count: _Number | None = None
+    counted_by: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    superseded: bool = False
+    in_history: bool = True
+    is_complete: bool = True
+    client_message_id: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ImportLimits(NamedTuple):
+    """What lines may have that come from somebody who is not trusted."""
+
+    max_conversations: int = sys.maxsize
+    max_messages: int = sys.maxsize
+    """How many messages all conversations may have together."""
+    max_memory_messages: int = sys.maxsize
+    """How many messages may be in one memory: every read reads them all."""
+    max_text_length: int = sys.maxsize
+    """How many characters any text may have, but for files."""
+    max_depth: int = sys.maxsize
+    """How deep the JSON of a line may be nested; that of a text of a user is 4."""
+    max_metadata_bytes: int = sys.maxsize
+    """How large the metadata of a conversation, or of a message, may be as JSON."""
+    uuids_only: bool = False
+    """Whether memory ids must be UUIDs, unless they are renamed."""
+
+
+class JsonLinesError(ValueError):
+    """Lines that cannot be imported. *line* is the number of the first one that is wrong, counted from 1."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"Line {line}: {reason}")
+        self.line = line
+        self.reason = reason
+
+
+class ConversationExistsError(JsonLinesError):
+    """The conversation is there already."""
+
+
+class Record(NamedTuple):
+    """What a line says, and its number; or why it says nothing."""
+
+    number: int
+    said: Head | Said | JsonLinesError
+
+
+_decoder = msgspec.json.Decoder(Head | Said)
+
+
+def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> Iterator[Record]:
+    """Yield what each of *lines* says that is not blank."""
+    # Escaped, a character of a message may take six bytes for one; its metadata is measured as it is in the line.
+    max_length = 7 * conf.max_message_bytes() + MAX_OTHER_BYTES
+    counts = Counter[type]()
+    for number, line in enumerate(lines, 1):
+        if len(line) > max_length:
+            yield Record(number, JsonLinesError(number, f"it has {len(line)} characters, but may have {max_length}."))
+        elif line.strip():
+            try:
+                said = _decoder.decode(line)
+                counts[type(said)] += 1
+                if limits is not None:
+                    _check_limits(line, counts, limits)
+                yield Record(number, said)
+            except (ValueError, msgspec.MsgspecError, RecursionError) as exc:  # of UTF-8 and of the bounds, too
+                yield Record(number, JsonLinesError(number, f"{_without_text(exc)}."))
+
+
+def _check_limits(line: str | bytes, counts: Counter[type], limits: ImportLimits) -> None:
+    if counts[Head] > limits.max_conversations:
+        raise ValueError(f"there are more than {limits.max_conversations} conversations")
+    if counts[Said] > limits.max_messages:
+        raise ValueError(f"there are more than {limits.max_messages} messages")
+    check_bounds(msgspec.json.decode(line), limits.max_depth, limits.max_text_length)
+
+
+def _without_text(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "the JSON is nested too deeply"
+    return str(error).removesuffix(".")[:300]

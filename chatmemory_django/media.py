@@ -1,0 +1,167 @@
+"""
+Files in messages, and messages without them: images, sounds, films and documents.
+
+A file is what its first bytes say, never what the message says. What is elsewhere is never fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from operator import is_
+from typing import NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from chatmemory_django.messages import (
+    Audio,
+    AudioContent,
+    ChatMessage,
+    Content,
+    Image,
+    ImageContent,
+    PdfFile,
+    PdfFileContent,
+    ToolExecutionResultMessage,
+    UserMessage,
+    Video,
+    VideoContent,
+)
+
+Source: TypeAlias = Image | Audio | Video | PdfFile
+"""What holds a file, or says where it is."""
+
+_Message = TypeVar("_Message", bound=ChatMessage)
+
+_SIGNATURES = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    "audio/wav": re.compile(rb"RIFF.{4}WAVE", re.DOTALL),
+    "audio/mpeg": re.compile(rb"ID3|\xff[\xfb\xf3\xf2]"),
+    "audio/flac": re.compile(rb"fLaC"),
+    "audio/ogg": re.compile(rb"OggS"),
+    "audio/mp4": re.compile(rb".{4}ftypM4A", re.DOTALL),
+    "video/webm": re.compile(rb"\x1aE\xdf\xa3"),
+    "video/mp4": re.compile(rb".{4}ftyp", re.DOTALL),
+    "application/pdf": re.compile(rb"%PDF-"),
+}
+"""What a file of a type begins with. Of SVG there is none: it is a program."""
+
+_DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),(.*)", re.IGNORECASE | re.DOTALL)
+_SOURCES: dict[type, str] = {
+    ImageContent: "image",
+    AudioContent: "audio",
+    VideoContent: "video",
+    PdfFileContent: "pdf_file",
+}
+
+
+class File(NamedTuple):
+    """The content of a file, and its type as its first bytes tell; empty if they tell none that is known."""
+
+    content: bytes
+    type: str
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a browser may show it as a picture."""
+        return self.type.startswith("image/")
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a browser may play it."""
+        return self.type.startswith("audio/")
+
+    @property
+    def is_film(self) -> bool:
+        """Whether a browser may play it with its pictures."""
+        return self.type.startswith("video/")
+
+    @property
+    def is_preview(self) -> bool:
+        """Whether a browser may show it in place; if not, it is a download."""
+        return self.is_image or self.is_sound or self.is_film
+
+    @property
+    def extension(self) -> str:
+        """How the name of such a file ends."""
+        return {"image/jpeg": "jpg", "audio/mpeg": "mp3", "": "bin"}.get(self.type, self.type.rpartition("/")[2])
+
+
+def file_type(content: bytes) -> str:
+    """The type that the first bytes of *content* tell; empty if it is none that is known."""
+    return next((name for name, signature in _SIGNATURES.items() if signature.match(content)), "")
+
+
+def source_of(content: Content | None) -> Source | None:
+    """Return what *content* has beside text; None if it has nothing."""
+    name = _SOURCES.get(type(content))
+    source: Source | None = None if name is None else getattr(content, name)
+    return source
+
+
+def holds_file(source: Source) -> bool:
+    """Whether *source* holds a file itself, be it broken, and does not only say where it is."""
+    if source.base64_data is not None or (isinstance(source, Audio) and source.binary_data is not None):
+        return True
+    return source.url is not None and source.url[:5].lower() == "data:"
+
+
+def file_of(source: Source) -> File | None:
+    """Return the file that *source* holds; None if it holds none, or what cannot be decoded."""
+    if isinstance(source, Audio) and source.binary_data is not None:
+        return _file(source.binary_data)
+    if source.base64_data is not None:
+        return _decoded(source.base64_data)
+    match = _DATA_URL.fullmatch(source.url or "")
+    if match is None:
+        return None
+    return _decoded(match[3]) if match[2].lower().endswith(";base64") else _file(unquote_to_bytes(match[3]))
+
+
+def file_at(message: ChatMessage, index: int) -> File | None:
+    """Return the file that the content of *message* at *index* holds: None for a text, and for a file elsewhere."""
+    contents = _contents(message)
+    source = source_of(contents[index]) if index < len(contents) else None
+    return None if source is None else file_of(source)
+
+
+def without_files(message: _Message, url_of: Callable[[int], str]) -> _Message:
+    """
+    Return *message* with *url_of* the index of its content in place of every file that it holds.
+
+    It is the same object if it holds none. Nothing is decoded, so that is also in place of what is broken.
+    """
+    contents = _contents(message)
+    replaced = [_without_file(content, index, url_of) for index, content in enumerate(contents)]
+    is_same = all(map(is_, contents, replaced))
+    return message if is_same else msgspec.structs.replace(message, contents=tuple(replaced))
+
+
+def _without_file(content: Content | None, index: int, url_of: Callable[[int], str]) -> Content | None:
+    source = source_of(content)
+    if content is None or source is None or not holds_file(source):
+        return content
+    nothing = {"base64_data": None, "binary_data": None} if isinstance(source, Audio) else {"base64_data": None}
+    elsewhere = msgspec.structs.replace(source, url=url_of(index), **nothing)
+    return msgspec.structs.replace(content, **{_SOURCES[type(content)]: elsewhere})
+
+
+def _contents(message: ChatMessage) -> tuple[Content | None, ...]:
+    return message.contents if isinstance(message, (UserMessage, ToolExecutionResultMessage)) else ()
+
+
+def _file(content: bytes) -> File:
+    return File(content, file_type(content))
+
+
+def _decoded(text: str) -> File | None:
+    try:
+        return _file(base64.b64decode("".join(text.split()), validate=True))
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,101 @@
+"""A condition on metadata: the databases compare JSON in different ways, so each is asked in its own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from django.db.models import BooleanField, Func
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.mysql.base import DatabaseWrapper as MySqlWrapper
+    from django.db.models.expressions import Combinable
+    from django.db.models.sql.compiler import SQLCompiler
+
+    Sql = tuple[str, tuple[Any, ...]]
+
+MAX_NUMBER = 2**63 - 1
+"""Numbers beyond it are not found: SQLite rounds them, and the others do not."""
+
+_DASH = '"-', r'"\u002d'
+"""A dash at the beginning of a text, and an escape for it: in paths, MariaDB knows no key that begins with a dash."""
+
+_LITERALS = {"true": True, "false": False}
+
+
+class MetadataEntry(Func):
+    """
+    Whether *metadata* has at its top level *key* a value that, as text, is *text*.
+
+    A string is its own text, a Boolean is ``true`` or ``false``, a number compares by its value. Nothing else has one.
+    """
+
+    output_field = BooleanField()
+
+    def __init__(self, metadata: str | Combinable, key: str, text: str) -> None:
+        super().__init__(metadata)
+        self.key = key
+        self.values: list[str | bool | float] = [text]
+        if text in _LITERALS:
+            self.values.append(_LITERALS[text])
+        elif (number := _number(text)) is not None:
+            self.values.append(number)
+
+    def as_mysql(self, compiler: SQLCompiler, connection: MySqlWrapper, **context: Any) -> Sql:
+        """MySQL compares JSON by value; MariaDB keeps it as text, which Python's ``json.dumps`` has written."""
+        column, params = compiler.compile(self.source_expressions[0])
+        forms = [form for value in self.values for form in _forms(value)]
+        path = f"$.{json.dumps(self.key)}"
+        if connection.mysql_is_mariadb:
+            # Without BINARY, it takes the quotes off what it extracts, and has "5" equal to 5.
+            condition = f"BINARY JSON_EXTRACT(REPLACE({column}, %s, %s), %s) = %s"
+            params = (*params, *_DASH)
+            path, *forms = (text.replace(*_DASH) for text in (path, *forms))
+        else:
+            condition = f"JSON_EXTRACT({column}, %s) = CAST(%s AS JSON)"
+        every = [param for form in forms for param in (*params, path, form)]
+        return f"({' OR '.join([condition] * len(forms))})", tuple(every)
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:
+        """The cast says that digits are a key, too, and no index, however the driver passes them."""
+        column, params = compiler.compile(self.source_expressions[0])
+        candidates = ", ".join(["%s::jsonb"] * len(self.values))
+        return f"({column} -> %s::text) IN ({candidates})", (*params, self.key, *map(json.dumps, self.values))
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:
+        """Not by a path: in those, SQLite knows no escapes."""
+        column, params = compiler.compile(self.source_expressions[0])
+        pairs = [pair for value in self.values for pair in _typed(value)]
+        rows = ", ".join(["(%s, %s)"] * len(pairs))
+        sql = f"EXISTS (SELECT 1 FROM JSON_EACH({column}) WHERE key = %s AND (type, atom) IN (VALUES {rows}))"  # noqa: S608  # only placeholders
+        return sql, (*params, self.key, *(part for pair in pairs for part in pair))
+
+
+def _number(text: str) -> float | None:
+    """Return the number that *text* is in JSON, if every database knows it."""
+    if text != text.strip():
+        return None
+    try:
+        number = msgspec.json.decode(text, type=int | float)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    return number if abs(number) <= MAX_NUMBER else None
+
+
+def _forms(value: str | bool | float) -> set[str]:
+    """Return how *value* may be written: a number as an integer, too, or with a fraction."""
+    forms = {json.dumps(value)}
+    if not isinstance(value, (str, bool)) and value == int(value) == float(value):
+        forms |= {json.dumps(int(value)), json.dumps(float(value)), json.dumps(-float(value) if value == 0 else value)}
+    return forms
+
+
+def _typed(value: str | bool | float) -> list[tuple[str, str | float]]:
+    """Return *value* as SQLite names its type and tells it."""
+    if isinstance(value, str):
+        return [("text", value)]
+    if isinstance(value, bool):
+        return [(json.dumps(value), int(value))]
+    return [("integer", value), ("real", value)]

@@ -1,0 +1,65 @@
+"""Excerpts of texts, with what was searched for marked in them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+ELLIPSIS = "…"
+"""Stands where an excerpt is cut."""
+
+MAX_SNIPPET = 300
+"""How many characters of a text an excerpt has at most."""
+
+
+class Snippet(NamedTuple):
+    """An excerpt of a text."""
+
+    parts: tuple[tuple[str, bool], ...]
+    """Its pieces in order, none of them empty, each with whether it is a hit."""
+
+    def __str__(self) -> str:
+        return "".join(part for part, _ in self.parts)
+
+
+def snippet(text: str, wanted: str, *, around: int = 60) -> Snippet:
+    """
+    Return an excerpt of *text*: the first place that has *wanted*, in whatever case, and *around* characters beside it.
+
+    Every hit in it is marked. Without a hit (a database may take "o" for "ö"), it is the beginning of *text*.
+    """
+    folded = wanted.casefold()
+    around = min(around, MAX_SNIPPET // 2)
+    first = next(_hits(text, folded), None)
+    start = 0 if first is None else max(0, first[0] - around)
+    end = min(len(text), start + MAX_SNIPPET, around + (around if first is None else first[1]))
+    if first is not None and first[1] > end:  # a hit larger than the excerpt
+        hits = [(first[0], end)]
+    else:
+        hits = [(start + hit_start, start + hit_end) for hit_start, hit_end in _hits(text[start:end], folded)]
+    parts = [(ELLIPSIS if start else "", False)]
+    done = start
+    for hit_start, hit_end in hits:
+        # Two hits may share a character: "ss" is twice in "sßs".
+        parts += [(text[done:hit_start], False), (text[max(done, hit_start) : hit_end], True)]
+        done = hit_end
+    parts += [(text[done:end], False), (ELLIPSIS if end < len(text) else "", False)]
+    return Snippet(tuple(part for part in parts if part[0]))
+
+
+def _hits(text: str, folded: str) -> Iterator[tuple[int, int]]:
+    """Yield where *text*, without regard to case, has *folded*."""
+    all_folded = text.casefold()
+    is_same_length = len(all_folded) == len(text)  # if not, some characters become several: "ß" becomes "ss"
+    start = all_folded.find(folded) if folded else -1
+    while start >= 0:
+        end = start + len(folded)
+        yield (start, end) if is_same_length else (_place(text, start), _place(text, end - 1) + 1)
+        start = all_folded.find(folded, end)
+
+
+def _place(text: str, folded_place: int) -> int:
+    """Return which character of *text* becomes the one at *folded_place* of the folded text."""
+    ends = range(len(text) + 1)
+    return bisect_right(ends, folded_place, key=lambda end: len(text[:end].casefold())) - 1

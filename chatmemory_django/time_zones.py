@@ -1,0 +1,17 @@
+"""Whether a database knows a time zone: MariaDB and MySQL know none but UTC before somebody loads their tables."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import connections
+
+
+def knows_time_zone(alias: str, name: str) -> bool:
+    """Return whether the database *alias* can convert a moment to the time zone *name*, where it has to."""
+    connection = connections[alias]
+    if connection.vendor != "mysql" or not settings.USE_TZ or name == connection.timezone_name:
+        return True
+    sql, params = connection.ops.datetime_cast_date_sql("%s", ("2000-01-01",), name)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {sql} IS NOT NULL", params)  # Django's own SQL, with parameters
+        return bool(cursor.fetchone()[0])
