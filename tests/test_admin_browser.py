@@ -5,20 +5,36 @@ With ``SCREENSHOTS=folder`` in the environment, pictures of the pages are left t
 """
 
 import io
+import json
 import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import django
 import pytest
 from django.conf import settings
+from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import override_settings
 from pytest_django.live_server_helper import LiveServer
 
-from chatmemory_django.messages import AiMessage, Image, ImageContent, ToolExecutionRequest, UserMessage
+from chatmemory_django.admin import ConversationAdmin
+from chatmemory_django.formats.openai_chat import to_openai
+from chatmemory_django.messages import (
+    AiMessage,
+    CustomMessage,
+    Image,
+    ImageContent,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
 from chatmemory_django.models import Conversation
+from chatmemory_django.provider import get_chat_memory
 from tests.admin_site import EVERYTHING, conversation, page, staff
 
 playwright = pytest.importorskip(
@@ -39,7 +55,11 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
     "--disable-sync"
 )
+LAPTOP = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
+
+DJANGO_S = {("label-title-only", "#searchbar")}
+"""What axe finds on pages of Django's own admin, too: rules, and where they are broken."""
 
 CONTRAST = """element => {
     // The least contrast between the element's colour and what lies behind it, by WCAG's formula.
@@ -142,6 +162,22 @@ def open_page(chromium, client, site, complaints):
 
 
 @pytest.fixture
+def axe():
+    """A function that returns what axe finds wrong with a page, but for what is wrong with Django's own pages."""
+    if django.VERSION < (6, 1):
+        pytest.skip("Django's own pages had other faults before")
+    base = pytest.importorskip("axe_playwright_python.base", reason="axe: pip install axe-playwright-python")
+
+    def axe(opened, but=DJANGO_S):
+        opened.evaluate(base.AXE_SCRIPT)  # by the debugger's protocol, to which no policy applies
+        found = opened.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+        places = [(rule["id"], " ".join(node["target"]), node["html"]) for rule in found for node in rule["nodes"]]
+        return [place for place in places if place[:2] not in but]
+
+    return axe
+
+
+@pytest.fixture
 def demo(transactional_db):
     call_command("demo", stdout=io.StringIO())
     return {each.memory_id: each for each in Conversation.objects.all()}
@@ -155,6 +191,23 @@ def shoot(opened, name: str, *, full_page: bool = False) -> None:
 def overflow(opened) -> int:
     """How many pixels of the page are beyond the right edge."""
     return opened.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
+class TestAxe:
+    def test_what_is_left_out_is_wrong_with_django_s_own_list_of_users_too(self, open_page, axe, monkeypatch):
+        User.objects.update(is_superuser=True)
+        monkeypatch.setattr(UserAdmin, "search_help_text", "A name", raising=False)
+
+        opened = open_page("/admin/auth/user/")
+
+        assert {found[:2] for found in axe(opened, but=())} == DJANGO_S
+
+    def test_it_finds_what_is_wrong(self, open_page, axe):
+        opened = open_page(page("changelist"))
+
+        opened.evaluate("document.querySelector('#searchbar').insertAdjacentHTML('afterend', '<input id=nameless>')")
+
+        assert [found[:2] for found in axe(opened)] == [("label", "#nameless")]
 
 
 class TestList:
@@ -184,11 +237,62 @@ class TestList:
         assert "owner=demo" in opened.url
         assert [each.inner_text() for each in opened.locator("#result_list .cm-id").all()] == ["demo-night-train"]
 
-    def test_on_a_phone_the_page_does_not_overflow(self, open_page, demo):
-        opened = open_page(page("changelist"), viewport=PHONE)
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    @pytest.mark.parametrize("language", ["en", "de"])
+    def test_on_a_laptop_no_column_is_cut_however_long_what_is_in_it(self, open_page, demo, settings, language, theme):
+        settings.LANGUAGE_CODE = language
+        owner = User.objects.create_user("somebody.with.a.long.name@example.com")
+        uuid = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
+        conversation(UserMessage("Hi"), memory_id=uuid, title="A question about parcels that never came " * 6)
+        large = conversation(UserMessage("Hi"), memory_id="support:" + "x" * 247, title="y" * 255, owner=owner)
+        numbers = {"total_messages": 9_999_999, "memory_messages": 999_999, "memory_tokens": 9_999_999}
+        Conversation.objects.filter(pk=large.pk).update(**numbers, counted_by="words")
 
-        shoot(opened, "list-phone")
+        opened = open_page(page("changelist"), theme, LAPTOP)
+
+        shoot(opened, f"list-laptop-{language}-{theme}")
+        assert opened.locator(".results").evaluate("each => each.scrollWidth - each.clientWidth") <= 0
+        for cell in opened.locator("#result_list tbody :is(th, td)").all():
+            assert cell.evaluate("each => each.scrollWidth - each.clientWidth") <= 0, cell.inner_text()
+        for name in opened.locator("#result_list .cm-id, #result_list .cm-person").all():
+            assert name.evaluate("each => each.getClientRects().length") == 1
+        shortened = opened.locator(f'#result_list .cm-id[title="{uuid}"]')
+        assert shortened.locator("[aria-hidden]").inner_text() == "0192f5a0…0b7a11"
+        assert shortened.evaluate("each => each.scrollWidth - each.clientWidth") <= 0
+
+    def test_columns_of_a_site_s_own_are_as_wide_as_they_need(self, open_page, demo, monkeypatch):
+        conversation(UserMessage("Hi"), memory_id="x" * 255, title="y" * 255)
+        shown = (*ConversationAdmin.list_display, "created_at", "version", "next_sequence")
+        monkeypatch.setattr(ConversationAdmin, "list_display", shown)
+
+        opened = open_page(page("changelist"), viewport=LAPTOP)
+
+        shoot(opened, "list-more-columns")
+        for cell in opened.locator("#result_list tbody :is(th, td)").all():
+            assert cell.evaluate("each => each.scrollWidth - each.clientWidth") <= 0, cell.inner_text()
+        for column in (".field-title", ".field-memory_id"):
+            assert 90 < opened.locator(column).first.bounding_box()["width"] < 300
         assert overflow(opened) <= 0
+
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    def test_on_a_phone_the_page_does_not_overflow(self, open_page, demo, theme):
+        opened = open_page(page("changelist"), theme, PHONE)
+
+        shoot(opened, f"list-phone-{theme}")
+        assert overflow(opened) <= 0
+
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+    def test_axe_finds_nothing_and_all_can_be_read(self, open_page, demo, axe, theme, viewport):
+        Conversation.objects.filter(memory_id="demo-bread").update(memory_id="0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11")
+
+        for query in ("", "?q=umbrella&problem=tool", "?owner=demo&active=7&flag=unarchived&o=-2"):
+            opened = open_page(page("changelist") + query, theme, viewport)
+
+            assert axe(opened) == []
+            for selector in (".cm-id", ".cm-title", ".cm-person", ".cm-figure", ".cm-moment", ".cm-owner button"):
+                for element in opened.locator(selector).all():
+                    assert element.evaluate(CONTRAST) >= 4.5, selector
 
 
 class TestTranscript:
@@ -200,9 +304,11 @@ class TestTranscript:
         for selector in (
             ".cm-text",
             ".cm-meta",
+            ".cm-meta a",
             ".cm-kind",
             ".cm-badge",
             ".cm-facts dt",
+            ".cm-field label",
             ".cm-fold > summary",
             ".cm-note",
         ):
@@ -214,14 +320,14 @@ class TestTranscript:
     def test_older_pages_can_be_reached_and_what_was_evicted_looks_different(self, open_page, demo):
         opened = open_page(page("change", demo["demo-bread"].pk))
         assert opened.locator(".cm-message").count() == 50
-        assert opened.locator(".cm-forgotten").count() == 0
+        assert opened.locator(".cm-unsent").count() == 0
 
         opened.locator(".cm-pages a", has_text="Older messages").first.click()
         shoot(opened, "transcript-evicted")
 
-        forgotten = opened.locator(".cm-forgotten").first
+        forgotten = opened.locator(".cm-unsent").first
         assert forgotten.evaluate("each => getComputedStyle(each).borderTopStyle") == "dashed"
-        remembered = opened.locator(".cm-remembered").first
+        remembered = opened.locator(".cm-sent").first
         assert remembered.evaluate("each => getComputedStyle(each).borderTopStyle") == "solid"
         assert opened.locator(".cm-border").inner_text() == "The memory begins here"
 
@@ -258,9 +364,163 @@ class TestTranscript:
         opened.locator(".cm-meta a").first.click()
 
         assert '"type": "SYSTEM"' in opened.locator(".cm-json").inner_text()
-        opened.locator("a", has_text="Back to the conversation").click()
+        opened.locator("a", has_text="In the conversation").click()
         opened.wait_for_url("**#m-1")
         assert opened.locator("#m-1").is_visible()
+
+
+MARKDOWN = """# Your week
+
+Here are **three** options, see https://example.com/a and [the docs](https://docs.example.org):
+
+1. One, with `code`
+2. Two, ~~gone~~
+   - nested
+
+> A quote
+>> in a quote
+
+| day | sky | a rather long column heading | another one | and more | still more |
+|---|---|---|---|---|---|
+| Mon | rain | 1 | 2 | 3 | 4 |
+
+```python
+def f(x):
+    return x  # a comment that is longer than a phone is wide
+```
+
+---
+![A picture](https://tracker.example/pixel.png)"""
+
+
+@pytest.fixture
+def everything(transactional_db):
+    """A conversation with all that a page can show of one."""
+    calls = [ToolExecutionRequest(str(number), "forecast", '{"city": "Bergen"}') for number in (1, 2)]
+    get_chat_memory("everything").add(
+        SystemMessage("Be brief."),
+        UserMessage("Will it rain?", name="Ann"),
+        AiMessage(MARKDOWN, "a thought", attributes={"key": "value"}),
+        AiMessage(tool_execution_requests=calls),
+        ToolExecutionResultMessage("1", "forecast", "rain", is_error=True),
+        UserMessage("And then?"),
+        metadata={"model": "gpt-4o"},
+    )
+    talk = Conversation.objects.get()
+    talk.messages.filter(sequence=6).update(is_complete=False)
+    Conversation.objects.update(metadata={"topic": "weather"})
+    return talk
+
+
+@pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+class TestEveryPageOfAConversation:
+    def pages(self, talk) -> dict[str, str]:
+        here = page("change", talk.pk)
+        return {"everything": here, "hits": f"{here}?q=rain", "none": f"{here}?q=zebra", "day": f"{here}?on=x"}
+
+    def test_fits_and_axe_finds_nothing(self, open_page, everything, axe, theme, viewport):
+        addresses = self.pages(everything)
+        for sequence in (1, 3, 5):
+            addresses[f"message-{sequence}"] = page("message", everything.pk, sequence)
+
+        for name, address in addresses.items():
+            opened = open_page(address, theme, viewport)
+            opened.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+            shoot(opened, f"{name}-{viewport['width']}-{theme}", full_page=True)
+            assert overflow(opened) <= 0, name
+            assert axe(opened) == [], name
+
+    def test_can_be_read(self, open_page, everything, theme, viewport):
+        opened = open_page(page("change", everything.pk), theme, viewport)
+        selectors = (
+            *(".cm-markdown :is(p, li, a, td, th, code, s)", ".cm-meta a", ".cm-badge", ".cm-facts a", ".cm-note"),
+            *(".cm-heading", ".cm-fold pre"),
+        )
+
+        opened.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+
+        for selector in selectors:
+            found = opened.locator(selector).all()
+            assert found != [], selector
+            for element in found:
+                assert element.evaluate(CONTRAST) >= 4.5, selector
+        opened = open_page(self.pages(everything)["hits"], theme, viewport)
+        for selector in ("mark", ".cm-hits a", ".cm-hits time"):
+            for element in opened.locator(selector).all():
+                assert element.evaluate(CONTRAST) >= 4.5, selector
+
+    def test_search_hit_and_jump_go_by_clicking(self, open_page, demo, theme, viewport):
+        talk = demo["demo-bread"]
+        opened = open_page(page("change", talk.pk), theme, viewport)
+
+        opened.fill("#cm-q", "starter")
+        opened.press("#cm-q", "Enter")
+        opened.wait_for_url("**q=starter**")
+        hit = opened.locator(".cm-hits li").last
+        assert hit.locator("mark").first.inner_text().lower() == "starter"
+        number = hit.locator("a").inner_text().rpartition("#")[2]
+        hit.click()  # anywhere
+
+        opened.wait_for_url(f"**#m-{number}")
+        assert "starter" in opened.locator(f"#m-{number}").inner_text().lower()
+        assert opened.locator(f"#m-{number}").evaluate("each => getComputedStyle(each).outlineStyle") == "solid"
+        opened.locator(".cm-pages a", has_text="Where the memory begins").first.click()
+        opened.wait_for_url("**#memory")
+        assert opened.locator("#memory").inner_text() == "The memory begins here"
+        date = talk.messages.get(sequence=1).created_at.date().isoformat()
+        opened.fill("#cm-on", date)
+        opened.get_by_role("button", name="Go", exact=True).click()
+        opened.wait_for_url("**#m-1")
+        assert opened.locator("#m-1").is_visible()
+
+
+class TestCopy:
+    @pytest.fixture
+    def copied(self):
+        def copied(opened) -> str:
+            button = opened.get_by_role("button", name="Copy OpenAI JSON")
+            opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
+            button.click()
+            opened.get_by_role("button", name="Copied").wait_for()
+            return opened.evaluate("navigator.clipboard.readText()")
+
+        return copied
+
+    def test_the_memory_is_copied_as_openai_s_messages(self, open_page, everything, copied):
+        opened = open_page(page("change", everything.pk))
+
+        messages = json.loads(copied(opened))
+
+        assert messages == to_openai(get_chat_memory("everything").messages())
+
+    def test_so_is_a_message(self, open_page, everything, copied):
+        opened = open_page(page("message", everything.pk, 2))
+
+        assert json.loads(copied(opened)) == {"role": "user", "content": "Will it rain?", "name": "Ann"}
+
+    def test_what_cannot_be_copied_is_explained(self, open_page, everything):
+        get_chat_memory("everything").add(CustomMessage({"no": "place"}))
+        opened = open_page(page("change", everything.pk))
+        opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
+
+        opened.get_by_role("button", name="Copy OpenAI JSON").click()
+
+        opened.locator(".messagelist .error").wait_for()
+        assert "Message 7 cannot be one of OpenAI's" in opened.locator(".messagelist").inner_text()
+
+    def test_without_a_script_there_is_the_link_alone(self, chromium, client, site, everything):
+        client.force_login(staff(*EVERYTHING))
+        context = chromium.new_context(java_script_enabled=False, base_url=site)
+        cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+        context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": site}])
+        opened = context.new_page()
+
+        opened.goto(page("change", everything.pk))
+
+        assert opened.locator("button[data-copy]").is_hidden()
+        assert opened.get_by_role("link", name="OpenAI JSON").is_visible()
+        context.close()
 
 
 class TestGauge:
@@ -304,7 +564,7 @@ class TestClear:
         shoot(opened, f"cleared-{theme}")
         assert "Cleared the memory of 1 conversation." in opened.locator(".messagelist").inner_text()
         assert "0 of 4,000 tokens" in opened.locator(".cm-gauge").inner_text()
-        assert opened.locator(".cm-remembered").count() == 0
+        assert opened.locator(".cm-sent").count() == 0
         talk.refresh_from_db()
         assert (talk.memory_messages, talk.total_messages) == (0, 169)
 

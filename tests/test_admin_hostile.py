@@ -3,13 +3,19 @@
 import base64
 import re
 import time
+from functools import partial
 from html.parser import HTMLParser
+from urllib.parse import urlencode
 
+import django
 import pytest
+from django.contrib.admin import BooleanFieldListFilter, site
 from django.contrib.auth.models import User
 
-from chatmemory_django.admin.media import file_type, is_link, media_of
+from chatmemory_django.admin import ConversationAdmin
+from chatmemory_django.admin.media import is_link, media_of
 from chatmemory_django.admin.wording import excerpt, pretty_json, visible
+from chatmemory_django.media import file_type
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -116,7 +122,7 @@ class TestPages:
         assert_harmless(response.content.decode())
         assert_harmless(html_of(reader, "/admin/"))
 
-    @pytest.mark.parametrize("parameter", ["q", "owner", "active", "memory", "evictions"])
+    @pytest.mark.parametrize("parameter", ["q", "owner", "active", "memory", "evictions", "problem", "flag"])
     def test_in_what_the_list_is_asked_for(self, reader, parameter):
         response = reader.get(page("changelist"), {parameter: BREAK_OUT})
 
@@ -157,6 +163,204 @@ class TestPages:
         assert "cannot be read" in html_of(reader, page("message", talk.pk, 1))
         assert reader.get(page("json", talk.pk, 1)).content.decode() == payload
         assert reader.get(page("file", talk.pk, 1, 0)).status_code == 404
+
+
+HUGE = "9" * 30
+LONGER_THAN_PYTHON_READS = "9" * 5_000
+
+
+@pytest.mark.django_db  # on every database: what one takes, another refuses
+class TestWhatTheListIsAskedFor:
+    """Every parameter that Django's list knows, and those that it takes for fields."""
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            {"metadata__key__startswith": "s"},
+            {"metadata__key": "secret"},
+            {"metadata": "{}"},
+            {"title__regex": "^(a+)+$"},
+            {"memory_id__gt": "a"},
+            {"messages__text__contains": "secret"},
+            {"messages": "1"},
+            {"messages__conversation": "1"},
+            {"owner__password__startswith": "pbkdf2"},
+            {"owner__id": "1"},
+            {"owner_id": HUGE},
+            {"owner__isnull": "0"},
+            {"id": "1"},
+            {"id__in": HUGE},
+            {"id__range": "1"},
+            {"updated_at__range": "0"},
+            {"updated_at__gte": "2026-01-01"},
+            {"updated_at__date": "2026-01-01"},
+            {"created_at__year": "0"},
+            {"is_pinned__exact": "1"},
+            {"counted_by": "words"},
+            {"_changelist_filters": "q=a"},
+            {"nothing": "1"},
+            {"__": "1"},
+            {"_to_field": "title"},
+            {"q": "x" * 10_000},
+            {"o": "1." * 5_000},
+        ],
+        ids=lambda query: next(iter(query)),
+    )
+    def test_what_it_does_not_ask_for_itself_is_refused_and_no_conversation_read(
+        self, reader, query, django_assert_max_num_queries
+    ):
+        with django_assert_max_num_queries(5) as captured:
+            response = reader.get(page("changelist"), query)
+
+        assert response.status_code == 400
+        assert not any("chatmemory_conversation" in statement["sql"] for statement in captured)
+
+    @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/New_York"])
+    @pytest.mark.parametrize("use_tz", [True, False], ids=["aware", "naive"])
+    def test_what_is_no_date_leads_back_to_the_whole_list(self, reader, settings, use_tz, zone):
+        settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
+        conversation(UserMessage("Hi"))
+
+        for date in (
+            *("9999", "10000", "0", "1", "1000", "-1", "abc", "", "a\0", "20.6", HUGE, LONGER_THAN_PYTHON_READS),
+            *(["2026", month] for month in ("13", "0", "-1", "x", "", HUGE, LONGER_THAN_PYTHON_READS)),
+            *(["2026", "2", day] for day in ("30", "32", "0", "-1", "x", "", HUGE, LONGER_THAN_PYTHON_READS)),
+            ["9999", "12", "31"],
+            [None, "5"],
+            [None, None, "5"],
+            ["2026", None, "5"],
+        ):
+            parts = zip(("year", "month", "day"), [date] if isinstance(date, str) else date, strict=False)
+            query = {f"updated_at__{part}": number for part, number in parts if number is not None}
+            response = reader.get(page("changelist"), query)
+            assert (response.status_code, response.get("Location")) == (302, f"{page('changelist')}?e=1"), query
+
+    @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/New_York"])
+    @pytest.mark.parametrize("date", [("1001",), ("1001", "1", "1"), ("9998",), ("9998", "12"), ("9998", "12", "31")])
+    def test_every_date_that_a_database_knows_can_be_asked_for(self, reader, settings, date, zone):
+        settings.TIME_ZONE = zone
+        conversation(UserMessage("Hi"))
+
+        query = {f"updated_at__{part}": number for part, number in zip(("year", "month", "day"), date, strict=False)}
+
+        assert reader.get(page("changelist"), query).status_code == 200
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("q", "p", "o", "e", "all", "_facets", "_popup"),
+            *(["_source_model"] if django.VERSION >= (6, 1) else []),
+            *("owner", "active", "memory", "evictions", "problem", "flag"),
+        ],
+    )
+    def test_what_it_does_ask_for_may_be_anything(self, reader, monkeypatch, name):
+        monkeypatch.setattr(ConversationAdmin, "list_per_page", 1)  # so that there are pages
+        monkeypatch.setattr(ConversationAdmin, "list_max_show_all", 1)
+        conversation(UserMessage("Hi"), memory_id="a")
+        conversation(UserMessage("Hi"), memory_id="b")
+
+        for value in ("", "0", "-1", "x", "1.5", "a\0", "é", "😀", "%", HUGE, "9" * 4_500, ".-.--1."):
+            also = {"q": "Hi", "_popup": "1", "_to_field": "id"}
+            for query in ({name: value}, {name: [value, "1"]}, {**also, name: value}):
+                response = reader.get(page("changelist"), query)
+                is_list = response.status_code == 200
+                assert is_list or response["Location"] == f"{page('changelist')}?e=1", (query, response)
+
+    def test_what_a_site_s_own_filters_ask_for_is_allowed_as_django_allows_it(self, rf):
+        class Own(ConversationAdmin):
+            list_filter = (*ConversationAdmin.list_filter, "owner__is_staff", ("is_pinned", BooleanFieldListFilter))
+
+        own, request = Own(Conversation, site), rf.get("/")
+
+        assert own.lookup_allowed("owner__is_staff__exact", "1", request)
+        assert own.lookup_allowed("is_pinned__exact", "1", request)
+        assert not own.lookup_allowed("owner__is_superuser__exact", "1", request)
+        assert not own.lookup_allowed("owner__is_staffed", "1", request)
+
+    def test_what_the_key_of_another_model_is_limited_to_is_allowed_and_no_other_value(self, rf, monkeypatch):
+        limits = [{"is_archived": False}, lambda: {"metadata__kind": "support"}]
+        monkeypatch.setattr(Conversation._meta, "related_fkey_lookups", limits)
+        own, request = ConversationAdmin(Conversation, site), rf.get("/")
+
+        assert own.lookup_allowed("is_archived", "0", request)
+        assert own.lookup_allowed("metadata__kind", "support", request)
+        assert not own.lookup_allowed("is_archived", "1", request)
+        assert not own.lookup_allowed("metadata__kind", "sales", request)
+
+    @pytest.mark.parametrize("action", ["clear_memory", "delete_selected", "recount_tokens", "export_conversations"])
+    @pytest.mark.parametrize(
+        "key", ["x", "", "-1", "1.0", " 1", "1_0", "\0", "1\0", "٢", "😀", "\ud800", HUGE, LONGER_THAN_PYTHON_READS]
+    )
+    def test_what_is_selected_and_is_no_key_is_refused(self, reader, action, key):
+        talk = conversation(UserMessage("Hi"))
+
+        for others in ({}, {"select_across": "1"}, {"index": "0"}, {"action": "nothing"}):
+            data = {"action": action, "_selected_action": [talk.pk, key], "confirmed": "delete", **others}
+            body = urlencode(data, doseq=True, errors="surrogatepass")
+            response = reader.post(page("changelist"), body, content_type="application/x-www-form-urlencoded")
+            assert response.status_code == 400, others
+        assert Conversation.objects.count() == 1
+
+    def test_keys_of_which_there_are_none_or_too_many_do_nothing(self, reader, settings):
+        conversation(UserMessage("Hi"))
+        gone = ["0", "9" * 18]
+        data = {"action": "delete_selected", "confirmed": "delete"}
+
+        assert reader.post(page("changelist"), {**data, "_selected_action": gone}).status_code == 302
+        assert reader.post(page("changelist"), {**data, "_selected_action": range(10_000)}).status_code == 400
+        assert Conversation.objects.count() == 1
+
+    def test_ten_thousand_can_be_selected_where_a_site_allows_so_large_a_form(self, reader, settings):
+        settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = None
+        talk = conversation(UserMessage("Hi"))
+        others = range(talk.pk + 1, talk.pk + 10_000)
+
+        data = {"action": "clear_memory", "confirmed": "clear", "_selected_action": [talk.pk, *others]}
+
+        assert reader.post(page("changelist"), data).status_code == 302
+        assert Conversation.objects.get().memory_messages == 0
+
+    @pytest.mark.parametrize("index", ["", "x", "-1", "-9", "5", HUGE, LONGER_THAN_PYTHON_READS])
+    @pytest.mark.parametrize("action", ["", "nothing", "clear_memory", "a\0"])
+    def test_an_action_that_does_not_exist_is_none(self, reader, action, index):
+        talk = conversation(UserMessage("Hi"))
+
+        response = post_action(reader, action, [talk], index=index, select_across="x")
+
+        assert response.status_code in {200, 302}
+        assert Conversation.objects.count() == 1
+
+    @pytest.mark.parametrize("method", ["put", "patch", "delete", "options", "head", "trace"])
+    def test_no_method_changes_anything_or_fails(self, reader, method):
+        talk = conversation(UserMessage("Hi"))
+
+        for address in (page("changelist"), page("change", talk.pk), page("message", talk.pk, 1)):
+            assert getattr(reader, method)(address).status_code < 500
+        assert Conversation.objects.get().memory_messages == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("tail", ["change/", "delete/", "history/", "clear/", "recount/", "export/", ""])
+def test_an_address_of_no_conversation_leads_to_the_list_or_nowhere(reader, tail):
+    conversation(UserMessage("Hi"))
+    numbers = ("0", "-1", "1%0a", "1_2E0", "%D9%A2", HUGE, LONGER_THAN_PYTHON_READS)
+    others = ("x", "_5F", "_00", "%00", "%F0%9F%98%80", "%ED%A0%80")
+
+    for key in numbers + others:
+        for query in ("", "?_to_field=x", f"?before={HUGE}&after=x&q=%00&_popup=1", "?_changelist_filters=%00%ED"):
+            for ask in (reader.get, partial(reader.post, data={"confirmed": tail.rstrip("/")})):
+                response = ask(f"{page('changelist')}{key}/{tail}{query}")
+                assert response.status_code in {301, 302, 403, 404}, (key, query)
+    assert Conversation.objects.get().memory_messages == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("number", ["0", HUGE, "9" * 4_000])
+def test_an_address_of_no_message_or_file_leads_nowhere(reader, number):
+    talk = conversation(UserMessage("Hi"))
+
+    for tail in (f"{number}/", f"{number}/json/", f"{number}/files/0/", f"1/files/{number}/"):
+        assert reader.get(f"{page('changelist')}{talk.pk}/messages/{tail}").status_code == 404
 
 
 def picture(image: Image) -> UserMessage:

@@ -2,15 +2,19 @@
 
 import datetime
 import re
+from html import unescape
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.utils import timezone
 
 from chatmemory_django import operations
-from chatmemory_django.admin import conversations as admin_of_conversations
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
-from chatmemory_django.models import Conversation
+from chatmemory_django.admin import changelist, filters
+from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionResultMessage, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.rows import to_moment
+from chatmemory_django.time_zones import knows_time_zone
 from tests.admin_site import MESSAGE_WINDOW, TOKEN_WINDOW, conversation, counted, page, staff
 
 pytestmark = pytest.mark.django_db
@@ -45,8 +49,34 @@ class TestColumns:
         assert "shop-1" in html
         assert "Parcels" in html
         assert 'href="?owner=ann"' in html
-        assert cells(reader, "total_messages") == ["4"]
+        assert "4" in cells(reader, "said")[0]
         assert "3" in cells(reader, "remembered")[0]
+
+    def test_a_uuid_is_shortened_and_whole_on_hover_and_for_screen_readers(self, reader):
+        whole = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
+        conversation(U1, memory_id=whole)
+
+        (cell,) = cells(reader, "memory_id")
+
+        assert f'title="{whole}"' in cell
+        assert '<span aria-hidden="true">0192f5a0…0b7a11</span>' in cell
+        assert f'<span class="cm-unseen">{whole}</span>' in cell
+
+    def test_any_other_memory_id_is_whole_and_left_to_css(self, reader):
+        whole = "x0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
+        conversation(U1, memory_id=whole)
+
+        assert f'<bdi class="cm-id" title="{whole}">{whole}</bdi>' in cells(reader, "memory_id")[0]
+
+    def test_the_last_activity_is_a_moment_with_its_zone(self, reader, settings):
+        settings.TIME_ZONE = "Europe/Berlin"
+        conversation(U1)
+        Conversation.objects.update(updated_at=datetime.datetime(2026, 11, 21, 9, 30, tzinfo=datetime.UTC))
+
+        (cell,) = cells(reader, "last_activity")
+
+        assert '<time class="cm-moment" datetime="2026-11-21T09:30:00+00:00">' in cell
+        assert "Nov. 21, 2026, 10:30 a.m. CET" in cell
 
     def test_tokens_are_shown_against_the_limit_of_the_settings(self, reader, settings):
         settings.CHATMEMORY = TOKEN_WINDOW
@@ -118,15 +148,37 @@ class TestSearch:
         assert found(client, q="shop") == ["shop-1"]
 
     def test_of_too_many_the_newest_are_shown_and_that_is_said(self, reader, monkeypatch):
-        monkeypatch.setattr(admin_of_conversations, "MAX_FOUND", 2)
+        monkeypatch.setattr(filters, "MAX_FOUND", 2)
 
         response = reader.get(page("changelist"), {"q": "r"})
 
         assert [each.memory_id for each in response.context["cl"].result_list] == ["third", "other"]
         assert "More than 2 conversations were found" in response.content.decode()
 
+    def test_one_found_in_what_was_said_leads_to_the_same_search_in_it(self, reader):
+        conversation(U1, memory_id="where is it")  # found in both
+        conversation(U2, memory_id="somewhere is", title="Where is Ann?")  # in its names alone
+
+        html = reader.get(page("changelist"), {"q": "where is"}).content.decode()
+
+        links = {unescape(link).partition("?") for link in re.findall(r'href="(/[^"]*/change/[^"]*)"', html)}
+        in_text = {row.pk for row in Conversation.objects.filter(memory_id__in=("shop-1", "where is it"))}
+        assert {path for path, _, query in links if "q=where+is&" in f"{query}&"} == {
+            page("change", pk) for pk in in_text
+        }
+        assert len(links) == 3
+
+    def test_to_who_may_not_read_what_was_said_no_link_says_that_it_was(self, client):
+        client.force_login(staff("view_conversation"))
+        conversation(UserMessage("shop"), memory_id="shop-2")
+
+        html = client.get(page("changelist"), {"q": "shop"}).content.decode()
+
+        assert len(re.findall(r'/change/\?_changelist_filters=q%3Dshop"', html)) == 2
+        assert "change/?q=" not in html
+
     def test_what_was_said_is_searched_in_one_statement(self, reader, django_assert_num_queries):
-        with django_assert_num_queries(11) as captured:
+        with django_assert_num_queries(12) as captured:
             reader.get(page("changelist"), {"q": "where is"})
 
         searches = [query for query in captured if "chatmemory_message" in query["sql"]]
@@ -186,6 +238,55 @@ class TestFilters:
         assert found(reader, memory="unused") == ["unused"]
         assert found(reader, memory="?") == ["cleared", "unused", "used"]
 
+    def test_by_problem(self, reader):
+        failed = ToolExecutionResultMessage("1", "tool", "no", is_error=True)
+        conversation(U1, memory_id="fine")
+        conversation(U1, failed, memory_id="failed")
+        conversation(U1, memory_id="broken off")
+        Message.objects.filter(conversation__memory_id="broken off").update(is_complete=False)
+
+        assert found(reader, problem="turn") == ["broken off"]
+        assert found(reader, problem="tool") == ["failed"]
+        assert found(reader, problem="?") == ["broken off", "failed", "fine"]
+
+    @pytest.mark.parametrize("problem", ["turn", "tool"])
+    def test_messages_are_read_once_for_a_problem(self, reader, problem, django_assert_num_queries):
+        conversation(U1, ToolExecutionResultMessage("1", "tool", "no", is_error=True))
+        Message.objects.update(is_complete=False)
+
+        with django_assert_num_queries(9) as captured:  # nobody owns any
+            reader.get(page("changelist"), {"problem": problem})
+
+        assert len([query for query in captured if "chatmemory_message" in query["sql"]]) == 1
+
+    def test_of_too_many_with_a_problem_the_newest_are_shown_and_that_is_said(self, reader, monkeypatch):
+        monkeypatch.setattr(filters, "MAX_FOUND", 2)
+        for memory_id in ("first", "second", "third"):
+            conversation(U1, memory_id=memory_id)
+        Message.objects.update(is_complete=False)
+
+        response = reader.get(page("changelist"), {"problem": "turn"})
+
+        assert [each.memory_id for each in response.context["cl"].result_list] == ["third", "second"]
+        assert "More than 2 conversations were found" in response.content.decode()
+
+    def test_who_may_not_read_what_was_said_learns_of_problems_as_of_counts(self, client):
+        client.force_login(staff("view_conversation"))
+        conversation(ToolExecutionResultMessage("1", "tool", "no", is_error=True))
+
+        assert found(client, problem="tool") == ["c"]
+
+    def test_by_flag(self, reader):
+        for memory_id in ("plain", "pinned", "archived"):
+            conversation(U1, memory_id=memory_id)
+        Conversation.objects.filter(memory_id="pinned").update(is_pinned=True)
+        Conversation.objects.filter(memory_id="archived").update(is_archived=True)
+
+        assert found(reader, flag="pinned") == ["pinned"]
+        assert found(reader, flag="archived") == ["archived"]
+        assert found(reader, flag="unarchived") == ["pinned", "plain"]
+        assert found(reader, flag="?") == ["archived", "pinned", "plain"]
+
     @pytest.mark.parametrize("column", range(1, 8))
     def test_the_list_can_be_sorted_by_every_column(self, reader, column):
         conversation(U1, A1, memory_id="a", title="2")
@@ -195,6 +296,53 @@ class TestFilters:
         backwards = [each.pk for each in reader.get(page("changelist"), {"o": -column}).context["cl"].result_list]
 
         assert len(forwards) == len(backwards) == 2
+
+
+class TestDates:
+    """The date hierarchy: which years, months and days there are."""
+
+    @pytest.fixture(autouse=True)
+    def conversations(self):
+        for memory_id, month in (("june", 6), ("july", 7)):
+            conversation(U1, memory_id=memory_id)
+            moment = to_moment(datetime.datetime(2026, month, 21, 12, tzinfo=datetime.UTC))
+            Conversation.objects.filter(memory_id=memory_id).update(updated_at=moment)
+
+    @pytest.mark.parametrize(
+        ("date", "ids"),
+        [
+            ({"year": 2026}, ["july", "june"]),
+            ({"year": 2026, "month": 7}, ["july"]),
+            ({"year": 2026, "month": 7, "day": 21}, ["july"]),
+            ({"year": 2026, "month": 7, "day": 22}, []),
+        ],
+    )
+    def test_narrow_the_list(self, reader, date, ids):
+        assert found(reader, **{f"updated_at__{part}": number for part, number in date.items()}) == ids
+
+    def test_are_offered_month_by_month_and_day_by_day(self, reader):
+        months = reader.get(page("changelist")).content.decode()
+        days = reader.get(page("changelist"), {"updated_at__year": 2026, "updated_at__month": 7}).content.decode()
+
+        assert 'href="?updated_at__month=6&amp;updated_at__year=2026"' in months
+        assert 'href="?updated_at__day=21&amp;updated_at__month=7&amp;updated_at__year=2026"' in days
+
+    @pytest.mark.parametrize("zone", ["UTC", "Antarctica/Vostok"])
+    @pytest.mark.parametrize("use_tz", [True, False])
+    def test_are_offered_wherever_the_database_knows_the_time_zone(self, reader, settings, use_tz, zone):
+        settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
+        is_known = connection.vendor != "mysql" or zone == "UTC" or not use_tz or knows_time_zone("default", zone)
+
+        response = reader.get(page("changelist"))
+
+        assert response.status_code == 200
+        assert ("updated_at__month=7" in response.content.decode()) == is_known
+
+    def test_are_left_out_where_it_does_not_and_what_they_say_still_counts(self, reader, monkeypatch):
+        monkeypatch.setattr(changelist, "knows_time_zone", lambda alias, name: False)
+
+        assert "updated_at__month" not in reader.get(page("changelist")).content.decode()
+        assert found(reader, updated_at__year=2026, updated_at__month=6) == ["june"]
 
 
 class TestCost:

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.messages import UserMessage as User_
 from chatmemory_django.models import Conversation, Message
-from tests.admin_site import EVERYTHING, conversation, page, post_action, staff
+from tests.admin_site import EVERYTHING, MESSAGE_WINDOW, conversation, page, post_action, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -43,12 +43,15 @@ def buttons(html: str) -> set[str]:
 
 
 class TestPages:
-    PAGES = ("changelist", "change", "history", "message", "json", "clear", "delete", "export", "recount")
+    PAGES = (
+        *("changelist", "change", "history", "message", "json", "message_openai"),
+        *("openai", "clear", "delete", "export", "recount"),
+    )
 
     def address(self, name, talk):
         if name == "changelist":
             return page(name)
-        return page(name, talk.pk, 1) if name in {"message", "json"} else page(name, talk.pk)
+        return page(name, talk.pk, 1) if name in {"message", "json", "message_openai"} else page(name, talk.pk)
 
     @pytest.mark.parametrize("name", PAGES)
     def test_nobody_gets_in_without_logging_in(self, client, talk, name):
@@ -84,7 +87,7 @@ class TestPages:
         assert response.redirect_chain == [(page("changelist"), 302)]
         assert "may have been erased" in response.content.decode()
 
-    @pytest.mark.parametrize("name", ["message", "json"])
+    @pytest.mark.parametrize("name", ["message", "json", "message_openai"])
     def test_a_message_that_is_not_there_is_not_found(self, client, talk, name):
         client.force_login(staff(*EVERYTHING))
 
@@ -125,15 +128,16 @@ class TestText:
 
         assert all(word in html for word in self.WORDS)
 
-    def test_nothing_of_it_is_read_for_who_may_not_read(self, client, talk, django_assert_max_num_queries):
+    def test_nothing_of_it_is_read_for_who_may_not_read(self, client, talk, settings, django_assert_max_num_queries):
+        settings.CHATMEMORY = MESSAGE_WINDOW
         client.force_login(staff("view_conversation"))
 
         with django_assert_max_num_queries(9) as captured:
-            client.get(page("change", talk.pk))
+            client.get(page("change", talk.pk), {"q": SECRET})
 
         assert not any('"payload"' in query["sql"] or '"text"' in query["sql"] for query in captured)
 
-    @pytest.mark.parametrize("name", ["message", "json"])
+    @pytest.mark.parametrize("name", ["message", "json", "message_openai"])
     def test_a_message_alone_is_not_shown_either(self, client, talk, name):
         client.force_login(staff("view_conversation", "export_conversation"))
 
@@ -146,7 +150,8 @@ class TestText:
         client.force_login(staff("view_conversation", "export_conversation"))
 
         assert client.post(page("export", talk.pk), {"confirmed": "export"}).status_code == 403
-        assert "export" not in buttons(client.get(page("change", talk.pk)).content.decode())
+        assert client.get(page("openai", talk.pk)).status_code == 403
+        assert not {"export", "openai"} & buttons(client.get(page("change", talk.pk)).content.decode())
 
 
 class TestOperations:
@@ -156,7 +161,9 @@ class TestOperations:
         client.force_login(staff(*(each for each in EVERYTHING if each != codename)))
         before = state(talk)
 
-        assert buttons(client.get(page("change", talk.pk)).content.decode()) == {*OPERATIONS, "history"} - {name}
+        assert buttons(client.get(page("change", talk.pk)).content.decode()) == {*OPERATIONS, "openai", "history"} - {
+            name
+        }
         assert client.get(page(name, talk.pk)).status_code == 403
         assert client.post(page(name, talk.pk), {"confirmed": name}).status_code == 403
         assert f'value="{action}"' not in client.get(page("changelist")).content.decode()
@@ -168,7 +175,7 @@ class TestOperations:
         codename, action = OPERATIONS[name]
         client.force_login(staff("view_conversation", "view_message_text", codename))
 
-        assert buttons(client.get(page("change", talk.pk)).content.decode()) == {name, "history"}
+        assert buttons(client.get(page("change", talk.pk)).content.decode()) == {name, "openai", "history"}
         assert client.get(page(name, talk.pk)).status_code == 200
         actions = re.findall(r'<option value="(\w+)"', client.get(page("changelist")).content.decode())
         assert actions == [action]

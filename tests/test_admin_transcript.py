@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from chatmemory_django.admin.figures import GAUGE_MESSAGES, PLOT_MESSAGES, read_gauge, read_plot
-from chatmemory_django.admin.transcript import PAGE
+from chatmemory_django.admin.transcript import LATER, PAGE, PAGE_BYTES
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -86,14 +86,14 @@ class TestTranscript:
 
         badges = {each: re.findall(r"cm-badge[^>]*>([^<]+)", bubble(html, each)) for each in sequences(html)}
         assert badges == {
-            1: ["in memory, pinned in front"],
+            1: ["in the memory, pinned"],
             2: ["evicted"],
             3: ["evicted"],
-            4: ["in memory"],
-            5: ["in memory"],
+            4: ["in the memory"],
+            5: ["in the memory"],
         }
-        assert html.count("cm-remembered") == 3
-        assert html.count("cm-forgotten") == 2
+        assert html.count("cm-sent") == 3
+        assert html.count("cm-unsent") == 2
 
     def test_a_system_message_that_another_replaced_is_superseded(self, reader):
         html = shown(reader, conversation(S1, U1, SystemMessage("Be long")))
@@ -157,6 +157,66 @@ class TestTranscript:
         assert "No messages here." in html
         assert "Nothing is in it." in html
 
+    def test_metadata_of_a_message_is_shown_as_json(self, reader, django_assert_num_queries):
+        talk = conversation(U1, A1)
+        Message.objects.filter(sequence=2).update(metadata={"model": "<b>gpt</b>", "usage": {"in": 3}})
+
+        with django_assert_num_queries(9 + 1):
+            html = shown(reader, talk)
+
+        assert "&quot;model&quot;: &quot;&lt;b&gt;gpt&lt;/b&gt;&quot;,\n" in bubble(html, 2)
+        assert "Metadata" not in bubble(html, 1)
+
+    def test_metadata_that_a_page_cannot_hold_is_said_to_be_left_out(self, reader):
+        talk = conversation(U1)
+        Message.objects.update(metadata={"key": "x" * PAGE_BYTES})
+
+        html = bubble(shown(reader, talk), 1)
+
+        assert "too large for this page" in html
+        assert "one" in html
+        assert len(html) < 4_000
+
+    def test_long_metadata_is_cut(self, reader):
+        talk = conversation(U1)
+        Message.objects.update(metadata={"key": "x" * 100_000})
+
+        html = bubble(shown(reader, talk), 1)
+
+        assert "Cut: it has 100,011 characters." in html
+        assert len(html) < 8_000
+
+    def test_who_may_not_read_what_was_said_sees_no_metadata_which_may_quote_it(self, client):
+        client.force_login(staff("view_conversation"))
+        talk = conversation(U1)
+        Message.objects.update(metadata={"quote": "secret"})
+        Conversation.objects.update(metadata={"quote": "secret"})
+
+        assert "secret" not in shown(client, talk)
+
+    def test_the_head_leads_to_the_turns_that_have_not_ended(self, reader):
+        talk = long_conversation(100)
+        assert "Turns not ended" not in shown(reader, talk)
+        Message.objects.filter(sequence__in=[7, 80]).update(is_complete=False)
+
+        html = shown(reader, talk)
+
+        head = html[html.index("Turns not ended") :].partition("</dl>")[0]
+        assert re.findall(r'href="\?after=(\d+)#m-(\d+)"', head) == [("54", "80"), ("0", "7")]
+        assert "and more" not in head
+
+    def test_it_leads_to_no_more_than_some_of_them(self, reader):
+        talk = long_conversation(100)
+        Message.objects.filter(sequence__lte=20).update(is_complete=False)
+
+        response = reader.get(page("change", talk.pk))
+
+        html = response.content.decode()
+        head = html[html.index("Turns not ended") :].partition("</dl>")[0]
+        assert len(response.context["unended"]) == 11
+        assert head.count("<a ") == 10
+        assert "and more" in head
+
     def test_metadata_of_the_conversation_is_shown(self, reader):
         talk = conversation(U1)
         Conversation.objects.update(metadata={"topic": "<b>tea</b>"})
@@ -195,7 +255,79 @@ class TestTools:
         assert "{\n  &quot;city&quot;: &quot;Bergen&quot;," in html
         assert "no JSON at all" in html
         assert html.count('<details class="cm-fold"><summary>Arguments') == 2
-        assert html.count("Its result is not on this page.") == 2
+        assert html.count("No result of it is stored.") == 2
+
+    def test_a_result_on_a_newer_page_is_a_link(self, reader, django_assert_num_queries):
+        talk = self.talk_with_results_behind(PAGE, before=PAGE)
+
+        with django_assert_num_queries(6 + 2):  # the calls of the page whole, and what is behind it
+            html = shown(reader, talk, after=0)
+
+        result = page("message", talk.pk, PAGE + 2)
+        assert f'<a href="{result}">Its result is #{PAGE + 2}, on a newer page</a>' in html
+        assert "Its result, if there is one, is not on this page." not in html
+        assert html.count("No result of it is stored.") == 1  # of the other call
+
+    def test_one_that_is_too_far_away_is_left_open(self, reader):
+        talk = self.talk_with_results_behind(PAGE, before=PAGE + LATER)
+
+        html = shown(reader, talk, after=0)
+
+        assert html.count("Its result, if there is one, is not on this page.") == 2
+        assert "No result of it is stored." not in html
+
+    def test_one_that_a_page_cannot_hold_is_left_open(self, reader, monkeypatch):
+        monkeypatch.setattr("chatmemory_django.admin.transcript.PAGE_BYTES", 500)
+        first = self.CALLS[0]
+        talk = conversation(
+            ToolExecutionResultMessage("0", "t", "x" * 600),
+            AiMessage(tool_execution_requests=[first]),
+            ToolExecutionResultMessage.from_request(first, "x" * 600),
+        )
+        Message.objects.filter(sequence=3).update(text="short")
+
+        html = shown(reader, talk)
+
+        assert "This message is too large for this page" in bubble(html, 3)
+        assert "Its result, if there is one, is not on this page." in html
+        assert "No result of it is stored." not in html
+
+    def test_a_result_that_a_later_call_of_the_same_id_took_is_not_its_own(self, reader):
+        first = self.CALLS[0]
+        ask = AiMessage(tool_execution_requests=[first])
+        talk = conversation(*[U1] * (PAGE - 1), ask, ask, ToolExecutionResultMessage.from_request(first, "rain"))
+
+        html = shown(reader, talk, after=0)
+
+        assert "No result of it is stored." in bubble(html, PAGE)
+
+    def test_a_memory_that_was_cleared_in_between_does_not_part_them(self, reader):
+        first = self.CALLS[0]
+        memory = MessageWindowChatMemory(max_messages=9, id="c", store=DjangoChatMemoryStore())
+        memory.add(U1, AiMessage(tool_execution_requests=[first]))
+        memory.clear()
+        memory.add(ToolExecutionResultMessage.from_request(first, "rain"), U2)
+
+        html = shown(reader, Conversation.objects.get())
+
+        assert html.index(">weather<") < html.index("rain")
+        assert "No result" not in html
+        # The memory begins with what is shown with the call, so the line is behind it.
+        assert html.index('id="m-3"') < html.index("The memory begins here") < html.index('id="m-4"')
+
+    def test_a_message_alone_says_nothing_of_results(self, reader):
+        talk = conversation(AiMessage(tool_execution_requests=self.CALLS))
+
+        html = reader.get(page("message", talk.pk, 1)).content.decode()
+
+        assert "esult" not in bubble(html, 1).partition("<h2>")[0]
+
+    def talk_with_results_behind(self, place: int, *, before: int) -> Conversation:
+        """A conversation with calls at *place*, and the result of the first two after *before*."""
+        first = self.CALLS[0]
+        said = [U1] * (place - 1) + [AiMessage(tool_execution_requests=self.CALLS)]
+        said += [U1] * (before - place + 1) + [ToolExecutionResultMessage.from_request(first, "rain"), U1]
+        return conversation(*said)
 
     def test_a_result_whose_call_is_not_on_the_page_stands_alone(self, reader):
         talk = conversation(ToolExecutionResultMessage("1", "weather", "rain"), U1)
@@ -249,11 +381,12 @@ class TestPages:
         assert "No messages here." in shown(reader, talk, after=999_999_999)
 
     @pytest.mark.parametrize("length", [20, 60, 3000])
-    def test_a_page_takes_8_statements_at_any_length(self, reader, length, django_assert_num_queries):
+    def test_a_page_takes_9_statements_at_any_length(self, reader, length, django_assert_num_queries):
         talk = long_conversation(length)
 
-        # The session, the user, two for permissions; the conversation, the page, the gauge, the plot.
-        with django_assert_num_queries(8):
+        # The session, the user, two for permissions; the conversation, the page, the gauge, the plot,
+        # the turns that have not ended.
+        with django_assert_num_queries(9):
             reader.get(page("change", talk.pk))
         with django_assert_num_queries(6):
             reader.get(page("change", talk.pk), {"before": 15})
@@ -264,13 +397,13 @@ class TestPages:
         talk = conversation(*said, owner=staff(name="ann"))
 
         # The owner, too.
-        with django_assert_num_queries(10):
+        with django_assert_num_queries(11):
             reader.get(page("change", talk.pk))
 
     def test_long_texts_take_one_more_however_many(self, reader, django_assert_num_queries):
         talk = conversation(*[UserMessage("word " * 1000)] * 10)
 
-        with django_assert_num_queries(9):
+        with django_assert_num_queries(10):
             reader.get(page("change", talk.pk))
 
     def test_what_is_read_of_a_page_has_a_bound(self, reader, monkeypatch):

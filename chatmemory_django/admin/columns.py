@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
-from django.db.models import prefetch_related_objects
-from django.http import HttpRequest
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.http import urlencode
@@ -14,29 +13,32 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import provider
-from chatmemory_django.admin.wording import visible
+from chatmemory_django.admin.wording import moment, visible
 from chatmemory_django.models import Conversation
 
-
-class ListWithOwners(ChangeList):
-    """The list, with the owners of its rows read at once and without a join: they may be in another database."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list: list[Conversation] = list(self.result_list)
-        prefetch_related_objects(self.result_list, "owner")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @admin.display(description=_("memory id"), ordering="memory_id")
 def memory_id(conversation: Conversation) -> SafeString:
-    """The name of the memory."""
-    return format_html('<bdi class="cm-id">{}</bdi>', visible(conversation.memory_id))
+    """The name of the memory, on one line: a UUID by both its ends, any other as wide as CSS allows."""
+    whole = visible(conversation.memory_id)
+    if not _UUID.fullmatch(whole):
+        return format_html('<bdi class="cm-id" title="{}">{}</bdi>', whole, whole)
+    return format_html(
+        '<bdi class="cm-id" title="{}"><span aria-hidden="true">{}…{}</span><span class="cm-unseen">{}</span></bdi>',
+        whole,
+        whole[:8],
+        whole[-6:],
+        whole,
+    )
 
 
 @admin.display(description=_("title"), ordering="title")
 def title(conversation: Conversation) -> SafeString:
-    """What the conversation is called."""
-    return format_html('<bdi class="cm-title">{}</bdi>', visible(conversation.title))
+    """What the conversation is called, on one line."""
+    whole = visible(conversation.title)
+    return format_html('<bdi class="cm-title" title="{}">{}</bdi>', whole, whole)
 
 
 @admin.display(description=_("owner"), ordering="owner")
@@ -45,20 +47,34 @@ def owner(conversation: Conversation) -> SafeString | None:
     if conversation.owner is None:
         return None
     name = conversation.owner.get_username()
-    return format_html('<a href="?{}"><bdi>{}</bdi></a>', urlencode({"owner": name}), visible(name))
+    query, shown = urlencode({"owner": name}), visible(name)
+    return format_html('<a href="?{}"><bdi class="cm-person" title="{}">{}</bdi></a>', query, shown, shown)
 
 
-@admin.display(description=_("messages in memory"), ordering="memory_messages")
+@admin.display(description=_("messages"), ordering="total_messages")
+def said(conversation: Conversation) -> SafeString:
+    """The messages that the history has had."""
+    return _figure(conversation.total_messages, None)
+
+
+@admin.display(description=_("in memory"), ordering="memory_messages")
 def remembered(conversation: Conversation) -> SafeString:
     """The messages in the memory, against the limit, if the settings set one in messages."""
     return _figure(conversation.memory_messages, _common_limit(""))
 
 
-@admin.display(description=_("tokens in memory"), ordering="memory_tokens")
+@admin.display(description=_("tokens"), ordering="memory_tokens")
 def tokens(conversation: Conversation) -> SafeString | None:
     """The tokens in the memory, if they were counted, against the limit, if the settings count the same way."""
     counter = conversation.counted_by
     return _figure(conversation.memory_tokens, _common_limit(counter)) if counter else None
+
+
+@admin.display(description=_("last activity"), ordering="updated_at")
+def last_activity(conversation: Conversation) -> SafeString:
+    """When it was last written to."""
+    value = conversation.updated_at
+    return format_html('<time class="cm-moment" datetime="{}">{}</time>', value.isoformat(), moment(value))
 
 
 def _common_limit(counter: str) -> int | None:

@@ -8,9 +8,11 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.widgets import url_params_from_lookup_dict
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
+from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -18,14 +20,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from chatmemory_django.admin import columns, filters, pages
+from chatmemory_django.admin import columns, downloads, filters, pages
+from chatmemory_django.admin.changelist import DATE_PARTS, ConversationList, check_request
 from chatmemory_django.admin.execution import export, perform
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
-
-MAX_FOUND = 1_000
-"""How many conversations a search finds; who needs more of them searches for more."""
 
 
 @admin.register(Conversation)
@@ -36,13 +36,20 @@ class ConversationAdmin(admin.ModelAdmin):
         columns.memory_id,
         columns.title,
         columns.owner,
-        "total_messages",
+        columns.said,
         columns.remembered,
         columns.tokens,
-        "updated_at",
+        columns.last_activity,
     )
     list_display_links = (columns.memory_id,)
-    list_filter = (filters.OwnerFilter, filters.ActiveFilter, filters.EvictionsFilter, filters.EmptyFilter)
+    list_filter = (
+        filters.OwnerFilter,
+        filters.ActiveFilter,
+        filters.ProblemFilter,
+        filters.EvictionsFilter,
+        filters.EmptyFilter,
+        filters.FlagFilter,
+    )
     list_per_page = 50
     search_fields = ("memory_id", "title")  # and more: see get_search_results
     search_help_text = gettext_lazy("Memory id, title, owner, and what was said, if you may read it")
@@ -54,6 +61,7 @@ class ConversationAdmin(admin.ModelAdmin):
 
     class Media:
         css = {"all": ("chatmemory/admin.css",)}  # noqa: RUF012  # as Django documents it
+        js = (Script("chatmemory/copy.js", defer=True),)
 
     # Who may do what. To erase is Django's own permission to delete.
 
@@ -88,22 +96,39 @@ class ConversationAdmin(admin.ModelAdmin):
 
     # The list
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        check_request(request)
+        return super().changelist_view(request, extra_context)
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return columns.ListWithOwners
+        return ConversationList
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
+        """
+        Whether the list can be asked for *lookup*: what its filters, its dates and ``limit_choices_to`` ask for.
+
+        Django allows every field and every way to compare it, and so to guess what the list does not show.
+        """
+        limits = (limit() if callable(limit) else limit for limit in self.opts.related_fkey_lookups)
+        if any((lookup, value) in url_params_from_lookup_dict(limit).items() for limit in limits):
+            return True
+        dates = {f"{self.date_hierarchy}__{part}" for part in DATE_PARTS}
+        is_asked_for = lookup in dates or any(filters.asks_for(each, lookup) for each in self.get_list_filter(request))
+        return is_asked_for and super().lookup_allowed(lookup, value, request)
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[QuerySet[Conversation], bool]:
         if not search_term:
             return queryset, False
-        found = queryset.search(search_term, said=self.has_text_permission(request))
-        found |= queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
-        # Searched once, though a page asks for the number, the dates and the rows of what was found.
-        keys = list(found.order_by("-pk").values_list("pk", flat=True)[: MAX_FOUND + 1])
-        if len(keys) > MAX_FOUND and request.method == "GET":
-            told = _("More than %(count)d conversations were found; these are the newest.") % {"count": MAX_FOUND}
-            self.message_user(request, told, messages.WARNING)
-        return queryset.filter(pk__in=keys[:MAX_FOUND]), False
+        named = queryset.search(search_term, types=())
+        named |= queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
+        said = queryset.none()
+        if self.has_text_permission(request):
+            said = queryset.having_said(search_term)
+        in_text = filters.newest_keys(said)
+        keys = filters.at_most(filters.newest_keys(named) | in_text, request)
+        return queryset.filter(pk__in=keys).annotate(is_found_in_text=Q(pk__in=in_text)), False
 
     @wraps(admin.ModelAdmin.action_checkbox)
     def action_checkbox(self, obj: Conversation) -> SafeString:  # type: ignore[override]  # the same, as wraps sees it
@@ -121,8 +146,10 @@ class ConversationAdmin(admin.ModelAdmin):
             page("clear/", self.clear_view, CLEAR.name),
             page("recount/", self.recount_view, RECOUNT.name),
             page("export/", self.export_view, EXPORT.name),
+            page("openai/", self.openai_view, "openai"),
             page("messages/<int:sequence>/", self.message_view, "message"),
             page("messages/<int:sequence>/json/", self.json_view, "json"),
+            page("messages/<int:sequence>/openai/", self.message_openai_view, "message_openai"),
             page("messages/<int:sequence>/files/<int:index>/", self.file_view, "file"),
             *super().get_urls(),
         ]
@@ -135,6 +162,11 @@ class ConversationAdmin(admin.ModelAdmin):
             raise PermissionDenied
         if conversation is None:
             return self._gone(request)
+        if "on" in request.GET:
+            place, level, told = pages.landing(conversation, request.GET["on"])
+            if told:
+                self.message_user(request, told, level)
+            return HttpResponseRedirect(self._url("change", conversation.pk) + place)
         is_readable = self.has_text_permission(request, conversation)
         context = pages.transcript(request, conversation, is_readable=is_readable)
         context["operations"] = [each for each in OPERATIONS if self._may(each, request, conversation)]
@@ -149,34 +181,63 @@ class ConversationAdmin(admin.ModelAdmin):
             shown = {"title": _("Log: %s") % visible(str(conversation)), "object": _stand_in(conversation)}
         return super().history_view(request, object_id, {**shown, **(extra_context or {})})
 
+    def openai_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """What the model is sent, as OpenAI's messages, as a file."""
+        conversation = self._readable(request, pk)
+        try:
+            content = downloads.memory_as_openai(conversation)
+        except downloads.UnavailableError as exc:
+            return self._unavailable(request, exc, self._url("change", pk))
+        return downloads.download(content.encode(), "application/json", f"memory-{pk}-openai.json")
+
     def message_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """A message alone, and its JSON."""
-        conversation, row = self._readable(request, pk, sequence)
-        return self._page(request, "message_page", conversation, pages.message(row))
+        conversation, row = self._readable_message(request, pk, sequence)
+        return self._page(request, "message_page", conversation, pages.message(conversation, row))
 
     def json_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """The JSON of a message, as a file."""
-        _conversation, row = self._readable(request, pk, sequence)
-        content = pages.message_json(row).encode()
-        return pages.download(content, "application/json", f"message-{pk}-{sequence}.json")
+        _conversation, row = self._readable_message(request, pk, sequence)
+        content = downloads.message_json(row)
+        return downloads.download(content.encode(), "application/json", f"message-{pk}-{sequence}.json")
+
+    def message_openai_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
+        """A message as one of OpenAI's, as a file."""
+        _conversation, row = self._readable_message(request, pk, sequence)
+        try:
+            content = downloads.message_as_openai(row)
+        except downloads.UnavailableError as exc:
+            return self._unavailable(request, exc, self._url("message", pk, sequence))
+        return downloads.download(content.encode(), "application/json", f"message-{pk}-{sequence}-openai.json")
 
     def file_view(self, request: HttpRequest, pk: int, sequence: int, index: int) -> HttpResponse:
         """A file that is among the contents of a message."""
-        _conversation, row = self._readable(request, pk, sequence)
-        file = pages.file_of(row, index)
+        _conversation, row = self._readable_message(request, pk, sequence)
+        file = downloads.file_of(row, index)
         if file is None:
             raise Http404
         name = f"message-{pk}-{sequence}-{index + 1}.{file.extension}"
-        return pages.download(file.content, file.type or "application/octet-stream", name, inline=file.is_preview)
+        content_type = file.type or "application/octet-stream"
+        return downloads.download(file.content, content_type, name, inline=file.is_preview)
 
-    def _readable(self, request: HttpRequest, pk: int, sequence: int) -> tuple[Conversation, Message]:
-        conversation = self.get_object(request, str(pk))
+    def _readable(self, request: HttpRequest, pk: int) -> Conversation:
+        conversation: Conversation | None = self.get_object(request, str(pk))
         if not self.has_view_permission(request, conversation) or not self.has_text_permission(request, conversation):
             raise PermissionDenied
-        row = conversation.messages.with_status().filter(sequence=sequence).first() if conversation else None
-        if conversation is None or row is None:
+        if conversation is None:
+            raise Http404
+        return conversation
+
+    def _readable_message(self, request: HttpRequest, pk: int, sequence: int) -> tuple[Conversation, Message]:
+        conversation = self._readable(request, pk)
+        row = conversation.messages.with_status().filter(sequence=sequence).first()
+        if row is None:
             raise Http404
         return conversation, row
+
+    def _unavailable(self, request: HttpRequest, exc: downloads.UnavailableError, back: str) -> HttpResponse:
+        self.message_user(request, visible(str(exc)), messages.ERROR)
+        return HttpResponseRedirect(back)
 
     # What can be done, to those selected in the list and to a single one
 

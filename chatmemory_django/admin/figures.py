@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 
-from chatmemory_django.admin.transcript import KINDS, style_of
+from chatmemory_django.admin.bubbles import KINDS, style_of
 from chatmemory_django.models import Conversation, memory_parts
 from chatmemory_django.windows import Window
 

@@ -5,14 +5,32 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth import get_user_model
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 MAX_PEOPLE = 1_000
 """How many users a search for owners finds; who needs more of them searches for more."""
+
+
+MAX_FOUND = 1_000
+"""How many conversations a question that reads messages finds; who needs more of them asks for fewer."""
+
+
+def newest_keys(found: Any) -> set[int]:
+    """The keys of the newest conversations of *found*: read once, though a page asks for number, dates and rows."""
+    return set(found.order_by("-pk").values_list("pk", flat=True)[: MAX_FOUND + 1])
+
+
+def at_most(keys: set[int], request: HttpRequest) -> list[int]:
+    """The newest ``MAX_FOUND`` of *keys*. If there are more, the page says so."""
+    if len(keys) > MAX_FOUND and request.method == "GET":
+        told = gettext("More than %(count)d conversations were found; these are the newest.") % {"count": MAX_FOUND}
+        messages.warning(request, told)
+    return sorted(keys, reverse=True)[:MAX_FOUND]
 
 
 def people_named(name: str, lookup: str) -> list[Any]:
@@ -119,3 +137,51 @@ class EmptyFilter(admin.SimpleListFilter):
             case "unused":
                 return queryset.filter(total_messages=0, memory_messages=0)
         return queryset
+
+
+class FlagFilter(admin.SimpleListFilter):
+    """Those that somebody has pinned, or put away."""
+
+    title = _("flag")
+    parameter_name = "flag"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [("pinned", _("Pinned")), ("archived", _("Archived")), ("unarchived", _("Not archived"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        match self.value():
+            case "pinned":
+                return queryset.filter(is_pinned=True)
+            case "archived":
+                return queryset.filter(is_archived=True)
+            case "unarchived":
+                return queryset.filter(is_archived=False)
+        return queryset
+
+
+class ProblemFilter(admin.SimpleListFilter):
+    """Those in which something went wrong. That it did is a fact, like a count, and nothing of what was said."""
+
+    title = _("problem")
+    parameter_name = "problem"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [("turn", _("Turn not ended")), ("tool", _("Failed tool"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        match self.value():
+            case "turn":
+                found = queryset.with_incomplete_turns()
+            case "tool":
+                found = queryset.with_failed_tools()
+            case _:
+                return queryset
+        return queryset.filter(pk__in=at_most(newest_keys(found), request))
+
+
+def asks_for(list_filter: Any, lookup: str) -> bool:
+    """Return whether *list_filter*, an item of ``ModelAdmin.list_filter``, is one that asks for *lookup*."""
+    if isinstance(list_filter, type):
+        return lookup == getattr(list_filter, "parameter_name", None)
+    path = list_filter if isinstance(list_filter, str) else list_filter[0]
+    return lookup == path or lookup.startswith(f"{path}__")

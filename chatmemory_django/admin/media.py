@@ -7,81 +7,27 @@ What is elsewhere is a link, since to fetch it would tell whoever sent it that, 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import urlsplit
 
 from django.utils.translation import gettext as _
 
 from chatmemory_django.admin.wording import visible
+from chatmemory_django.media import File, Source, file_of, holds_file
 from chatmemory_django.messages import (
-    Audio,
     AudioContent,
     Content,
-    Image,
     ImageContent,
-    PdfFile,
     PdfFileContent,
     TextContent,
-    Video,
     VideoContent,
 )
 
 MAX_URL = 2_000
 """Longer addresses are shown, but are no links."""
 
-_SIGNATURES = {
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
-    "image/gif": re.compile(rb"GIF8[79]a"),
-    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
-    "audio/wav": re.compile(rb"RIFF.{4}WAVE", re.DOTALL),
-    "audio/mpeg": re.compile(rb"ID3|\xff[\xfb\xf3\xf2]"),
-    "audio/flac": re.compile(rb"fLaC"),
-    "audio/ogg": re.compile(rb"OggS"),
-    "audio/mp4": re.compile(rb".{4}ftypM4A", re.DOTALL),
-    "video/webm": re.compile(rb"\x1aE\xdf\xa3"),
-    "video/mp4": re.compile(rb".{4}ftyp", re.DOTALL),
-    "application/pdf": re.compile(rb"%PDF-"),
-}
-"""What a file of a type begins with. Of SVG there is none: it is a program."""
-
 _LINKABLE = re.compile(r"https?://[\w!#$%&'()*+,./:;=?@\[\]~-]+", re.IGNORECASE)
-_DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),(.*)", re.IGNORECASE | re.DOTALL)
-
-
-class File(NamedTuple):
-    """The content of a file, and its type as its first bytes tell; empty if they tell none that is known."""
-
-    content: bytes
-    type: str
-
-    @property
-    def is_image(self) -> bool:
-        """Whether a browser may show it as a picture."""
-        return self.type.startswith("image/")
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether a browser may play it."""
-        return self.type.startswith("audio/")
-
-    @property
-    def is_film(self) -> bool:
-        """Whether a browser may play it with its pictures."""
-        return self.type.startswith("video/")
-
-    @property
-    def is_preview(self) -> bool:
-        """Whether a browser may show it in place; if not, it is a download."""
-        return self.is_image or self.is_sound or self.is_film
-
-    @property
-    def extension(self) -> str:
-        """How the name of such a file ends."""
-        return {"image/jpeg": "jpg", "audio/mpeg": "mp3", "": "bin"}.get(self.type, self.type.rpartition("/")[2])
 
 
 class Media(NamedTuple):
@@ -101,7 +47,7 @@ class Media(NamedTuple):
 
 def media_of(content: Content | None) -> Media | None:
     """What *content* refers to; None if it is a text or nothing."""
-    given: Image | Audio | Video | PdfFile | None
+    given: Source | None
     match content:
         case None | TextContent():
             return None
@@ -115,18 +61,14 @@ def media_of(content: Content | None) -> Media | None:
             kind, name = "pdf", _("PDF document")
     if given is None:
         return Media(kind, _("%(kind)s, left out") % {"kind": name})
-    binary = given.binary_data if isinstance(given, Audio) else None
-    if binary is None and given.base64_data is None:
-        return _by_url(kind, name, given.url or "")
-    file = File(binary, file_type(binary)) if binary is not None else _decoded(given.base64_data or "")
-    if file is None:
-        return Media(kind, _("%(kind)s, whose Base64 is broken") % {"kind": name})
-    return Media(kind, _labelled(name, file), file)
-
-
-def file_type(content: bytes) -> str:
-    """The type that the first bytes of *content* tell; empty if it is none that is known."""
-    return next((name for name, signature in _SIGNATURES.items() if signature.match(content)), "")
+    if not holds_file(given):
+        return _elsewhere(kind, name, given.url or "")
+    file = file_of(given)
+    if file is not None:
+        return Media(kind, _labelled(name, file), file)
+    if given.base64_data is None:
+        return Media(kind, _("%(kind)s, whose data: address is broken") % {"kind": name})
+    return Media(kind, _("%(kind)s, whose Base64 is broken") % {"kind": name})
 
 
 def _labelled(name: str, file: File) -> str:
@@ -136,16 +78,7 @@ def _labelled(name: str, file: File) -> str:
     return _("%(kind)s of an unknown type (%(size)d KiB)") % {"kind": name, "size": size}
 
 
-def _by_url(kind: str, name: str, url: str) -> Media:
-    if url[:5].lower() == "data:":
-        match = _DATA_URL.fullmatch(url)
-        if match is None:
-            return Media(kind, _("%(kind)s, whose data: address is broken") % {"kind": name})
-        is_base64 = match[2].lower().endswith(";base64")
-        file = _decoded(match[3]) if is_base64 else File(data := unquote_to_bytes(match[3]), file_type(data))
-        if file is None:
-            return Media(kind, _("%(kind)s, whose Base64 is broken") % {"kind": name})
-        return Media(kind, _labelled(name, file), file)
+def _elsewhere(kind: str, name: str, url: str) -> Media:
     address = visible(url[:MAX_URL])
     if not is_link(url):
         return Media(kind, _("%(kind)s at an address that is no link") % {"kind": name}, address=address)
@@ -161,11 +94,3 @@ def is_link(url: str) -> bool:
     except ValueError:
         return False
     return bool(parts.hostname) and "@" not in parts.netloc  # "https://bank.example@evil.example/" is at evil.example
-
-
-def _decoded(text: str) -> File | None:
-    try:
-        content = base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return File(content, file_type(content))

@@ -1,4 +1,4 @@
-"""What stands on the pages of a conversation, of a message, and of a confirmation; and files for download."""
+"""What stands on the pages of a conversation, of a message, and of a confirmation."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from contextlib import suppress
 from typing import Any
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.http import HttpRequest, HttpResponse
+from django.contrib.messages import INFO, WARNING
+from django.http import HttpRequest
+from django.utils.dateparse import parse_date
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from chatmemory_django import conf
+from chatmemory_django.admin.downloads import UnavailableError, message_as_openai, message_json
 from chatmemory_django.admin.figures import read_gauge, read_plot
-from chatmemory_django.admin.media import File, media_of
+from chatmemory_django.admin.jumps import neighbours, on
 from chatmemory_django.admin.operations import SHOWN, Operation, Totals
-from chatmemory_django.admin.transcript import PAGE, read_bubble, read_page
+from chatmemory_django.admin.search import search, wanted_in
+from chatmemory_django.admin.transcript import place_of, read_bubble, read_page
 from chatmemory_django.admin.wording import shortened, visible
-from chatmemory_django.codec import message_to_json
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.provider import known_window
 
@@ -26,40 +30,79 @@ MAX_SHOWN = 100_000
 MAX_STRING = 2_000
 """How many characters of a text stand in the JSON on that page: it may hold a film."""
 
-SANDBOX = "default-src 'none'; sandbox"
+MAX_DATE = 40
+"""How many characters of a text that is no date are repeated."""
+
+UNENDED = 10
+"""How many messages of unended turns a page links to ..."""
+
+UNENDED_AMONG = 10_000
+"""... of the newest messages, among which they are looked for."""
 
 
 def transcript(request: HttpRequest, conversation: Conversation, *, is_readable: bool) -> dict[str, Any]:
-    """A page of the transcript; the newest has the figures, too."""
-    before, after = _place(request, "before"), _place(request, "after")
+    """A page of the transcript, or of the hits of a search in it; the newest page has the figures, too."""
+    before, after = _number(request, "before"), _number(request, "after")
+    wanted = wanted_in(request.GET.get("q", "")) if is_readable else ""
+    is_newest = before is None and after is None and not wanted
     context: dict[str, Any] = {
-        "page": read_page(conversation, before=before, after=after, is_readable=is_readable),
-        "is_newest": before is None and after is None,
+        "is_newest": is_newest,
         "is_readable": is_readable,
         "shows_remote_media": conf.remote_media(),
+        "memory_place": _memory_place(conversation),
     }
-    if context["is_newest"]:
+    if wanted:
+        return {**context, "found": search(conversation, wanted, before=before)}
+    context["page"] = read_page(conversation, before=before, after=after, is_readable=is_readable)
+    if is_newest:
         context["owner_name"] = visible(conversation.owner.get_username()) if conversation.owner else ""
         context["gauge"] = read_gauge(conversation, known_window(conversation.memory_id))
         context["plot"] = read_plot(conversation)
         context["metadata"] = _indented(conversation.metadata) if is_readable else ""
+        context["unended"] = _unended(conversation)
+        context["unended_shown"], context["unended_among"] = UNENDED, UNENDED_AMONG
     return context
 
 
-def message(row: Message) -> dict[str, Any]:
+def message(conversation: Conversation, row: Message) -> dict[str, Any]:
     """A message as whole as a page can bear, and its JSON."""
     text = message_json(row)
     with suppress(ValueError, RecursionError):  # what is stored may be broken
         text = json.dumps(shortened(json.loads(text), MAX_STRING), indent=2, ensure_ascii=False)
+    earlier, later = neighbours(conversation, row.sequence)
     return {
-        "bubble": read_bubble(row, MAX_SHOWN),
-        "around": max(0, row.sequence - 1 - PAGE // 2),
+        "bubble": read_bubble(conversation, row, MAX_SHOWN),
+        "place": place_of(row.sequence),
+        "earlier": earlier,
+        "later": later,
         "is_readable": True,
+        "is_alone": True,
+        "is_openai": _is_openai(row),
         "shows_remote_media": conf.remote_media(),
         "json": visible(text[:MAX_SHOWN]),
         "metadata": _indented(row.metadata),
         "subtitle": _("Message %(number)d") % {"number": row.sequence},
     }
+
+
+def landing(conversation: Conversation, text: str) -> tuple[str, int, str]:
+    """Where a jump to the day *text* leads, and what is to be said of it, if anything, and at what level."""
+    try:
+        date = parse_date(text)
+    except ValueError:
+        date = None
+    if date is None:
+        return "", WARNING, _("“%(text)s” is no date. Write it like 2026-11-21.") % {"text": visible(text[:MAX_DATE])}
+    found = on(conversation, date)
+    if found is None:
+        return "", INFO, _("There are no messages.")
+    told = ""
+    if found.date != date:
+        words = _("No message is of %(date)s or later; this is the last one.")
+        if found.date > date:
+            words = _("No message is of %(date)s; this is the first one after it.")
+        told = words % {"date": date_format(date)}
+    return place_of(found.sequence), INFO, told
 
 
 def confirmation(request: HttpRequest, operation: Operation, conversations: ConversationQuerySet) -> dict[str, Any]:
@@ -79,42 +122,33 @@ def confirmation(request: HttpRequest, operation: Operation, conversations: Conv
     }
 
 
-def message_json(row: Message) -> str:
-    """The JSON of *row*; as it is stored, where that is broken."""
-    try:
-        return message_to_json(row.chat_message)
-    except ValueError:
-        return row.payload or ""
-
-
-def file_of(row: Message, index: int) -> File | None:
-    """The file that the content of *row* at *index* holds, if it does."""
-    try:
-        contents = getattr(row.chat_message, "contents", ())
-    except ValueError:
-        return None
-    media = media_of(contents[index]) if index < len(contents) else None
-    return None if media is None else media.file
-
-
-def download(content: bytes, content_type: str, name: str, *, inline: bool = False) -> HttpResponse:
-    """A response that no browser takes for a page of this site, whatever is in it."""
-    return HttpResponse(
-        content,
-        content_type=content_type,
-        headers={
-            "Content-Disposition": f'{"inline" if inline else "attachment"}; filename="{name}"',
-            "Content-Security-Policy": SANDBOX,
-            "X-Content-Type-Options": "nosniff",
-        },
-    )
-
-
-def _indented(value: Any) -> str:
-    return visible(json.dumps(value, indent=2, ensure_ascii=False)[:MAX_SHOWN]) if value else ""
-
-
-def _place(request: HttpRequest, name: str) -> int | None:
+def _number(request: HttpRequest, name: str) -> int | None:
     """The sequence that the page is to begin or end at; None for anything that is none."""
     text = request.GET.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+def _memory_place(conversation: Conversation) -> str:
+    """Where the memory begins, if anything is before it."""
+    if conversation.memory_messages == 0 or conversation.window_start == 1:
+        return ""
+    return f"{place_of(conversation.window_start).partition('#')[0]}#memory"
+
+
+def _is_openai(row: Message) -> bool:
+    try:
+        message_as_openai(row)
+    except UnavailableError:
+        return False
+    return True
+
+
+def _unended(conversation: Conversation) -> list[tuple[int, str]]:
+    """The newest messages of turns that have not ended: their sequences and places, one more than are shown."""
+    newest = conversation.messages.incomplete().filter(sequence__gte=conversation.next_sequence - UNENDED_AMONG)
+    found = newest.order_by("-sequence").values_list("sequence", flat=True)[: UNENDED + 1]
+    return [(sequence, place_of(sequence)) for sequence in found]
+
+
+def _indented(value: object) -> str:
+    return visible(json.dumps(value, indent=2, ensure_ascii=False)[:MAX_SHOWN]) if value else ""

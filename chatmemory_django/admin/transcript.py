@@ -7,30 +7,20 @@ each message a text that is short, and long texts and JSON only while they are n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Case, QuerySet, When
 from django.db.models.functions import Length
-from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.admin.media import Media, media_of
-from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json, visible
-from chatmemory_django.codec import message_to_json
-from chatmemory_django.messages import (
-    AiMessage,
-    ChatMessage,
-    Content,
-    CustomMessage,
-    MessageType,
-    SystemMessage,
-    TextContent,
-    ToolExecutionRequest,
-    ToolExecutionResultMessage,
-    UserMessage,
-)
+from chatmemory_django.admin.bubbles import Bubble, Part
+from chatmemory_django.admin.markdown import Markdown
+from chatmemory_django.admin.reasons import read_reasons
+from chatmemory_django.admin.wording import EXCERPT, excerpt
+from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import Conversation, MemoryStatus, Message
+from chatmemory_django.rows import to_message
 from chatmemory_django.tool_calls import tool_answers
 
 PAGE = 50
@@ -39,79 +29,8 @@ PAGE = 50
 PAGE_BYTES = 8 * 1024 * 1024
 """How much long text and JSON is read for a page. Of a message whose turn comes later a short text is shown."""
 
-KINDS: dict[str, str | Promise] = {
-    MessageType.SYSTEM: _("System"),
-    MessageType.USER: _("User"),
-    MessageType.AI: _("AI"),
-    MessageType.TOOL_EXECUTION_RESULT: _("Tool result"),
-    MessageType.CUSTOM: _("Custom"),
-}
-"""What people call the kinds of message."""
-
-
-def style_of(kind: str) -> str:
-    """What CSS calls a kind of message."""
-    return "tool" if kind == MessageType.TOOL_EXECUTION_RESULT else kind.lower()
-
-
-@dataclass(kw_only=True)
-class Part:
-    """A piece of what a message says: a text, or a file at *index* among its contents."""
-
-    index: int = 0
-    text: Excerpt | None = None
-    media: Media | None = None
-
-
-@dataclass(kw_only=True)
-class Call:
-    """A call of a tool, and the message that answers it, if that is on the page."""
-
-    name: str
-    arguments: Excerpt
-    answer: Bubble | None = None
-
-
-@dataclass(kw_only=True)
-class Bubble:
-    """A message as it is shown. Without the right to read what was said, there is nothing in it that was said."""
-
-    row: Any
-    """The ``Message`` with its status."""
-    begins_memory: bool = False
-    is_omitted: bool = False
-    """Its JSON or its long text is not on the page, being too large."""
-    is_broken: bool = False
-    """Its JSON cannot be read."""
-    is_error: bool = False
-    is_paired: bool = False
-    """It is shown with the call that it answers."""
-    name: str = ""
-    """Who says it, if the message tells; of a tool result, which tool."""
-    thinking: Excerpt | None = None
-    attributes: Excerpt | None = None
-    parts: list[Part] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-
-    @property
-    def kind(self) -> str | Promise:
-        """What people call it."""
-        return KINDS[self.row.type]
-
-    @property
-    def status(self) -> MemoryStatus:
-        """Where it is, as far as the memory is concerned."""
-        return MemoryStatus(self.row.status)
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether the model is sent it."""
-        return self.status.is_in_memory
-
-    @property
-    def style(self) -> str:
-        """The names of its CSS classes."""
-        return f"cm-{style_of(self.row.type)} {'cm-remembered' if self.is_in_memory else 'cm-forgotten'}"
+LATER = 100
+"""Among how many messages behind a page the results of its calls are looked for."""
 
 
 @dataclass(kw_only=True)
@@ -125,6 +44,11 @@ class Page:
     """Those after it are on newer pages; None if there are none."""
 
 
+def place_of(sequence: int) -> str:
+    """Where a transcript has the message at *sequence*, in the middle of a page, as the end of an address."""
+    return f"?after={max(0, sequence - 1 - PAGE // 2)}#m-{sequence}"
+
+
 def read_page(
     conversation: Conversation, *, before: int | None = None, after: int | None = None, is_readable: bool
 ) -> Page:
@@ -135,26 +59,37 @@ def read_page(
     else:
         rows = rows if before is None else rows.filter(sequence__lt=before)
         found = list(reversed(rows.order_by("-sequence")[:PAGE]))
-    bubbles = _bubbles(conversation, found, is_readable=is_readable)
     if not found:
         return Page(bubbles=[], before=None, after=None)
+    bubbles = _bubbles(conversation, found, is_readable=is_readable)
+    messages: list[ChatMessage | None] = [None] * len(found)
+    if is_readable:
+        whole, markdown = _whole(conversation, found), Markdown()
+        for index in reversed(range(len(found))):  # the newest first, while there is room
+            messages[index] = _read(bubbles[index], whole.get(found[index].sequence), markdown)
+        _pair(conversation, bubbles, messages)
     first, last = found[0].sequence, found[-1].sequence
     has_older = len(found) == PAGE if after is None else True
     return Page(
-        bubbles=bubbles,
+        bubbles=_unpaired(bubbles),
         before=first if has_older and first > 1 else None,
-        after=last if last < conversation.next_sequence - 1 else None,
+        after=last if last < _last(conversation) else None,
     )
 
 
-def read_bubble(row: Message, limit: int) -> Bubble:
-    """One message, *row* read whole and with its status, with texts of up to *limit* characters."""
-    bubble = Bubble(row=row)
+def read_bubble(conversation: Conversation, row: Any, limit: int) -> Bubble:
+    """One message, *row* read whole and with its status, with texts of up to *limit* characters, as they are."""
+    (bubble,) = _bubbles(conversation, [row], is_readable=True)
+    bubble.begins_memory = False
     try:
-        _fill(bubble, row.chat_message, limit)
+        bubble.fill(row.chat_message, limit)
     except ValueError:
-        _fill_broken(bubble, excerpt(row.text, limit=limit))
+        bubble.fill_broken(row.text, limit)
     return bubble
+
+
+def _last(conversation: Conversation) -> int:
+    return conversation.next_sequence - 1
 
 
 def _rows(conversation: Conversation, *, is_readable: bool) -> QuerySet[Message]:
@@ -162,7 +97,7 @@ def _rows(conversation: Conversation, *, is_readable: bool) -> QuerySet[Message]
     if not is_readable:
         return rows
     # Not cut in the database: where the field is a subclass, only the field knows what it says.
-    return rows.annotate(
+    return rows.with_size().annotate(
         text_length=Length("text"),
         payload_length=Length("payload"),
         short_text=Case(When(text_length__lte=EXCERPT, then="text"), output_field=Message._meta.get_field("text")),
@@ -170,95 +105,120 @@ def _rows(conversation: Conversation, *, is_readable: bool) -> QuerySet[Message]
 
 
 def _bubbles(conversation: Conversation, rows: list[Any], *, is_readable: bool) -> list[Bubble]:
-    """The bubbles of *rows* as ``_rows`` reads them, without those that are shown with a call."""
-    whole = _whole(conversation, rows) if is_readable else {}
+    """The bubbles of *rows* without what they say."""
+    # What is pinned is always sent, what was evicted never: the rest depends on the window of the moment.
+    is_explained = is_readable and any(row.status == MemoryStatus.IN_MEMORY for row in rows)
+    reasons = read_reasons(conversation) if is_explained else {}
     bubbles = []
-    messages: list[ChatMessage] = []
     was_in_window = True  # of what is on the page before, nobody knows
     for row in rows:
-        bubble = Bubble(row=row)
+        bubble = Bubble.of(row, reasons.get(row.sequence))
         is_in_window = row.sequence >= conversation.window_start
         bubble.begins_memory = is_in_window and (not was_in_window or 1 < row.sequence == conversation.window_start)
         was_in_window = is_in_window
-        message: ChatMessage | None = None
-        if is_readable:
-            message = _read(bubble, row, whole.get(row.sequence))
         bubbles.append(bubble)
-        messages.append(message or CustomMessage({}))  # holds its place where answers are looked for
-    for (index, place), answer in tool_answers(messages).items():
-        bubbles[index].calls[place].answer = bubbles[answer]
-        bubbles[answer].is_paired = True
-    return [bubble for bubble in bubbles if not bubble.is_paired]
+    return bubbles
+
+
+def _unpaired(bubbles: list[Bubble]) -> list[Bubble]:
+    """Those of *bubbles* that are not shown with a call."""
+    unpaired, begins_memory = [], False
+    for bubble in bubbles:
+        begins_memory = begins_memory or bubble.begins_memory
+        if not bubble.is_paired:
+            bubble.begins_memory, begins_memory = begins_memory, False
+            unpaired.append(bubble)
+    return unpaired
 
 
 def _is_short(row: Any) -> bool:
     """Whether *row* is nothing but a text, and that has been read."""
-    return row.payload_length is None and row.short_text is not None
+    return row.payload_length is None and row.size == row.text_length and row.short_text is not None
+
+
+def fitting(rows: Iterable[Any]) -> list[int]:
+    """The sequences of those of *rows*, with their sizes, that are read whole: the first ones, while there is room."""
+    wanted, size = [], 0
+    for row in rows:
+        if size + row.size <= PAGE_BYTES:
+            wanted.append(row.sequence)
+            size += row.size
+    return wanted
 
 
 def _whole(conversation: Conversation, rows: list[Any]) -> dict[int, Message]:
     """Those of *rows* that are more than a short text, read whole, the newest first while there is room."""
-    wanted, size = [], 0
-    for row in reversed(rows):
-        length = row.text_length + (row.payload_length or 0)
-        if not _is_short(row) and size + length <= PAGE_BYTES:
-            wanted.append(row.sequence)
-            size += length
+    wanted = fitting(row for row in reversed(rows) if not _is_short(row))
     if not wanted:
         return {}
-    found = conversation.messages.filter(sequence__in=wanted).order_by().only("sequence", "type", "text", "payload")
-    return {row.sequence: row for row in found}
+    found = conversation.messages.filter(sequence__in=wanted).order_by()
+    return {row.sequence: row for row in found.only("sequence", "type", "text", "payload", "metadata")}
 
 
-def _read(bubble: Bubble, row: Any, whole: Message | None) -> ChatMessage | None:
-    """Fill *bubble* with what *row* says, if need be by the *whole* of it, and return that, if it was all to be had."""
-    if whole is None:
-        bubble.is_omitted = not _is_short(row)
+def _read(bubble: Bubble, whole: Message | None, markdown: Markdown) -> ChatMessage | None:
+    """Fill *bubble* with what its row says, if need be the *whole* of it; return that, if it could all be read."""
+    row = bubble.row
+    if whole is None and not _is_short(row):
+        bubble.is_omitted = True
         bubble.parts = [] if row.short_text is None else [Part(text=excerpt(row.short_text))]
         return None
+    text, payload = (row.short_text, None) if whole is None else (whole.text, whole.payload)
+    bubble.fill_metadata(None if whole is None else whole.metadata)
     try:
-        message = whole.chat_message
-        _fill(bubble, message, EXCERPT)
-    except ValueError:
-        _fill_broken(bubble, excerpt(whole.text))
+        message = to_message(row.type, text, payload)
+        bubble.fill(message, markdown=markdown)
+    except (KeyError, ValueError):
+        bubble.fill_broken(text)
         return None
     return message
 
 
-def _fill(bubble: Bubble, message: ChatMessage, limit: int) -> None:
-    match message:
-        case SystemMessage():
-            bubble.parts = [Part(text=excerpt(message.text, limit=limit))]
-            return
-        case UserMessage():
-            bubble.name = visible(message.name or "")
-            bubble.parts = _parts(message.contents, limit)
-        case AiMessage():
-            bubble.parts = [Part(text=excerpt(message.text, limit=limit))] if message.text else []
-            bubble.thinking = excerpt(message.thinking, limit=limit) if message.thinking else None
-            bubble.calls = [_call(request, limit) for request in message.tool_execution_requests]
-        case ToolExecutionResultMessage():
-            bubble.name = visible(message.tool_name or "")
-            bubble.is_error = message.is_error is True
-            bubble.parts = _parts(message.contents, limit)
-    if message.attributes:
-        bubble.attributes = pretty_json(message_to_json(CustomMessage(message.attributes)), limit)
+def _pair(conversation: Conversation, bubbles: list[Bubble], messages: list[ChatMessage | None]) -> None:
+    """Show results with the calls that they answer, and say of other calls what has become of them."""
+    answers = _answers(messages)
+    for (index, place), answer in answers.items():
+        bubbles[index].calls[place].answer = bubbles[answer]
+        bubbles[answer].is_paired = True
+    if all(call.answer for bubble in bubbles for call in bubble.calls):
+        return
+    later, is_all = _later(conversation, bubbles[-1].row.sequence)
+    answers = _answers([*messages, *later.values()])
+    sequences: list[int] = [*(bubble.row.sequence for bubble in bubbles), *later]
+    unread = {message is None and bubble.row.type == _RESULT for bubble, message in zip(bubbles, messages, strict=True)}
+    for index, bubble in enumerate(bubbles):
+        for place, call in enumerate(bubble.calls):
+            result = answers.get((index, place))
+            if result is None:
+                call.is_unanswered = is_all and True not in unread
+            elif call.answer is None:
+                call.answered_by = sequences[result]
 
 
-def _fill_broken(bubble: Bubble, text: Excerpt) -> None:
-    bubble.is_broken = True
-    bubble.parts = [Part(text=text)]
+_RESULT = MessageType.TOOL_EXECUTION_RESULT.value
 
 
-def _parts(contents: tuple[Content | None, ...], limit: int) -> list[Part]:
-    parts = []
-    for index, content in enumerate(contents):
-        if isinstance(content, TextContent):
-            parts.append(Part(index=index, text=excerpt(content.text, limit=limit)))
-        elif (media := media_of(content)) is not None:
-            parts.append(Part(index=index, media=media))
-    return parts
+def _answers(messages: list[ChatMessage | None]) -> dict[tuple[int, int], int]:
+    # An empty message holds the place of one that could not be read.
+    return tool_answers([message or CustomMessage({}) for message in messages])
 
 
-def _call(request: ToolExecutionRequest, limit: int) -> Call:
-    return Call(name=visible(request.name or ""), arguments=pretty_json(request.arguments or "", limit))
+def _later(conversation: Conversation, last: int) -> tuple[dict[int, ChatMessage | None], bool]:
+    """Calls and results behind the message *last*, by sequence, as far as they are looked at; and if those are all."""
+    end = last + LATER
+    if last == _last(conversation):
+        return {}, True
+    rows = conversation.messages.filter(
+        sequence__gt=last, sequence__lte=end, type__in=[MessageType.AI.value, _RESULT], payload__isnull=False
+    ).order_by("sequence")
+    payload = Message._meta.get_field("payload")
+    rows = rows.annotate(
+        payload_length=Length("payload"),
+        short_payload=Case(When(payload_length__lte=2 * EXCERPT, then="payload"), output_field=payload),
+    )
+    later: dict[int, ChatMessage | None] = {}
+    for sequence, kind, text in rows.values_list("sequence", "type", "short_payload"):
+        try:
+            later[sequence] = None if text is None else to_message(kind, "", text)
+        except ValueError:
+            later[sequence] = None
+    return later, end >= _last(conversation) and None not in later.values()

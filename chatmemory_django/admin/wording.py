@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from contextlib import suppress
 from typing import Any, NamedTuple
+
+from django.utils import timezone
+from django.utils.formats import date_format
 
 EXCERPT = 4_000
 """How many characters of a text stand in a transcript."""
@@ -36,6 +40,16 @@ def excerpt(text: str, limit: int = EXCERPT) -> Excerpt:
     """The first *limit* characters of *text*."""
     shown = visible(text[:limit])
     return Excerpt(shown, len(text) if len(text) > limit else len(shown))
+
+
+def moment(value: datetime.datetime) -> str:
+    """
+    *value* in the active time zone and the active language's ``DATETIME_FORMAT``, with its zone.
+
+    In English: ``Nov. 21, 2026, 9:30 a.m. UTC``. A naive value, where ``USE_TZ`` is off, is in ``TIME_ZONE``.
+    """
+    local = timezone.localtime(value) if timezone.is_aware(value) else value
+    return f"{date_format(local, 'DATETIME_FORMAT')} {date_format(local, 'T')}".strip()
 
 
 def pretty_json(text: str, limit: int = EXCERPT) -> Excerpt:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from django import template
 from django.utils.formats import number_format
 
@@ -12,3 +14,12 @@ register = template.Library()
 def grouped(number: int) -> str:
     """*number* with its digits grouped as the language does."""
     return str(number_format(number, force_grouping=True))
+
+
+@register.filter
+def moment(value: datetime.datetime) -> str:
+    """*value* as every page of the admin shows a moment."""
+    # Django imports this module on every site, also where its admin is not installed.
+    from chatmemory_django.admin import wording
+
+    return wording.moment(value)
