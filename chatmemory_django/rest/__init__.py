@@ -2,7 +2,8 @@
 
 from importlib.util import find_spec
 
-if find_spec("rest_framework") is None or find_spec("drf_spectacular") is None:
+if not all(map(find_spec, ("rest_framework", "django_filters", "drf_spectacular"))):
     raise ImportError(
-        "chatmemory_django.rest needs Django REST framework and drf-spectacular: pip install 'chatmemory_django[rest]'."
+        "chatmemory_django.rest requires Django REST framework, django-filter and drf-spectacular: "
+        "pip install 'chatmemory_django[rest]'."
     )

@@ -1,151 +1,229 @@
-"""Conversations: to list, begin, name and erase them."""
+"""Conversations: to list, create, change and erase them, and their memories."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
 
-import msgspec
-from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.db import IntegrityError, router, transaction
-from django.db.models import Q, QuerySet, TextField
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast
-from django.urls import reverse
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import exceptions
+from rest_framework.decorators import action
+from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.viewsets import ViewSetMixin
 
-from chatmemory_django.models import Conversation
-from chatmemory_django.rest.base import ChatMemoryView, etag, page_size, with_parameters
-from chatmemory_django.rest.formats import metadata_in
-from chatmemory_django.rest.problems import Refusal, bad_request
-from chatmemory_django.rest.schema import describe
-from chatmemory_django.rest.shapes import (
-    ConversationChange,
-    ConversationPage,
-    ConversationsQuery,
-    ConversationView,
-    NewConversation,
-    NoQuery,
+from chatmemory_django import conf
+from chatmemory_django.explain import Reading, read, read_recent
+from chatmemory_django.memory import ChatMemory
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation, MemoryStatus
+from chatmemory_django.operations import asynchronous, erase, export
+from chatmemory_django.provider import build_chat_memory, configuration, get_chat_memory, with_limit
+from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
+from chatmemory_django.rest.pagination import ConversationPagination
+from chatmemory_django.rest.parsers import LinesParser
+from chatmemory_django.rest.problems import InvalidQuery, Problem
+from chatmemory_django.rest.serializers import (
+    ConversationChangeSerializer,
+    ConversationSerializer,
+    ErasedSerializer,
+    MemoryQuery,
+    MemorySerializer,
+    MessageSerializer,
+    NewConversationSerializer,
+    NewMemorySerializer,
+    ShownQuery,
+    is_same,
 )
-from chatmemory_django.rest.wire import body, query
-from chatmemory_django.rows import EARLIEST
-
-MICROSECOND = timedelta(microseconds=1)
-LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-"""Databases and time zones know the moments from ``EARLIEST`` to this; nothing was said before or after."""
+from chatmemory_django.rest.views import ChatMemoryView, row_of
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 
-class Conversations(ChatMemoryView):
-    """The conversations of who asks."""
+class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
+    """The conversations of the user."""
 
-    @describe("list_conversations", query=ConversationsQuery, answer=ConversationPage)
-    def get(self, request: Request) -> Response:
-        """List conversations, those with the latest activity first."""
-        asked = query(request, ConversationsQuery)
-        size = page_size(asked.limit)
-        rows = _filtered(self.policy.conversations(request, "view"), asked)
-        found = list(rows.order_by("-updated_at", "-pk")[: size + 1])
-        following = None
-        if len(found) > size:
-            last = found[size - 1]
-            cursor = f"{(last.updated_at - _epoch()) // MICROSECOND}-{last.pk}"
-            following = with_parameters(request, cursor=cursor)
-        return Response(ConversationPage([ConversationView.of(row) for row in found[:size]], following))
+    queryset = Conversation.objects.none()
+    serializer_class: Any = ConversationSerializer
+    message_serializer_class: Any = MessageSerializer
+    """How the messages of a memory are shown."""
+    pagination_class = ConversationPagination
+    filterset_class = ConversationFilter
+    ordering = ("-updated_at", "-pk")
+    ordering_fields = ("updated_at", "created_at", "is_pinned")
+    request_serializers = {  # noqa: RUF012
+        "create": NewConversationSerializer,
+        "partial_update": ConversationChangeSerializer,
+        "set_memory": NewMemorySerializer,
+    }
+    query_serializers = {"memory": MemoryQuery, "set_memory": ShownQuery}  # noqa: RUF012
+    lookup_field = "memory_id"
+    lookup_value_regex = "[^/]+"
 
-    @describe("create_conversation", body=NewConversation, answer=ConversationView, status=HTTPStatus.CREATED)
-    def post(self, request: Request) -> Response:
-        """Begin a conversation. One that is there already, the same in all that is said of it, is no error."""
-        query(request, NoQuery)
-        asked = body(request, NewConversation)
-        metadata = metadata_in(asked.metadata)
+    def get_queryset(self) -> Any:
+        """See ``GenericAPIView.get_queryset``."""
+        if self.action == "bulk_destroy":
+            return self.get_conversations("delete")
+        return self.get_conversations("view").with_preview(self.listed_types)
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """List the user's conversations, those with the latest activity first."""
+        return super().list(request, *args, **kwargs)
+
+    def create(self, request: Request) -> Response:
+        """Create a conversation. One that exists with the same content is not an error."""
+        wanted = self.body
         owner = self.policy.owner_of_new(request)
-        conversation = Conversation(owner_id=None if owner is None else owner.pk, title=asked.title, metadata=metadata)
-        if asked.memory_id is not None:
-            conversation.memory_id = str(asked.memory_id)
+        conversation = Conversation(**wanted, owner_id=None if owner is None else owner.pk)
         using = router.db_for_write(Conversation)
         try:
             with transaction.atomic(using=using):
                 conversation.save(using=using, force_insert=True)
         except IntegrityError:
-            conversation = self._already_there(conversation)
-        headers = {
-            "ETag": etag(conversation),
-            "Location": request.build_absolute_uri(reverse("chatmemory:conversation", args=[conversation.memory_id])),
-        }
-        return Response(ConversationView.of(conversation), HTTPStatus.CREATED, headers=headers)
+            conversation = self._existing(wanted)
+        where = quote(f"{request.path.rstrip('/')}/") + quote(conversation.memory_id, safe="")
+        headers = {"Location": request.build_absolute_uri(f"{where}/")}
+        return self._described(conversation, HTTPStatus.CREATED, headers)
 
-    def _already_there(self, wanted: Conversation) -> Conversation:
-        there = self.policy.conversations(self.request, "change").filter(memory_id=wanted.memory_id).first()
-        if there is None or (there.title, there.metadata) != (wanted.title, wanted.metadata):
-            raise Refusal(HTTPStatus.CONFLICT, "There is another conversation with this memory id.", "$.memory_id")
-        return there
+    def retrieve(self, request: Request, memory_id: str) -> Response:
+        """Describe a conversation."""
+        return self._described(self.find())
 
+    def partial_update(self, request: Request, memory_id: str) -> Response:
+        """Change a conversation. Metadata are replaced as a whole; what is left out stays."""
+        wanted = self.body
+        with self.changing() as conversation:
+            changed = [name for name, value in wanted.items() if not is_same(getattr(conversation, name), value)]
+            for name in changed:
+                setattr(conversation, name, wanted[name])
+            conversation.save(update_fields=changed)
+            return self._described(conversation)
 
-class OneConversation(ChatMemoryView):
-    """A conversation."""
-
-    @describe("read_conversation", answer=ConversationView, etag=True)
-    def get(self, request: Request, memory_id: str) -> Response:
-        """Tell of a conversation."""
-        query(request, NoQuery)
-        return _told(self.conversation(memory_id))
-
-    @describe("change_conversation", body=ConversationChange, answer=ConversationView, etag=True, match=True)
-    def patch(self, request: Request, memory_id: str) -> Response:
-        """Change the title or the metadata of a conversation."""
-        query(request, NoQuery)
-        asked = body(request, ConversationChange)
-        with self.changing(memory_id) as conversation:
-            if asked.title is not msgspec.UNSET:
-                conversation.title = asked.title
-            if asked.metadata is not msgspec.UNSET:
-                conversation.metadata = metadata_in(asked.metadata)
-            conversation.save(update_fields=["title", "metadata"])
-            return _told(conversation)  # while nobody else can write to it
-
-    @describe("erase_conversation", status=HTTPStatus.NO_CONTENT, match=True)
-    def delete(self, request: Request, memory_id: str) -> Response:
-        """Erase a conversation: the memory, the history and all."""
-        query(request, NoQuery)
-        with self.changing(memory_id, "delete") as conversation:
-            conversation.delete()
+    def destroy(self, request: Request, memory_id: str) -> Response:
+        """Erase a conversation: its memory, its history and everything else."""
+        with self.changing("delete") as conversation:
+            if self._erase(row_of(conversation))["protected"]:
+                detail = "Other objects of the site refer to this conversation; it cannot be erased."
+                raise Problem(HTTPStatus.CONFLICT, "protected", detail)
         return Response(status=HTTPStatus.NO_CONTENT)
 
+    @extend_schema("conversations_bulk_destroy", responses={200: ErasedSerializer}, filters=True)
+    def bulk_destroy(self, request: Request) -> Response:
+        """Erase the conversations that the filters select, one by one; at least one filter is required."""
+        # An empty value narrows to nothing, and everybody is no filter either.
+        given = {name: request.query_params.get(name) for name in self.filterset_class.base_filters}
+        if given.get("owner") == EVERYBODY:
+            del given["owner"]
+        if not any(given.values()):
+            raise InvalidQuery(
+                {"non_field_errors": "Give at least one filter; without one, this would erase everything."}
+            )
+        return Response(self._erase(self.filter_queryset(self.get_queryset())))
 
-def _told(conversation: Conversation) -> Response:
-    return Response(ConversationView.of(conversation), headers={"ETag": etag(conversation)})
+    @extend_schema(responses=MemorySerializer)
+    @action(detail=True)
+    def memory(self, request: Request, memory_id: str) -> Response:
+        """Show what the model would be sent now, through the memory's own window or another; nothing is written."""
+        conversation = self.find()
+        memory = self._seen_through(conversation)
+        explain = self.query.get("explain", False)
+        readings = (
+            read_recent(conversation, memory, conf.rest()["PAGE_SIZE"]) if explain else read(conversation, memory)
+        )
+        shown = self._memory(readings, memory)
+        if explain:
+            shown["explanation"] = [
+                {
+                    "sequence": reading.row.sequence,
+                    "type": reading.row.type,
+                    "is_sent": reading.sent is not None,
+                    "reason": reading.reason,
+                    "token_count": reading.tokens,
+                }
+                for reading in readings
+            ]
+        return Response(shown)
 
+    @extend_schema(responses=MemorySerializer)
+    @memory.mapping.put
+    def set_memory(self, request: Request, memory_id: str) -> Response:
+        """Make messages, as far as they fit, the whole memory: a summary, for example. The history stays as it is."""
+        if not self.policy.may_set_memory(request):
+            raise exceptions.PermissionDenied
+        messages = [item["message"] for item in self.body["messages"]]
+        with self.changing() as conversation:
+            memory = get_chat_memory(conversation.memory_id)
+            memory.set(messages)
+            conversation.refresh_from_db()
+            return Response(self._memory(read(conversation, memory), memory))
 
-def _filtered(rows: QuerySet[Conversation], asked: ConversationsQuery) -> QuerySet[Conversation]:
-    if asked.title is not None:
-        rows = rows.filter(title__icontains=asked.title)
-    if asked.metadata is not None:
-        key, _, text = asked.metadata.partition(":")
-        # As text, since the databases do not agree on whether "5" is 5.
-        rows = rows.alias(noted=Cast(KeyTextTransform(key, "metadata"), TextField())).filter(noted=text)
-    if asked.active_since is not None:
-        rows = rows.active_since(moment("active_since", asked.active_since))  # type: ignore[attr-defined]
-    if asked.idle_since is not None:
-        rows = rows.idle_since(moment("idle_since", asked.idle_since))  # type: ignore[attr-defined]
-    if asked.search is not None:
-        rows = rows.search(asked.search)  # type: ignore[attr-defined]
-    if asked.cursor is not None:
-        since, _, pk = asked.cursor.partition("-")
-        at = _epoch() + int(since) * MICROSECOND
-        rows = rows.filter(Q(updated_at__lt=at) | Q(updated_at=at, pk__lt=int(pk)))
-    return rows
+    @extend_schema(responses={204: None})
+    @memory.mapping.delete
+    def clear_memory(self, request: Request, memory_id: str) -> Response:
+        """Empty the memory; the history stays."""
+        with self.changing() as conversation:
+            get_chat_memory(conversation.memory_id).clear()
+        return Response(status=HTTPStatus.NO_CONTENT)
 
+    @extend_schema(responses={(200, LinesParser.media_type): OpenApiTypes.BINARY})
+    @action(detail=True, throttle_scope="export")
+    def export(self, request: Request, memory_id: str) -> StreamingHttpResponse:
+        """Send what the user may read of a conversation as JSON lines, from which it can be imported."""
+        conversation = self.find()
+        own = self.policy.is_own(request, conversation)
+        types = self.readable_types
+        if not types or not self.policy.may_export(request, own=own):
+            raise exceptions.PermissionDenied
+        chunks = export(row_of(conversation), types=None if set(types) >= set(MessageType) else types)
+        return StreamingHttpResponse(
+            asynchronous(chunks) if isinstance(request._request, ASGIRequest) else chunks,
+            content_type=LinesParser.media_type,
+            headers={"Content-Disposition": 'attachment; filename="conversation.jsonl"'},
+        )
 
-def moment(name: str, given: datetime) -> datetime:
-    """*given* in UTC; 400 if the databases know no such moment."""
-    try:
-        utc = given.astimezone(UTC)
-    except OverflowError:
-        raise bad_request(f"?{name}", "It is out of range.") from None
-    return min(max(utc, EARLIEST), LATEST)
+    def _existing(self, wanted: Mapping[str, Any]) -> Conversation:
+        there: Conversation | None = self.get_conversations("change").filter(memory_id=wanted["memory_id"]).first()
+        if there is None or not all(is_same(getattr(there, name), value) for name, value in wanted.items()):
+            raise Problem(HTTPStatus.CONFLICT, "exists", "This memory id is taken; choose another.", "$.memory_id")
+        return there
 
+    def _described(
+        self, conversation: Conversation, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None
+    ) -> Response:
+        self.conversation = conversation
+        self.conversation = row_of(conversation).with_preview(self.readable_types).get()
+        return Response(self.get_serializer(self.conversation).data, status, headers=headers)
 
-def _epoch() -> datetime:
-    """What cursors count from, as the columns have their moments: exact even where clocks are set back."""
-    return datetime(1970, 1, 1, tzinfo=UTC if settings.USE_TZ else None)
+    def _erase(self, rows: Any) -> dict[str, Any]:
+        protected: list[str] = []
+        receipt = erase(rows, refused=lambda conversation, error: protected.append(conversation.memory_id))
+        return {"erased": len(receipt.messages), "protected": protected}
+
+    def _seen_through(self, conversation: Conversation) -> ChatMemory:
+        limits = {name: self.query.get(name) for name in ("max_messages", "max_tokens")}
+        if None not in limits.values():
+            raise InvalidQuery({"max_tokens": "Give max_messages or max_tokens, not both."})
+        key = conversation.memory_id
+        try:
+            wanted = with_limit(configuration(key), **limits)
+        except ValueError as exc:
+            raise InvalidQuery({"max_tokens": str(exc)}) from None
+        return build_chat_memory(wanted, key, DjangoChatMemoryStore())
+
+    def _memory(self, readings: Sequence[Reading], memory: ChatMemory) -> dict[str, Any]:
+        rows = []
+        for reading in readings:
+            if reading.sent is not None:
+                row: Any = reading.row
+                row.status, row.sent, row.token_count = MemoryStatus.IN_MEMORY, reading.sent, reading.tokens
+                rows.append(row)
+        serializer = self.message_serializer_class(rows, many=True, context=self.get_serializer_context())
+        window = memory.window()
+        unit = "messages" if window.estimator is None else "tokens"
+        return {"messages": serializer.data, "limit": window.limit, "unit": unit}

@@ -1,69 +1,120 @@
-"""What an error looks like, whichever it is: the problem details of RFC 9457."""
+"""What an error looks like, whichever it is: the problem details of RFC 9457, with all errors at once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-import msgspec
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
-from django.http import Http404
+from django.core.signals import got_request_exception
+from django.http import Http404, HttpRequest
+from django.utils.log import log_response
 from rest_framework import exceptions
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 MEDIA_TYPE = "application/problem+json"
 
-
-class Fault(msgspec.Struct):
-    """Something wrong with a request, and where in it: ``$.messages[0].text``, ``?limit``, ``line 3``."""
-
-    path: str
-    detail: str
+PREFIX = "urn:chatmemory:"
+"""What the ``type`` of a problem begins with; its machine-readable code follows."""
 
 
-class Problem(msgspec.Struct, omit_defaults=True):
-    """What went wrong. *type* is always about:blank: the status says it."""
+class Problem(exceptions.APIException):
+    """A request that is refused with *status*, because of *detail* at *path*, for which *code* stands."""
 
-    title: str
-    status: int
-    detail: str
-    errors: list[Fault] = []
-    type: str = msgspec.field(default_factory=lambda: "about:blank")
-
-
-class Refusal(exceptions.APIException):
-    """A request that cannot be done, with the status *status*, because of *detail* at *path*."""
-
-    def __init__(self, status: HTTPStatus, detail: str, path: str | None = None) -> None:
-        super().__init__(detail)
+    def __init__(self, status: HTTPStatus, code: str, detail: str, path: str | None = None) -> None:
+        super().__init__(detail, code)
         self.status_code = status
-        self.faults = [] if path is None else [Fault(path, detail)]
+        self.path = path
 
 
-def bad_request(path: str, detail: str) -> Refusal:
-    """A refusal of something that is wrong at *path*."""
-    return Refusal(HTTPStatus.BAD_REQUEST, detail, path)
+class InvalidQuery(exceptions.ValidationError):
+    """Query parameters that are invalid: the detail has their names."""
+
+
+class NotModified(exceptions.APIException):
+    """What the client has is what it would get: its ETag still stands."""
+
+    status_code = HTTPStatus.NOT_MODIFIED
+
+
+def invalid(path: str, detail: str, code: str = "invalid") -> Problem:
+    """A 400 because of what is at *path*: ``$.title``, ``?type``, ``line 3``, ``If-Match``."""
+    return Problem(HTTPStatus.BAD_REQUEST, code, detail, path)
 
 
 def handle_exception(exc: Exception, context: dict[str, Any]) -> Response | None:
-    """The answer to *exc*, or None if that is no fault of the request. See DRF's ``EXCEPTION_HANDLER``."""
+    """The response to *exc*: see DRF's ``EXCEPTION_HANDLER``. What is unexpected is logged, as Django does."""
+    if isinstance(exc, NotModified):
+        return Response(status=exc.status_code)
     if isinstance(exc, Http404):
         exc = exceptions.NotFound()
     elif isinstance(exc, PermissionDenied):
         exc = exceptions.PermissionDenied()
-    if not isinstance(exc, exceptions.APIException):
-        return None
+    elif not isinstance(exc, exceptions.APIException):
+        if settings.DEBUG:
+            return None
+        return _unexpected(exc, context["request"]._request)
+    set_rollback()
+    return _response(exc)
+
+
+def errors(detail: Any, path: str = "$") -> Iterator[dict[str, str]]:
+    """The errors in the *detail* of a ``ValidationError``, each with the path of what is wrong."""
+    if isinstance(detail, dict):
+        for key, each in detail.items():
+            yield from errors(each, _joined(path, key))
+    elif isinstance(detail, (list, tuple)):
+        # A list of errors of one thing, or a list of what is wrong with each of a list.
+        for index, each in enumerate(detail):
+            yield from errors(each, f"{path}[{index}]" if isinstance(each, (dict, list)) else path)
+    else:
+        yield {"path": path, "code": getattr(detail, "code", "invalid"), "detail": str(detail)}
+
+
+def _joined(path: str, key: str | int) -> str:
+    """The path of *key* below *path*; a key may be a path itself, from the root on or from *path*."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    if key == api_settings.NON_FIELD_ERRORS_KEY:
+        return path
+    if key.startswith("$"):
+        return key
+    return f"{path}{key}" if path == "?" or key.startswith("[") else f"{path}.{key}"
+
+
+def _response(exc: exceptions.APIException) -> Response:
+    return Response(_described(exc), exc.status_code, headers=_headers(exc), content_type=MEDIA_TYPE, exception=True)
+
+
+def _unexpected(exc: Exception, request: HttpRequest) -> Response:
+    set_rollback()
+    response = _response(exceptions.APIException("The server failed; nothing is known to be wrong with the request."))
+    # As Django does for what a view raises: the test client and the error trackers listen.
+    got_request_exception.send(sender=None, request=request)
+    log_response("Internal Server Error: %s", request.path, response=response, request=request, exception=exc)
+    return response
+
+
+def _described(exc: exceptions.APIException) -> dict[str, Any]:
+    status = HTTPStatus(exc.status_code)
+    if isinstance(exc, exceptions.ValidationError):
+        found = list(errors(exc.detail, "?" if isinstance(exc, InvalidQuery) else "$"))
+        code, detail = "invalid", "The request is invalid; errors says where."
+    else:
+        code, detail = str(exc.get_codes()), str(exc.detail)
+        path = getattr(exc, "path", None)
+        found = [] if path is None else [{"path": path, "code": code, "detail": detail}]
+    return {"type": f"{PREFIX}{code}", "title": status.phrase, "status": int(status), "detail": detail, "errors": found}
+
+
+def _headers(exc: exceptions.APIException) -> dict[str, str]:
     headers = {}
     if auth_header := getattr(exc, "auth_header", None):
         headers["WWW-Authenticate"] = auth_header
     if wait := getattr(exc, "wait", None):
         headers["Retry-After"] = str(int(wait))
-    set_rollback()
-    problem = Problem(
-        title=HTTPStatus(exc.status_code).phrase,
-        status=int(exc.status_code),
-        detail=str(exc.detail),
-        errors=getattr(exc, "faults", []),
-    )
-    return Response(problem, status=problem.status, headers=headers, content_type=MEDIA_TYPE)
+    return headers

@@ -1,200 +1,234 @@
-"""
-The OpenAPI schema, made from the types that the API works with, so that neither can say what the other does not.
-
-drf-spectacular finds the views and puts their operations together; each says with ``describe`` what it takes and gives.
-"""
+"""What drf-spectacular cannot see in the views: the union of messages, problems, and headers."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import cache
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import msgspec
+from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.plumbing import ComponentRegistry, ResolvedComponent
+from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.settings import spectacular_settings
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
 
-from chatmemory_django.rest.components import components, parameters
-from chatmemory_django.rest.examples import EXAMPLES
-from chatmemory_django.rest.json_schema import reference
-from chatmemory_django.rest.problems import MEDIA_TYPE, Problem
+from chatmemory_django.formats.openai_chat import OpenAiMessage
+from chatmemory_django.messages import ChatMessage
+from chatmemory_django.rest.parsers import LinesParser
+from chatmemory_django.rest.problems import MEDIA_TYPE, PREFIX
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+NOT_BLANK = r"[^\u0000-\u0020]"
 
-LINES_TYPE = "application/jsonl"
-
-FAULTS = {
-    HTTPStatus.BAD_REQUEST: "Something in the request is wrong; `errors` says where.",
-    HTTPStatus.UNAUTHORIZED: "Nobody is signed in.",
-    HTTPStatus.FORBIDDEN: "Who is signed in may not do this, or a form token is missing.",
-    HTTPStatus.NOT_FOUND: "There is no such thing within reach.",
-    HTTPStatus.CONFLICT: "There is another conversation with this memory id.",
-    HTTPStatus.PRECONDITION_FAILED: "It has changed since the ETag in `If-Match` was given.",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is of another type.",
-    HTTPStatus.UNPROCESSABLE_ENTITY: "The client message id or the `Idempotency-Key` was used for another message.",
-    HTTPStatus.TOO_MANY_REQUESTS: "There were too many requests; `Retry-After` says when to try again.",
+PROBLEMS = {
+    HTTPStatus.BAD_REQUEST: ("invalid", "The request is invalid; `errors` says where."),
+    HTTPStatus.UNAUTHORIZED: ("not_authenticated", "Nobody is signed in."),
+    HTTPStatus.FORBIDDEN: ("permission_denied", "The user may not do this, or a CSRF token is missing."),
+    HTTPStatus.NOT_FOUND: ("not_found", "There is no such thing that the user may see."),
+    HTTPStatus.CONFLICT: ("exists", "The memory id is taken, or the conversation is protected."),
+    HTTPStatus.LENGTH_REQUIRED: ("length_required", "The server needs a `Content-Length`."),
+    HTTPStatus.PRECONDITION_FAILED: ("precondition_failed", "It has changed since the ETag in `If-Match` was given."),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("too_large", "The body is too large."),
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ("unsupported_media_type", "The body is of another type."),
+    HTTPStatus.UNPROCESSABLE_ENTITY: ("key_reused", "The `Idempotency-Key` or an id was used for other messages."),
+    HTTPStatus.TOO_MANY_REQUESTS: ("throttled", "There were too many requests; `Retry-After` says when to try again."),
+    HTTPStatus.INTERNAL_SERVER_ERROR: ("error", "The server failed."),
+}
+PLACES: dict[str, dict[str, Any]] = {
+    "memory_id": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^/]+$"},
+    "sequence": {"type": "integer", "minimum": 1},
+    "index": {"type": "integer", "minimum": 0},
+}
+WHERE = {
+    HTTPStatus.BAD_REQUEST: ("$.title", "Not a valid string."),
+    HTTPStatus.CONFLICT: ("$.memory_id", "This memory id is taken; choose another."),
+    HTTPStatus.PRECONDITION_FAILED: ("If-Match", "The conversation has changed; read it again."),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("$", "The body has more than 5242880 bytes."),
+    HTTPStatus.UNPROCESSABLE_ENTITY: ("$.messages[0]", "The Idempotency-Key was used before; use a new one."),
 }
 
-ETAG = {"description": "Names the state that the conversation is in.", "schema": {"type": "string"}}
-LOCATION = {"description": "Where it is.", "schema": {"type": "string", "format": "uri-reference"}}
+
+class MessageExtension(OpenApiSerializerFieldExtension):
+    """The union of messages: those of LangChain4j, which their ``type`` tells apart, and OpenAI's, with a ``role``."""
+
+    target_class = "chatmemory_django.rest.serializers.MessageField"
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        """See ``OpenApiSerializerFieldExtension``."""
+        is_older = spectacular_settings.OAS_VERSION.startswith("3.0")
+        for name, schema in message_components().items():
+            written = _in_3_0(schema) if is_older else schema
+            component = ResolvedComponent(name, ResolvedComponent.SCHEMA, written, object=name)  # type: ignore[no-untyped-call]
+            auto_schema.registry.register_on_missing(component)
+        return {"oneOf": [_reference("ChatMessage"), _reference("OpenAiMessage")]}
 
 
-class Operation(msgspec.Struct, frozen=True):
-    """What a method of a view takes and gives."""
-
-    id: str
-    query: type[msgspec.Struct] | None = None
-    body: type[msgspec.Struct] | None = None
-    answer: type | None = None
-    status: HTTPStatus = HTTPStatus.OK
-    etag: bool = False
-    """Whether the answer has an ETag."""
-    match: bool = False
-    """Whether it goes by ``If-Match``."""
-    retry: bool = False
-    """Whether it goes by an ``Idempotency-Key``."""
-    lines: bool = False
-    """Whether it takes JSON lines or, where it has no other answer, gives them."""
-
-
-def describe(operation_id: str, **options: Any) -> Callable[[_F], _F]:
-    """Say of a method of a view what it takes and gives: the fields of an ``Operation``."""
-
-    def decorate(method: _F) -> _F:
-        method.operation = Operation(operation_id, **options)  # type: ignore[attr-defined]
-        return method
-
-    return decorate
+@cache
+def message_components() -> dict[str, Any]:
+    """The schemas of the messages of both formats and of all that they refer to, by their names."""
+    template = "#/components/schemas/{name}"
+    unions, found = msgspec.json.schema_components((ChatMessage, OpenAiMessage), ref_template=template)
+    for name, union in zip(("ChatMessage", "OpenAiMessage"), unions, strict=True):
+        found[name] = {"oneOf": union["anyOf"], "discriminator": union["discriminator"]}
+    return {name: _checked(name, _tagged(schema)) for name, schema in found.items()}
 
 
 class Schema(AutoSchema):
-    """How drf-spectacular learns of the operations."""
+    """The views' own, with the problems, the query parameters and the headers of the API."""
 
-    def get_operation(
-        self, path: str, path_regex: str, path_prefix: str, method: str, registry: ComponentRegistry
-    ) -> dict[str, Any]:
-        """See ``AutoSchema.get_operation``."""
-        self.path, self.path_regex, self.path_prefix = path, path_regex, path_prefix
-        self.method, self.registry = method.upper(), registry
-        handler = getattr(self.view, method.lower())
-        operation: Operation = handler.operation
-        written: dict[str, Any] = {
-            "operationId": operation.id,
-            "summary": inspect.cleandoc(handler.__doc__),
-            "tags": ["chat memory"],
-            "parameters": [*_path_parameters(path), *self._query(operation), *_headers(operation)],
-            "responses": self._responses(operation),
+    def get_tags(self) -> list[str]:
+        """See ``AutoSchema``."""
+        return ["chat memory"]
+
+    def get_override_parameters(self) -> list[Any]:
+        """See ``AutoSchema``."""
+        view: Any = self.view
+        query = view.query_serializers.get(view.action or self.method.lower())
+        places: list[Any] = [
+            OpenApiParameter(name, schema, "path") for name, schema in PLACES.items() if f"{{{name}}}" in self.path
+        ]
+        return [*([] if query is None else [query]), *places, *self._headers()]
+
+    def get_request_serializer(self) -> Any:
+        """See ``AutoSchema``."""
+        view: Any = self.view
+        return view.request_serializers.get(view.action)
+
+    def _headers(self) -> Iterator[OpenApiParameter]:
+        header: Literal["header"] = "header"
+        if "{memory_id}" not in self.path:
+            return
+        if self.method != "DELETE":
+            etag = "Names the state that the conversation is in."
+            yield OpenApiParameter("ETag", OpenApiTypes.STR, header, description=etag, response=[200, 201])
+        if self.method == "GET":
+            unless = "Only if the conversation is in another state than that of this ETag: else 304."
+            yield OpenApiParameter("If-None-Match", OpenApiTypes.STR, header, description=unless)
+        else:
+            match = "Only if the conversation is in the state of this ETag: else 412."
+            yield OpenApiParameter("If-Match", OpenApiTypes.STR, header, description=match)
+        if self._is_idempotent:
+            key = "A name for this request: sent again with it, nothing is stored twice."
+            schema = {"type": "string", "minLength": 1, "maxLength": 255}
+            yield OpenApiParameter("Idempotency-Key", schema, header, description=key)
+
+    @property
+    def _is_idempotent(self) -> bool:
+        return self.method == "POST" and "{memory_id}" in self.path
+
+    def _get_request_body(self, direction: Any = "request") -> Any:
+        body = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
+        if body and LinesParser.media_type in body["content"]:
+            body["required"] = True
+        return body
+
+    def _postprocess_serializer_schema(self, schema: Any, serializer: Any, direction: Any) -> Any:
+        schema = super()._postprocess_serializer_schema(schema, serializer, direction)  # type: ignore[no-untyped-call]
+        return {**schema, "additionalProperties": False} if getattr(serializer, "is_strict", False) else schema
+
+    def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
+        bodies: dict[str, Any] = super()._get_response_bodies(direction)
+        if self.method == "GET" and "{memory_id}" in self.path:
+            bodies["304"] = {"description": "What the client has still stands."}
+        for status in sorted(self._problems()):
+            bodies[str(int(status))] = self._problem(status)
+        return dict(sorted(bodies.items()))
+
+    def _problems(self) -> Iterator[HTTPStatus]:
+        yield from (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        yield from (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.INTERNAL_SERVER_ERROR)
+        if "{memory_id}" in self.path:
+            yield HTTPStatus.NOT_FOUND
+            if self.method != "GET":
+                yield HTTPStatus.PRECONDITION_FAILED
+        if self.method in {"POST", "PUT", "PATCH"}:
+            yield from (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+            yield HTTPStatus.LENGTH_REQUIRED
+        if self._is_idempotent:
+            yield HTTPStatus.UNPROCESSABLE_ENTITY
+        elif self.method in {"POST", "DELETE"}:
+            yield HTTPStatus.CONFLICT
+
+    def _problem(self, status: HTTPStatus) -> dict[str, Any]:
+        from chatmemory_django.rest.serializers import ProblemSerializer  # the views' module imports this one
+
+        code, description = PROBLEMS[status]
+        where = [{"path": WHERE[status][0], "code": code, "detail": WHERE[status][1]}] if status in WHERE else []
+        example = {
+            "type": f"{PREFIX}{code}",
+            "title": status.phrase,
+            "status": int(status),
+            "detail": WHERE[status][1] if status in WHERE else description,
+            "errors": where,
         }
-        if taken := self._taken(operation):
-            written["requestBody"] = taken
-        if security := self.get_auth():
-            written["security"] = security
-        return written
-
-    def _query(self, operation: Operation) -> list[dict[str, Any]]:
-        if operation.query is None:
-            return []
-        return [_in_version(parameter) for parameter in parameters(operation.query)]
-
-    def _taken(self, operation: Operation) -> dict[str, Any] | None:
-        if operation.body is not None:
-            is_required = any(field.required for field in msgspec.structs.fields(operation.body))
-            return {"content": {"application/json": self._content(operation.body)}, "required": is_required}
-        if operation.lines and operation.answer is not None:
-            return {"content": {LINES_TYPE: {"schema": {"type": "string"}}}, "required": True}
-        return None
-
-    def _responses(self, operation: Operation) -> dict[str, Any]:
-        answer: dict[str, Any] = {"description": operation.status.phrase}
-        if operation.answer is not None:
-            answer["content"] = {"application/json": self._content(operation.answer)}
-        elif operation.lines:
-            answer["content"] = {LINES_TYPE: {"schema": {"type": "string"}}}
-        headers = {**({"ETag": ETAG} if operation.etag else {})}
-        if operation.id == "create_conversation":
-            headers = {"ETag": ETAG, "Location": LOCATION}
-        if headers:
-            answer["headers"] = headers
-        self._content(Problem)
-        problem = {"schema": reference(Problem.__name__)}
-        faults = {
-            str(int(status)): {"description": FAULTS[status], "content": {MEDIA_TYPE: problem}}
-            for status in sorted(_faults(operation, has_id="{memory_id}" in self.path))
+        body: dict[str, Any] = {
+            "description": description,
+            "content": {
+                MEDIA_TYPE: {"schema": self.resolve_serializer(ProblemSerializer, "response").ref, "example": example}
+            },
         }
-        return {str(int(operation.status)): answer, **faults}
-
-    def _content(self, kind: type) -> dict[str, Any]:
-        for name, schema in components(kind).items():
-            component = ResolvedComponent(name, ResolvedComponent.SCHEMA, _in_version(schema), object=name)  # type: ignore[no-untyped-call]
-            self.registry.register_on_missing(component)
-        content: dict[str, Any] = {"schema": reference(kind.__name__)}
-        if kind in EXAMPLES:
-            content["examples"] = {name: {"value": value} for name, value in EXAMPLES[kind].items()}
-        return content
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            wait = {"description": "Seconds until the next request.", "schema": {"type": "integer"}}
+            body["headers"] = {"Retry-After": wait}
+        return body
 
 
-def _faults(operation: Operation, *, has_id: bool) -> set[HTTPStatus]:
-    faults = {
-        HTTPStatus.BAD_REQUEST,
-        HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.TOO_MANY_REQUESTS,
-    }
-    if has_id:
-        faults.add(HTTPStatus.NOT_FOUND)
-    if operation.match or operation.retry:
-        faults.add(HTTPStatus.PRECONDITION_FAILED)
-    if operation.retry:
-        faults.add(HTTPStatus.UNPROCESSABLE_ENTITY)
-    if operation.body is not None or (operation.lines and operation.answer is not None):
-        faults |= {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE}
-    if operation.status == HTTPStatus.CREATED and not has_id:
-        faults.add(HTTPStatus.CONFLICT)
-    return faults
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _path_parameters(path: str) -> list[dict[str, Any]]:
-    known = {
-        "memory_id": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^/]+$"},
-        "sequence": {"type": "integer", "minimum": 0},
-    }
-    return [
-        {"name": name, "in": "path", "required": True, "schema": schema}
-        for name, schema in known.items()
-        if f"{{{name}}}" in path
-    ]
-
-
-def _headers(operation: Operation) -> list[dict[str, Any]]:
-    headers = []
-    if operation.match or operation.retry:
-        headers.append(_header("If-Match", "Do it only if the conversation is still in the state of this ETag."))
-    if operation.retry:
-        headers.append(
-            _header("Idempotency-Key", "A name for this request: sent again with it, nothing is stored twice.", 255)
-        )
-    return headers
-
-
-def _header(name: str, description: str, longest: int | None = None) -> dict[str, Any]:
-    schema = {"type": "string", **({} if longest is None else {"minLength": 1, "maxLength": longest})}
-    return {"name": name, "in": "header", "description": description, "schema": schema}
-
-
-def _in_version(schema: Any) -> Any:
-    """*schema*, which is JSON Schema, in the words of the OpenAPI version that the site asked for."""
+def _tagged(schema: Any) -> Any:
+    """*schema* as generators of clients understand it: a ``const`` for what can only be one thing, no defaults."""
     if isinstance(schema, list):
-        return [_in_version(item) for item in schema]
+        return [_tagged(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    is_older = spectacular_settings.OAS_VERSION.startswith("3.0")
-    if is_older and "contentEncoding" in schema:
+    # A property with a default is not optional to openapi-typescript.
+    written = {name: _tagged(value) for name, value in schema.items() if name != "default"}
+    if written.get("type") == "object" and "properties" not in written:
+        written["additionalProperties"] = {}
+    if "enum" in written:
+        written["type"] = "string"
+        if len(written["enum"]) == 1:
+            written["const"] = written.pop("enum")[0]
+    if written.get("required") == []:
+        del written["required"]  # OpenAPI 3.0 has no empty list there
+    if "prefixItems" in written:  # a tuple of one
+        (written["items"],) = written.pop("prefixItems")
+    return written
+
+
+def _checked(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """*schema* with what the messages check when they are made."""
+    properties = schema.get("properties", {})
+    if properties:
+        schema["additionalProperties"] = False
+    if "contents" in properties:
+        properties["contents"]["minItems"] = 1
+        schema["required"] = sorted({*schema["required"], "contents"})
+    if name == "Audio":
+        properties["binaryData"]["anyOf"][0]["pattern"] = BASE64
+    if name == "SystemMessage":
+        properties["text"]["pattern"] = NOT_BLANK
+    return schema
+
+
+def _in_3_0(schema: Any) -> Any:
+    """*schema*, which is JSON Schema, in the words of OpenAPI 3.0."""
+    if isinstance(schema, list):
+        return [_in_3_0(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "contentEncoding" in schema:
         return {"type": "string", "format": "byte"}
-    if is_older and {"type": "null"} in schema.get("anyOf", ()):
-        rest = [_in_version(item) for item in schema["anyOf"] if item != {"type": "null"}]
+    if "const" in schema:
+        # Inside of something else, or drf-spectacular would make a component of each.
+        return {"allOf": [{"type": "string", "enum": [schema["const"]]}]}
+    if {"type": "null"} in schema.get("anyOf", ()):
+        rest = [_in_3_0(item) for item in schema["anyOf"] if item != {"type": "null"}]
         others = {name: value for name, value in schema.items() if name != "anyOf"}
         return {**others, "nullable": True, **({"allOf": rest} if len(rest) == 1 else {"anyOf": rest})}
-    return {name: _in_version(value) for name, value in schema.items()}
+    return {name: _in_3_0(value) for name, value in schema.items()}

@@ -1,7 +1,10 @@
-"""How often somebody may read, write and export."""
+"""How often one may ask."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
@@ -9,24 +12,64 @@ from rest_framework.views import APIView
 from chatmemory_django import conf
 
 
-class ScopeThrottle(SimpleRateThrottle):
-    """So many requests a time of each person, or each address, for what a view says is the scope of the request."""
+class ScopedThrottle(SimpleRateThrottle):
+    """
+    So many requests a time of each user, or of each address, in the ``throttle_scope`` of the view.
+
+    Without one, that is ``read`` or ``write``. The rates are those of ``CHATMEMORY["REST"]["THROTTLE_RATES"]``.
+    """
+
+    cache_format = "throttle_chatmemory_%(scope)s_%(ident)s"
 
     def __init__(self) -> None:
-        # The rate depends on the request, so there is none to be read yet.
+        # The scope depends on the request.
         pass
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """See ``BaseThrottle.allow_request``."""
-        self.scope = view.scope_of(request)  # type: ignore[attr-defined]
-        self.rate = conf.rest()["THROTTLE_RATES"].get(self.scope)
-        if self.rate is None:
-            return True
-        self.num_requests, self.duration = self.parse_rate(self.rate)
+        scope: str | None = view.throttle_scope  # type: ignore[attr-defined]
+        self._set_scope(scope or ("read" if request.method in SAFE_METHODS else "write"))
         return super().allow_request(request, view)
 
     def get_cache_key(self, request: Request, view: APIView) -> str:
         """See ``SimpleRateThrottle.get_cache_key``."""
         user = request.user
         ident = user.pk if user and user.is_authenticated else self.get_ident(request)
-        return self.cache_format % {"scope": f"chatmemory-{self.scope}", "ident": ident}
+        return self.cache_format % {"scope": self.scope, "ident": ident}
+
+    def get_ident(self, request: Request) -> str:
+        """
+        The address of the client, behind ``NUM_PROXIES`` proxies that append to ``X-Forwarded-For``.
+
+        Unlike DRF, which by default believes all of that header: with another one, everybody would be a stranger.
+        """
+        proxies: int = conf.rest()["NUM_PROXIES"]
+        addresses = [each.strip() for each in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if each.strip()]
+        remote: str = request.META.get("REMOTE_ADDR", "")
+        return addresses[-min(proxies, len(addresses))] if proxies and addresses else remote
+
+    def _set_scope(self, scope: str) -> None:
+        self.scope = scope
+        self.rate = conf.rest()["THROTTLE_RATES"].get(scope)
+        self.num_requests, self.duration = self.parse_rate(self.rate)
+
+
+class SignInThrottle(ScopedThrottle):
+    """So many failed attempts to sign in from each address, in the scope ``sign_in``; a success costs nothing."""
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        """Whether there is an attempt left; it is not taken."""
+        self._set_scope("sign_in")
+        self.key = self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}
+        if self.rate is None:
+            return True
+        self.now = self.timer()
+        self.history: list[Any] = [
+            each for each in self.cache.get(self.key, []) if each > self.now - (self.duration or 0)
+        ]
+        return len(self.history) < (self.num_requests or 0)
+
+    def note_failure(self) -> None:
+        """Take an attempt."""
+        if self.rate is not None:
+            self.throttle_success()  # its name for taking note

@@ -1,21 +1,40 @@
 """The paths of the API: ``path("chat/", include("chatmemory_django.rest.urls"))``."""
 
-from django.urls import path
+from django.urls import re_path
+from rest_framework.routers import Route, SimpleRouter
 
-from chatmemory_django.rest.conversations import Conversations, OneConversation
-from chatmemory_django.rest.history import Messages, OneMessage
-from chatmemory_django.rest.memories import Memory
-from chatmemory_django.rest.transfer import Export, Import, Usage
+from chatmemory_django.rest.conversations import ConversationViewSet
+from chatmemory_django.rest.messages import MessageViewSet
+from chatmemory_django.rest.transfer import ImportView, UsageView
 
 app_name = "chatmemory"
 
+
+class ChatMemoryRouter(SimpleRouter):
+    """
+    Routes with or without the slash at the end, and DELETE of a list.
+
+    A POST without the slash would else be redirected, and become a GET without its body.
+    """
+
+    routes = [  # noqa: RUF012  # as DRF declares it
+        route._replace(mapping={**route.mapping, "delete": "bulk_destroy"})
+        if isinstance(route, Route) and not route.detail
+        else route
+        for route in SimpleRouter.routes
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trailing_slash = "/?"
+
+
+router = ChatMemoryRouter()
+router.register("conversations", ConversationViewSet, basename="conversation")
+router.register(r"conversations/(?P<memory_id>[^/]+)/messages", MessageViewSet, basename="message")
+
 urlpatterns = [
-    path("conversations/", Conversations.as_view(), name="conversations"),
-    path("conversations/import/", Import.as_view(), name="import"),
-    path("conversations/<str:memory_id>/", OneConversation.as_view(), name="conversation"),
-    path("conversations/<str:memory_id>/messages/", Messages.as_view(), name="messages"),
-    path("conversations/<str:memory_id>/messages/<str:sequence>/", OneMessage.as_view(), name="message"),
-    path("conversations/<str:memory_id>/memory/", Memory.as_view(), name="memory"),
-    path("conversations/<str:memory_id>/export/", Export.as_view(), name="export"),
-    path("usage/", Usage.as_view(), name="usage"),
+    *router.urls,
+    re_path(r"^import/?$", ImportView.as_view(), name="import"),
+    re_path(r"^usage/?$", UsageView.as_view(), name="usage"),
 ]

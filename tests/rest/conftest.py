@@ -1,16 +1,51 @@
 """What the tests of the REST API share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.cache import cache
+from django.db import connection
 from rest_framework.test import APIClient
 
+from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 
 ROOT = "/api/conversations/"
+MESSAGES = f"{ROOT}c/messages/"
+MEMORY = f"{ROOT}c/memory/"
+IMPORT = "/api/import/"
+USAGE = "/api/usage/"
+
+HI = {"type": "USER", "contents": [{"type": "TEXT", "text": "hi"}]}
+ANSWER = {"type": "AI", "text": "hello"}
+PROMPT = {"type": "SYSTEM", "text": "be brief"}
+
+SEE, CHANGE, DELETE = "view_conversation", "change_conversation", "delete_conversation"
+READ, EXPORT = "view_message_text", "export_conversation"
+WRITE, SET, BRING = "add_message", "set_conversation", "import_conversation"
+EVERYTHING = (SEE, CHANGE, DELETE, READ, EXPORT, WRITE, SET, BRING)
+
+PEOPLE: dict[str, tuple[str, ...]] = {
+    "owner": (),
+    "owner who writes": (WRITE,),
+    "owner who sets": (SET,),
+    "owner who imports": (BRING,),
+    "other": (),
+    "other with every permission": EVERYTHING,  # which without being staff is not enough
+    "staff": (),
+    "staff who see": (SEE,),
+    "staff who change": (SEE, CHANGE),
+    "staff who delete": (SEE, DELETE),
+    "staff who delete unseen": (DELETE,),
+    "staff who read": (SEE, READ),
+    "staff who export unread": (SEE, EXPORT),
+    "staff who export": (SEE, READ, EXPORT),
+    "staff with every permission": EVERYTHING,
+}
+"""Who there is, beside the anonymous, with which permissions. The owner is one person, with whichever of them."""
 
 
 @pytest.fixture(autouse=True)
@@ -24,34 +59,30 @@ def small_window(settings) -> None:
 
 
 @pytest.fixture
-def people(db) -> dict[str, User | None]:
-    """Everybody there is."""
-    boss = User.objects.create_user("boss", is_staff=True)
-    names = ["view_conversation", "change_conversation", "delete_conversation"]
-    boss.user_permissions.set(Permission.objects.filter(codename__in=names))
-    return {
-        "anonymous": None,
-        "other": User.objects.create_user("other"),
-        "owner": User.objects.create_user("owner"),
-        "staff without": User.objects.create_user("clerk", is_staff=True),
-        "staff with": boss,
-        # A permission alone is not enough.
-        "no staff but with": _with_permissions(User.objects.create_user("odd"), names),
-    }
+def person(db) -> Callable[[str], User | None]:
+    """Somebody of PEOPLE; None for the anonymous."""
 
+    def person(name: str) -> User | None:
+        if name == "anonymous":
+            return None
+        is_staff = name.startswith("staff")
+        username = name if is_staff else name.partition(" who ")[0]
+        user, _ = User.objects.get_or_create(username=username, defaults={"is_staff": is_staff})
+        user.user_permissions.set(Permission.objects.filter(codename__in=PEOPLE[name]))
+        user = User.objects.get(pk=user.pk)
+        user.get_all_permissions()  # and remembers them, whatever the same person may do in another guise
+        return user
 
-def _with_permissions(user: User, names: list[str]) -> User:
-    user.user_permissions.set(Permission.objects.filter(codename__in=names))
-    return user
+    return person
 
 
 @pytest.fixture
-def client_of(people) -> Callable[[str], APIClient]:
+def client_of(person) -> Callable[[str], APIClient]:
     """A client that is signed in as one of them, without a session in the way of counting statements."""
 
     def client_of(name: str) -> APIClient:
         client = APIClient()
-        client.force_authenticate(people[name])
+        client.force_authenticate(person(name))
         return client
 
     return client_of
@@ -64,13 +95,78 @@ def api(client_of) -> APIClient:
 
 
 @pytest.fixture
-def begin(people) -> Callable[..., Conversation]:
+def writer(client_of) -> APIClient:
+    """A client of the owner, who may add messages of every type."""
+    return client_of("owner who writes")
+
+
+@pytest.fixture
+def begin(person) -> Callable[..., Conversation]:
     """Begins a conversation of the owner with these messages."""
 
     def begin(memory_id: str, *messages) -> Conversation:
-        conversation = Conversation.objects.create(memory_id=memory_id, owner=people["owner"])
+        owner = User.objects.filter(username="owner").first() or person("owner")
+        conversation = Conversation.objects.create(memory_id=memory_id, owner=owner)
         get_chat_memory(memory_id).add(*messages)
         conversation.refresh_from_db()
         return conversation
 
     return begin
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """The statements that are run, without the savepoints that stand for transactions in a test."""
+    run: list[str] = []
+
+    def note(execute, sql, *rest):
+        if "SAVEPOINT" not in sql:
+            run.append(sql)
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(note):
+        yield run
+
+
+def users(*numbers: int) -> list[UserMessage]:
+    return [UserMessage(str(number)) for number in numbers]
+
+
+def said(*messages: dict, **others: object) -> dict:
+    """The body of a POST of *messages*."""
+    return {"messages": [{"message": message, **others} for message in messages]}
+
+
+def text(words: object) -> dict:
+    return {"type": "USER", "contents": [{"type": "TEXT", "text": words}]}
+
+
+def sequences(response) -> list[int]:
+    """Those of the messages of a page or of a memory."""
+    assert response.status_code in {200, 201}, response.content
+    body = response.json()
+    return [each["sequence"] for each in body.get("results", body.get("messages"))]
+
+
+def memory_ids(response) -> list[str]:
+    """Those of a page of conversations."""
+    assert response.status_code == 200, response.content
+    return [each["memory_id"] for each in response.json()["results"]]
+
+
+def paths(response) -> list[str]:
+    """Where a problem says that something is wrong."""
+    return [each["path"] for each in response.json()["errors"]]
+
+
+def pages(client, where: str, direction: str = "next") -> Iterator[dict]:
+    """The page at *where*, and those that follow in that direction."""
+    following: str | None = where
+    seen = set()
+    while following:
+        assert following not in seen, "The pages go round in circles."
+        seen.add(following)
+        response = client.get(following)
+        assert response.status_code == 200, response.content
+        yield response.json()
+        following = response.json()[direction]

@@ -6,6 +6,7 @@ import uuid
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import resolve
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
@@ -14,35 +15,53 @@ from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.rest import urls
 from chatmemory_django.rest.access import AccessPolicy
-from chatmemory_django.rest.base import ChatMemoryView
 from chatmemory_django.rest.problems import handle_exception
-from tests.rest.conftest import ROOT
+from chatmemory_django.rest.views import ChatMemoryView
+from tests.rest.conftest import ANSWER, HI, MESSAGES, PEOPLE, ROOT, memory_ids, said
 
 U1, U2 = UserMessage("one"), UserMessage("two")
-MESSAGE = {"type": "USER", "contents": [{"type": "TEXT", "text": "hi"}]}
 
-SEES = {"owner", "staff with"}
-SIGNED_IN = {"other", "owner", "staff without", "staff with", "no staff but with"}
+EVERYBODY = set(PEOPLE)
+OWNER = {"owner", "owner who writes", "owner who sets", "owner who imports"}
+ALL = {"staff with every permission"}
+SEE = OWNER | ALL | {name for name in PEOPLE if name.startswith("staff who")} - {"staff who delete unseen"}
+CHANGE = OWNER | ALL | {"staff who change"}
+DELETE = OWNER | ALL | {"staff who delete"}
+EXPORT = OWNER | ALL | {"staff who export"}
+ODD = {"other with every permission"}
 
-# Path, verb, body, the status if it may be done, who may do it, and the status for others who are signed in.
+# Path, verb, body, and for each status who gets it; 404 is for everybody else.
 MATRIX = [
-    ("conversations/", "get", None, 200, SIGNED_IN, None),
-    ("conversations/", "post", {}, 201, SIGNED_IN, None),
-    ("conversations/c/", "get", None, 200, SEES, 404),
-    ("conversations/c/", "patch", {"title": "new"}, 200, SEES, 404),
-    ("conversations/c/", "delete", None, 204, SEES, 404),
-    ("conversations/c/messages/", "get", None, 200, SEES, 404),
-    ("conversations/c/messages/", "post", {"messages": [MESSAGE]}, 201, SEES, 404),
-    ("conversations/c/messages/1/", "get", None, 200, SEES, 404),
-    ("conversations/c/memory/", "get", None, 200, SEES, 404),
-    ("conversations/c/memory/", "put", {"messages": [MESSAGE]}, 200, SEES, 404),
-    ("conversations/c/memory/", "delete", None, 204, SEES, 404),
-    ("conversations/c/export/", "get", None, 200, SEES, 404),
-    ("conversations/import/", "post", "lines", 201, SIGNED_IN, None),
-    ("usage/", "get", None, 200, SIGNED_IN, None),
-]
-VERBS = ("get", "post", "put", "patch", "delete", "options", "trace")
-EVERYBODY = ("anonymous", *sorted(SIGNED_IN))
+    ("conversations/", "get", None, {200: EVERYBODY}),
+    ("conversations/", "post", {}, {201: EVERYBODY}),
+    ("conversations/?title=nothing", "delete", None, {200: EVERYBODY}),
+    ("conversations/c/", "get", None, {200: SEE}),
+    ("conversations/c/", "patch", {"title": "new"}, {200: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/", "delete", None, {204: DELETE, 403: SEE - DELETE}),
+    ("conversations/c/messages/", "get", None, {200: SEE}),
+    ("conversations/c/messages/", "post", said(HI), {201: CHANGE, 403: SEE - CHANGE}),
+    (
+        "conversations/c/messages/", "post", said(ANSWER),
+        {201: {"owner who writes"} | ALL, 403: EVERYBODY - {"owner who writes"} - ALL - ODD},
+    ),
+    ("conversations/c/messages/1/", "get", None, {200: SEE}),
+    ("conversations/c/messages/1/", "patch", {"metadata": {"feedback": 1}}, {200: OWNER | ALL, 403: SEE - OWNER - ALL}),
+    ("conversations/c/messages/1/media/0/", "get", None, {}),
+    ("conversations/c/memory/", "get", None, {200: SEE}),
+    (
+        "conversations/c/memory/", "put", said(HI),
+        {200: {"owner who sets"} | ALL, 403: EVERYBODY - {"owner who sets"} - ALL - ODD},
+    ),
+    ("conversations/c/memory/", "delete", None, {204: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/export/", "get", None, {200: EXPORT, 403: SEE - EXPORT}),
+    (
+        "import/", "post", "lines",
+        {201: {"owner who imports"} | ALL | ODD, 403: EVERYBODY - {"owner who imports"} - ALL - ODD},
+    ),
+    ("usage/", "get", None, {200: EVERYBODY}),
+]  # fmt: skip
+VERBS = ("get", "post", "put", "patch", "delete", "trace")
+PATHS = sorted({row[0].partition("?")[0] for row in MATRIX})
 
 
 @pytest.fixture
@@ -54,7 +73,7 @@ def send(client: APIClient, verb: str, where: str, body: object):
     if body == "lines":
         lines = "".join(export_lines(Conversation.objects.filter(memory_id="c")))
         head, *rest = lines.splitlines(keepends=True)
-        copy = json.dumps({**json.loads(head), "memory_id": "copy"}) + "\n" + "".join(rest)
+        copy = json.dumps({**json.loads(head), "memory_id": str(uuid.uuid4())}) + "\n" + "".join(rest)
         return client.post(f"/api/{where}", copy, content_type="application/jsonl")
     return getattr(client, verb)(f"/api/{where}", body, format="json")
 
@@ -66,90 +85,138 @@ def everything() -> list:
     ]
 
 
+def is_problem(response, status: int) -> bool:
+    return response["Content-Type"] == "application/problem+json" and response.json()["status"] == status
+
+
 class TestMatrix:
-    @pytest.mark.parametrize("name", EVERYBODY)
-    @pytest.mark.parametrize(("where", "verb", "body", "status", "who", "otherwise"), MATRIX)
-    def test_of_paths_verbs_and_people(self, conversation, client_of, name, where, verb, body, status, who, otherwise):
+    @pytest.mark.parametrize("name", ["anonymous", *PEOPLE])
+    @pytest.mark.parametrize(("where", "verb", "body", "statuses"), MATRIX)
+    def test_of_paths_verbs_and_people(self, conversation, client_of, name, where, verb, body, statuses):
         before = everything()
+        expected = next((status for status, who in statuses.items() if name in who), 404)
 
-        answer = send(client_of(name), verb, where, body)
+        response = send(client_of(name), verb, where, body)
 
-        if name == "anonymous":
-            assert answer.status_code == 401
-        elif name in who:
-            assert answer.status_code == status
-        else:
-            assert answer.status_code == otherwise
-        if not answer.status_code < 300:
+        assert response.status_code == (401 if name == "anonymous" else expected)
+        if not response.status_code < 300:
             assert everything() == before
-            assert answer["Content-Type"] == "application/problem+json"
-            assert answer.json()["status"] == answer.status_code
-        if hasattr(answer, "streaming_content"):
-            b"".join(answer.streaming_content)
+            assert is_problem(response, response.status_code)
+        if hasattr(response, "streaming_content"):
+            b"".join(response.streaming_content)
 
-    @pytest.mark.parametrize("name", EVERYBODY)
-    def test_other_verbs_are_not_there(self, conversation, client_of, name):
+    @pytest.mark.parametrize(("where", "verb", "body", "statuses"), MATRIX)
+    def test_is_the_same_without_the_slash(self, conversation, client_of, where, verb, body, statuses):
+        path, mark, query = where.partition("?")
+
+        response = send(client_of("staff with every permission"), verb, f"{path.rstrip('/')}{mark}{query}", body)
+
+        assert response.status_code == next(iter(statuses), 404)
+        if hasattr(response, "streaming_content"):
+            b"".join(response.streaming_content)
+
+    @pytest.mark.parametrize("slash", ["/", ""])
+    @pytest.mark.parametrize("name", ["anonymous", "other", "owner", "staff with every permission"])
+    def test_other_verbs_are_not_there(self, conversation, client_of, name, slash):
         client = client_of(name)
-        for where in {row[0] for row in MATRIX}:
-            allowed = {row[1] for row in MATRIX if row[0] == where}
+        for where in PATHS:
+            allowed = {row[1] for row in MATRIX if row[0].partition("?")[0] == where}
             for verb in set(VERBS) - allowed:
-                status = client.generic(verb.upper(), f"/api/{where}", "{}", "application/json").status_code
+                path = f"/api/{where.rstrip('/')}{slash}"
+                response = client.generic(verb.upper(), path, "{}", "application/json")
 
-                assert status == (401 if name == "anonymous" else 405), (verb, where)
+                assert is_problem(response, 401 if name == "anonymous" else 405), (verb, where)
+                assert name == "anonymous" or set(response["Allow"].lower().split(", ")) == {
+                    *allowed, "options", *({"head"} if "get" in allowed else ()),
+                }  # fmt: skip
+
+    @pytest.mark.parametrize("where", PATHS)
+    def test_head_is_get_without_a_body(self, conversation, client_of, where):
+        for name in ("anonymous", "owner", "other"):
+            get, head = (getattr(client_of(name), verb)(f"/api/{where}") for verb in ("get", "head"))
+            for response in (get, head):
+                if hasattr(response, "streaming_content"):
+                    b"".join(response.streaming_content)
+
+            assert head.status_code == get.status_code
+            assert head.get("ETag") == get.get("ETag")
+            assert head.streaming or head.content == b""
+
+    @pytest.mark.parametrize("where", PATHS)
+    def test_options_tell_what_there_is_and_nothing_about_anybody(self, conversation, client_of, where):
+        assert client_of("anonymous").options(f"/api/{where}").status_code == 401
+        there, hidden = (client_of(name).options(f"/api/{where}") for name in ("owner", "other"))
+
+        assert there.status_code == 200
+        assert there.content == hidden.content
 
     def test_has_every_path_of_the_api(self):
-        patterns = {str(each.pattern) for each in urls.urlpatterns}
-        tested = {row[0].replace("/c/", "/<str:memory_id>/").replace("/1/", "/<str:sequence>/") for row in MATRIX}
+        tested = {resolve(f"/api/{path}").url_name for path in PATHS}
 
-        assert tested == patterns
+        assert tested == {pattern.name for pattern in urls.urlpatterns}
 
-    def test_head_is_as_get(self, conversation, client_of):
-        assert client_of("owner").head(f"{ROOT}c/").status_code == 200
-        assert client_of("other").head(f"{ROOT}c/").status_code == 404
+    def test_a_conversation_may_be_called_as_a_path_is(self, begin, api):
+        for memory_id in ("import", "usage", "messages", "memory"):
+            begin(memory_id, U1)
+
+            assert api.get(f"{ROOT}{memory_id}/").json()["memory_id"] == memory_id
+            assert api.get(f"{ROOT}{memory_id}/messages").json()["results"][0]["sequence"] == 1
 
 
 class TestWhatIsSeen:
     def test_of_ones_own_in_a_list(self, conversation, client_of):
-        seen = {name: len(client_of(name).get(ROOT).json()["results"]) for name in SIGNED_IN}
+        seen = {name for name in PEOPLE if memory_ids(client_of(name).get(ROOT))}
 
-        assert {name for name, count in seen.items() if count} == SEES
+        assert seen == OWNER
+
+    def test_of_others_by_staff_who_ask_for_it(self, conversation, client_of, person):
+        owner = person("owner").pk
+        for asked in (owner, "*"):
+            seen = {name for name in PEOPLE if memory_ids(client_of(name).get(ROOT, {"owner": asked}))}
+
+            assert seen == SEE
+
+    @pytest.mark.parametrize("owner", ["0", "-1", "x", "9" * 30, "null", "None"])
+    def test_of_an_owner_who_is_not_there_nothing(self, conversation, client_of, owner):
+        assert memory_ids(client_of("staff who see").get(ROOT, {"owner": owner})) == []
 
     def test_of_ones_own_in_a_search_for_what_others_said(self, conversation, client_of):
-        assert client_of("other").get(ROOT, {"search": "one"}).json()["results"] == []
-        assert len(client_of("owner").get(ROOT, {"search": "one"}).json()["results"]) == 1
+        assert memory_ids(client_of("other").get(ROOT, {"search": "one"})) == []
+        assert memory_ids(client_of("owner").get(ROOT, {"search": "one"})) == ["c"]
 
     def test_of_ones_own_in_usage(self, conversation, client_of):
         assert client_of("other").get("/api/usage/").json()["results"] == []
+        assert client_of("staff who see").get("/api/usage/").json()["results"] == []
         assert client_of("owner").get("/api/usage/").json()["results"][0]["messages"] == 2
+        assert client_of("other").get("/api/usage/", {"owner": "*"}).json()["results"] == []
+        assert client_of("staff who see").get("/api/usage/", {"owner": "*"}).json()["results"][0]["messages"] == 2
 
     def test_of_the_ids_of_others_nothing(self, conversation, client_of):
         there, not_there = (client_of("other").get(f"{ROOT}{each}/").json() for each in ("c", "nowhere"))
 
         assert there == not_there
 
-    def test_whose_they_are_when_staff_begin_or_import_them(self, conversation, client_of, people):
-        made = client_of("staff with").post(ROOT, {}, format="json").json()["memory_id"]
+    def test_whose_they_are_when_staff_begin_them(self, conversation, client_of, person):
+        made = client_of("staff who change").post(ROOT, {}, format="json").json()["memory_id"]
 
-        assert Conversation.objects.get(memory_id=made).owner == people["staff with"]
+        assert Conversation.objects.get(memory_id=made).owner == person("staff who change")
 
 
-class TestStaffWhoMayOnlyView:
-    def test_are_told_that_they_may_not_change(self, conversation, client_of, people):
-        boss = people["staff with"]
-        boss.user_permissions.set(boss.user_permissions.filter(codename="view_conversation"))
-        client = client_of("staff with")
+class TestStaffWhoMayOnlySee:
+    def test_are_told_that_they_may_not_change(self, conversation, client_of):
+        client = client_of("staff who see")
 
         assert client.get(f"{ROOT}c/").status_code == 200
         assert client.patch(f"{ROOT}c/", {"title": "x"}, format="json").status_code == 403
-        assert client.post(f"{ROOT}c/messages/", {"messages": [MESSAGE]}, format="json").status_code == 403
+        assert client.post(MESSAGES, said(HI), format="json").status_code == 403
         assert client.delete(f"{ROOT}c/").status_code == 403
         assert Conversation.objects.get().title == ""
 
 
 class TestSignedIn:
-    def test_by_session_with_a_form_token_only(self, conversation, people):
+    def test_by_session_with_a_form_token_only(self, conversation, person):
         client = Client(enforce_csrf_checks=True)
-        client.force_login(people["owner"])
+        client.force_login(person("owner"))
         client.get("/admin/login/")
         token = client.cookies["csrftoken"].value
 
@@ -160,23 +227,23 @@ class TestSignedIn:
         assert "CSRF" in refused.json()["detail"]
         assert taken.status_code == 201
 
-    def test_by_token(self, conversation, people):
-        token = Token.objects.create(user=people["owner"])
+    def test_by_token(self, conversation, person):
+        token = Token.objects.create(user=person("owner"))
 
-        answer = Client(headers={"Authorization": f"Token {token.key}"}).get(f"{ROOT}c/")
+        response = Client(headers={"Authorization": f"Token {token.key}"}).get(f"{ROOT}c/")
 
-        assert answer.status_code == 200
-        assert answer["Cache-Control"] == "no-store"
+        assert response.status_code == 200
+        assert response["Cache-Control"] == "no-store"
 
     @pytest.mark.parametrize("header", ["Token 12345", "Token", "Token \xff", "Bearer x"])
     def test_not_by_another(self, conversation, header: str):
-        answer = Client(headers={"Authorization": header}).get(f"{ROOT}c/")
+        response = Client(headers={"Authorization": header}).get(f"{ROOT}c/")
 
-        assert answer.status_code == 401
-        assert answer["WWW-Authenticate"] == "Token"
+        assert response.status_code == 401
+        assert response["WWW-Authenticate"] == "Token"
 
-    def test_not_without_being_active(self, conversation, people):
-        token = Token.objects.create(user=people["owner"])
+    def test_not_without_being_active(self, conversation, person):
+        token = Token.objects.create(user=person("owner"))
         User.objects.filter(username="owner").update(is_active=False)
 
         assert Client(headers={"Authorization": f"Token {token.key}"}).get(ROOT).status_code == 401
@@ -200,16 +267,18 @@ class TestAnotherPolicy:
 
         assert other.get(f"{ROOT}c/", headers={"X-Tenant": "acme"}).status_code == 200
         assert other.get(f"{ROOT}c/", headers={"X-Tenant": "else"}).status_code == 404
-        assert other.post(ROOT, {}, format="json").json()["owner"] is None
+        assert other.post(ROOT, {}, format="json", headers={"X-Tenant": "acme"}).json()["owner"] is None
 
 
 class TestTheSitesOwnRestFramework:
     """Whatever a site has made of DRF's settings, the API is as it is."""
 
     def test_has_no_say_since_all_is_said_on_the_views(self):
-        said = {"parser", "renderer", "permission", "throttle", "content_negotiation", "metadata", "versioning"}
+        said = {"parser", "renderer", "permission", "throttle", "content_negotiation", "metadata", "versioning",
+                "pagination"}  # fmt: skip
 
         assert {f"{name}_class" for name in said} <= {name.replace("classes", "class") for name in vars(ChatMemoryView)}
+        assert "filter_backends" in vars(ChatMemoryView)
         assert ChatMemoryView().get_exception_handler() is handle_exception
 
     def test_cannot_open_it_or_change_its_shape(self, conversation, client_of, settings):
@@ -219,17 +288,26 @@ class TestTheSitesOwnRestFramework:
             "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.AllowAny"],
             "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.BrowsableAPIRenderer"],
             "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.FormParser"],
+            "DEFAULT_FILTER_BACKENDS": ["nowhere.Filter"],
             "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.PageNumberPagination",
             "DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.AcceptHeaderVersioning",
             "DEFAULT_THROTTLE_CLASSES": ["nowhere.Throttle"],
             "EXCEPTION_HANDLER": "nowhere.handler",
+            "NON_FIELD_ERRORS_KEY": "errors",
+            "ORDERING_PARAM": "sort",
+            "SEARCH_PARAM": "q",
+            "COERCE_DECIMAL_TO_STRING": False,
+            "DATETIME_FORMAT": "%Y",
             "PAGE_SIZE": 1,
             "UNAUTHENTICATED_USER": None,
         }
+        owner = client_of("owner")
 
         assert APIClient().get(ROOT).status_code == 401
-        answer = client_of("owner").get(f"{ROOT}c/", headers={"Accept": "text/html"})
+        response = owner.get(f"{ROOT}c/", headers={"Accept": "text/html"})
 
-        assert answer.status_code == 200
-        assert answer["Content-Type"] == "application/json"
-        assert uuid.UUID(client_of("owner").post(ROOT, {}, format="json").json()["memory_id"])
+        assert response.status_code == 200
+        assert response["Content-Type"] == "application/json"
+        assert len(response.json()["created_at"]) > 20
+        assert owner.post(ROOT, [], format="json").json()["errors"][0]["path"] == "$"
+        assert uuid.UUID(owner.post(ROOT, {}, format="json").json()["memory_id"])

@@ -5,26 +5,23 @@ import pytest
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from tests.rest.conftest import ROOT
+from tests.rest.conftest import HI, MEMORY, MESSAGES, ROOT, paths, said, users
+from tests.rest.conftest import sequences as sent
 
-MEMORY = f"{ROOT}c/memory/"
 SUMMARY = {"type": "SYSTEM", "text": "a summary"}
 
 pytestmark = pytest.mark.django_db
 
 
-def users(*numbers: int) -> list[UserMessage]:
-    return [UserMessage(str(number)) for number in numbers]
-
-
-def sent(answer) -> list[int]:
-    assert answer.status_code == 200, answer.content
-    return [each["sequence"] for each in answer.json()["messages"]]
+@pytest.fixture
+def setter(client_of):
+    """The client of the owner, who may set memories."""
+    return client_of("owner who sets")
 
 
 def explained(api, **query) -> list[tuple]:
     found = api.get(MEMORY, {"explain": "1", **query}).json()["explanation"]
-    return [(each["sequence"], each["sent"], each["reason"]) for each in found]
+    return [(each["sequence"], each["is_sent"], each["reason"]) for each in found]
 
 
 @pytest.fixture
@@ -39,18 +36,18 @@ class TestReading:
     def test_gives_what_fits_the_system_message_first(self, api, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4))
 
-        answer = api.get(MEMORY)
+        response = api.get(MEMORY)
 
-        assert sent(answer) == [1, 3, 4]
-        assert (answer.json()["limit"], answer.json()["unit"]) == (3, "messages")
-        assert {each["in_memory"] for each in answer.json()["messages"]} == {True}
-        assert answer["ETag"] == api.get(f"{ROOT}c/")["ETag"]
+        assert sent(response) == [1, 3, 4]
+        assert (response.json()["limit"], response.json()["unit"]) == (3, "messages")
+        assert {each["in_memory"] for each in response.json()["messages"]} == {True}
+        assert response["ETag"] == api.get(f"{ROOT}c/")["ETag"]
 
     def test_is_that_of_the_memory(self, api, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4))
         get_chat_memory("c").set([UserMessage("x"), AiMessage("y")])
 
-        assert [each["type"] for each in api.get(MEMORY).json()["messages"]] == [
+        assert [each["message"]["type"] for each in api.get(MEMORY).json()["messages"]] == [
             message.type for message in get_chat_memory("c").messages()
         ]
 
@@ -79,16 +76,19 @@ class TestReading:
             {"max_tokens": "1"},  # nothing to count them with
             {"max_messages": "1", "max_tokens": "1"},
             {"explain": "why"},
+            {"max_messages": ""},
+            {"max_tokens": "9" * 30},
             {"as": "xml"},
+            {"page_size": "1"},
         ],
     )
     def test_says_which_parameter_is_wrong(self, api, begin, query):
         begin("c", *users(1))
 
-        answer = api.get(MEMORY, query)
+        response = api.get(MEMORY, query)
 
-        assert answer.status_code == 400
-        assert answer.json()["errors"][0]["path"] == f"?{list(query)[-1]}"
+        assert response.status_code == 400
+        assert paths(response) == [f"?{list(query)[-1]}"]
 
 
 class TestExplaining:
@@ -129,14 +129,14 @@ class TestExplaining:
             (5, True, "in_window"),
         ]
         assert [message.type for message in get_chat_memory("c").messages()] == ["USER", "AI", "USER"]
-        assert "toolExecutionRequests" not in api.get(MEMORY).json()["messages"][1]
+        assert "toolExecutionRequests" not in api.get(MEMORY).json()["messages"][1]["message"]
 
     def test_counts_tokens_of_what_is_in_and_of_what_is_out(self, api, begin, tokens):
         begin("c", *users(1, 2, 3, 4, 5))
 
         found = api.get(MEMORY, {"explain": "true"}).json()["explanation"]
 
-        assert [(each["sequence"], each["sent"], each["token_count"]) for each in found] == [
+        assert [(each["sequence"], each["is_sent"], each["token_count"]) for each in found] == [
             (1, False, 5), (2, False, 5), (3, True, 5), (4, True, 5), (5, True, 5)
         ]  # fmt: skip
 
@@ -154,43 +154,62 @@ class TestExplaining:
 
 
 class TestSetting:
-    def test_makes_messages_the_memory_and_leaves_the_history(self, api, begin):
+    def test_makes_messages_the_memory_and_leaves_the_history(self, setter, begin):
         begin("c", *users(1, 2, 3))
 
-        answer = api.put(MEMORY, {"messages": [SUMMARY]}, format="json")
+        response = setter.put(MEMORY, said(SUMMARY), format="json")
 
-        assert answer.status_code == 200
-        assert [each["type"] for each in answer.json()["messages"]] == ["SYSTEM"]
-        assert answer.content == api.get(MEMORY).content
-        assert answer["ETag"] == api.get(MEMORY)["ETag"]
-        assert len(api.get(f"{ROOT}c/messages/").json()["results"]) == 3
+        assert response.status_code == 200
+        assert sent(response) == [4]
+        assert response.content == setter.get(MEMORY).content
+        assert response["ETag"] == setter.get(MEMORY)["ETag"]
+        assert sent(setter.get(MESSAGES)) == [3, 2, 1]
         assert get_chat_memory("c").messages() == [SystemMessage("a summary")]
 
-    def test_keeps_what_fits(self, api, begin):
+    def test_keeps_what_fits(self, setter, begin):
         begin("c")
-        said = [{"role": "user", "content": str(number)} for number in range(5)]
+        spoken = [{"role": "user", "content": str(number)} for number in range(5)]
 
-        answer = api.put(f"{MEMORY}?as=openai", {"messages": said}, format="json")
+        response = setter.put(f"{MEMORY}?as=openai", said(*spoken), format="json")
 
-        assert answer.json()["messages"] == said[2:]
+        assert [each["message"] for each in response.json()["messages"]] == spoken[2:]
 
-    def test_only_what_one_has_seen(self, api, begin):
+    def test_to_nothing_empties_it(self, setter, begin):
+        begin("c", *users(1, 2))
+
+        assert sent(setter.put(MEMORY, {"messages": []}, format="json")) == []
+
+    def test_only_what_one_has_seen(self, setter, begin):
         begin("c", *users(1))
-        headers = {"If-Match": api.get(MEMORY)["ETag"]}
-        api.post(f"{ROOT}c/messages/", {"messages": [SUMMARY]}, format="json")
+        headers = {"If-Match": setter.get(MEMORY)["ETag"]}
+        setter.post(MESSAGES, said(HI), format="json")
 
-        answer = api.put(MEMORY, {"messages": []}, format="json", headers=headers)
+        response = setter.put(MEMORY, {"messages": []}, format="json", headers=headers)
 
-        assert answer.status_code == 412
-        assert sent(api.get(MEMORY)) == [1, 2]
+        assert response.status_code == 412
+        assert sent(setter.get(MEMORY)) == [1, 2]
 
-    @pytest.mark.parametrize("body", [{}, {"messages": None}, {"messages": [1]}, {"messages": [{"type": "X"}]}, [],
-                                      {"messages": [], "more": 1}])  # fmt: skip
-    def test_says_what_is_wrong_and_changes_nothing(self, api, begin, body):
+    @pytest.mark.parametrize(
+        ("body", "path"),
+        [
+            ({}, "$.messages"),
+            ({"messages": None}, "$.messages"),
+            ({"messages": {}}, "$.messages"),
+            ({"messages": [1]}, "$.messages[0]"),
+            ({"messages": [{"message": {"type": "X"}}]}, "$.messages[0].message.type"),
+            ({"messages": [{"message": HI, "metadata": {}}]}, "$.messages[0].metadata"),
+            ({"messages": [{"message": HI, "client_message_id": "x"}]}, "$.messages[0].client_message_id"),
+            ([], "$"),
+            ({"messages": [], "more": 1}, "$.more"),
+        ],
+    )
+    def test_says_what_is_wrong_and_changes_nothing(self, setter, begin, body, path):
         begin("c", *users(1))
 
-        assert api.put(MEMORY, body, format="json").status_code == 400
-        assert sent(api.get(MEMORY)) == [1]
+        response = setter.put(MEMORY, body, format="json")
+
+        assert (response.status_code, paths(response)) == (400, [path])
+        assert sent(setter.get(MEMORY)) == [1]
 
 
 class TestClearing:
@@ -200,7 +219,7 @@ class TestClearing:
         assert api.delete(MEMORY).status_code == 204
         assert sent(api.get(MEMORY)) == []
         assert Message.objects.count() == 2
-        assert {each["in_memory"] for each in api.get(f"{ROOT}c/messages/").json()["results"]} == {False}
+        assert {each["in_memory"] for each in api.get(MESSAGES).json()["results"]} == {False}
 
     def test_only_what_one_has_seen(self, api, begin):
         begin("c", *users(1))

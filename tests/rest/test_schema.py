@@ -1,5 +1,6 @@
 """The OpenAPI schema says what the API does."""
 
+from collections.abc import Iterator
 from http import HTTPStatus
 
 import jsonschema
@@ -9,98 +10,136 @@ from drf_spectacular.settings import patched_settings
 from drf_spectacular.validation import validate_schema
 
 from chatmemory_django.messages import AiMessage, CustomMessage, SystemMessage, ToolExecutionRequest, UserMessage
-from chatmemory_django.rest.examples import EXAMPLES
-from chatmemory_django.rest.urls import urlpatterns
 from tests.rest.conftest import ROOT
 
 pytestmark = pytest.mark.django_db
 
+OWN = (ROOT, "/api/usage", "/api/import")
 
-def schema() -> dict:
+
+@pytest.fixture(scope="module")
+def whole() -> dict:
     return SchemaGenerator().get_schema(public=True)
 
 
-def check(name: str, value: object) -> None:
-    """Assert that *value* is what the component *name* says."""
-    whole = schema()
-    jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{name}", **whole}).validate(value)
+@pytest.fixture
+def writer(client_of):
+    """A client that may read and add everything."""
+    return client_of("staff with every permission")
+
+
+def operations(whole: dict) -> Iterator[tuple[str, str, dict]]:
+    for where, item in whole["paths"].items():
+        if where.startswith(OWN):
+            yield from ((where, verb, operation) for verb, operation in item.items())
+
+
+def check(whole: dict, schema: dict, value: object) -> None:
+    """Assert that *value* is what *schema* says."""
+    jsonschema.Draft202012Validator({**schema, "components": whole["components"]}).validate(value)
+
+
+def contents(operation: dict) -> Iterator[dict]:
+    """What goes in and what comes out."""
+    for body in (operation.get("requestBody", {}), *operation["responses"].values()):
+        yield from body.get("content", {}).values()
+
+
+def examples(content: dict) -> list:
+    named = [each["value"] for each in content.get("examples", {}).values()]
+    return named + ([content["example"]] if "example" in content else [])
 
 
 def test_it_is_valid_in_both_versions_of_openapi():
     for version in ("3.0.3", "3.1.1"):
         with patched_settings({"OAS_VERSION": version}):
-            validate_schema(schema())
+            validate_schema(SchemaGenerator().get_schema(public=True))
 
 
-def test_in_the_older_version_it_knows_no_type_of_null():
+def test_in_the_older_version_it_has_no_type_of_null_no_const_and_no_tuples():
     with patched_settings({"OAS_VERSION": "3.0.3"}):
-        written = repr(schema()["components"]["schemas"]["StoredUserMessage"])
+        written = repr(SchemaGenerator().get_schema(public=True)["components"]["schemas"])
 
     assert "'null'" not in written
+    assert "'const'" not in written
+    assert "prefixItems" not in written
     assert "'nullable': True" in written
 
 
-def test_it_has_every_path_and_says_of_each_what_can_go_wrong():
-    paths = {where: item for where, item in schema()["paths"].items() if where.startswith((ROOT, "/api/usage"))}
+def test_each_operation_describes_what_can_go_wrong(whole):
+    found = list(operations(whole))
 
-    assert len(paths) == len(urlpatterns)
-    for where, item in paths.items():
-        for verb, operation in item.items():
-            assert operation["summary"], (where, verb)
-            assert operation["security"], (where, verb)
-            assert {"400", "401", "403", "429"} <= set(operation["responses"])
-            assert ("404" in operation["responses"]) == ("{memory_id}" in where)
-
-
-def test_which_kind_a_message_is_its_type_tells():
-    for name, field, count in (("ChatMessage", "type", 5), ("StoredMessage", "type", 5), ("OpenAiMessage", "role", 5)):
-        union = schema()["components"]["schemas"][name]
-
-        assert len(union["oneOf"]) == count
-        assert union["discriminator"]["propertyName"] == field
-        assert sorted(union["discriminator"]["mapping"].values()) == sorted(each["$ref"] for each in union["oneOf"])
+    assert len(found) == 17
+    assert len({operation["operationId"] for _, _, operation in found}) == 17
+    for where, verb, operation in found:
+        assert operation["description"], (where, verb)
+        assert operation["security"], (where, verb)
+        assert {"400", "401", "403", "429", "500"} <= set(operation["responses"])
+        assert ("404" in operation["responses"]) == ("{memory_id}" in where)
+        assert "Retry-After" in operation["responses"]["429"]["headers"]
 
 
-@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
-def test_its_examples_are_true(kind):
-    for value in EXAMPLES[kind].values():
-        check(kind.__name__, value)
+def test_which_kind_a_message_is_a_constant_says(whole):
+    schemas = whole["components"]["schemas"]
+    for name, tag in (("ChatMessage", "type"), ("OpenAiMessage", "role")):
+        union = schemas[name]
+
+        assert union["discriminator"]["propertyName"] == tag
+        assert len(union["oneOf"]) == 5
+        for value, reference in union["discriminator"]["mapping"].items():
+            kind = schemas[reference.rpartition("/")[2]]
+            assert kind["properties"][tag] == {"type": "string", "const": value}
+            assert tag in kind["required"]
+            assert {"$ref": reference} in union["oneOf"]
 
 
-def test_its_examples_of_what_comes_in_are_taken(api, begin):
-    begin("c")
-    by_name = {kind.__name__: list(values.values()) for kind, values in EXAMPLES.items()}
-    for verb, where, name in (
-        ("post", ROOT, "NewConversation"),
-        ("patch", f"{ROOT}c/", "ConversationChange"),
-        ("post", f"{ROOT}c/messages/", "NewMessages"),
-        ("put", f"{ROOT}c/memory/", "NewMemory"),
-    ):
-        for value in by_name[name]:
-            answer = getattr(api, verb)(where, value, format="json")
+def test_its_examples_are_what_it_describes(whole):
+    count = 0
+    for _, _, operation in operations(whole):
+        for content in contents(operation):
+            for value in examples(content):
+                check(whole, content["schema"], value)
+                count += 1
 
-            assert answer.status_code in {HTTPStatus.OK, HTTPStatus.CREATED}, answer.content
+    assert count > 100
 
 
-def test_what_is_answered_is_what_it_says(api, begin):
+def test_its_examples_of_requests_are_accepted(whole, writer, begin):
+    begin("c", UserMessage("hi"))
+    accepted = 0
+    for where, verb, operation in operations(whole):
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            for value in examples(content):
+                path = where.format(memory_id="c", sequence="1")
+                answer = getattr(writer, verb)(path, value, format="json")
+
+                assert answer.status_code in {HTTPStatus.OK, HTTPStatus.CREATED}, answer.content
+                accepted += 1
+
+    assert accepted >= 7
+
+
+@pytest.mark.parametrize("query", ["", "?as=openai"])
+def test_what_is_answered_is_what_it_describes(whole, writer, begin, query):
+    custom = [] if query else [CustomMessage({"a": 1})]
+    calls = [ToolExecutionRequest("1", "t", "{}")]
     begin(
-        "c",
-        SystemMessage("be brief"),
-        UserMessage("hi", name="Ann"),
-        AiMessage("so", "hm", [ToolExecutionRequest("1", "t", "{}")], {"a": 1}),
-        CustomMessage({"a": 1}),
+        "c", SystemMessage("be brief"), UserMessage("hi", name="Ann"), AiMessage("so", "hm", calls, {"a": 1}), *custom
     )
-    for where, name in (
-        (ROOT, "ConversationPage"),
-        (f"{ROOT}c/", "ConversationView"),
-        (f"{ROOT}c/messages/", "MessagePage"),
-        (f"{ROOT}c/messages/1/", "StoredSystemMessage"),
-        (f"{ROOT}c/messages/?as=openai&before=4", "MessagePage"),
-        (f"{ROOT}c/memory/?explain=1", "MemoryView"),
-        ("/api/usage/?by=model", "UsageView"),
-        ("/api/usage/?limit=0", "Problem"),
+    for where, template in (
+        (ROOT, ROOT),
+        (f"{ROOT}c/", f"{ROOT}{{memory_id}}/"),
+        (f"{ROOT}c/messages/{query}", f"{ROOT}{{memory_id}}/messages/"),
+        (f"{ROOT}c/messages/1/{query}", f"{ROOT}{{memory_id}}/messages/{{sequence}}/"),
+        (f"{ROOT}c/memory/{query or '?explain=1'}", f"{ROOT}{{memory_id}}/memory/"),
+        ("/api/usage/?by=model", "/api/usage/"),
+        ("/api/usage/?limit=0", "/api/usage/"),
+        (f"{ROOT}nowhere/", f"{ROOT}{{memory_id}}/"),
     ):
-        check(name, api.get(where).json())
+        answer = writer.get(where)
+
+        described = whole["paths"][template]["get"]["responses"][str(answer.status_code)]["content"]
+        check(whole, described[answer["Content-Type"]]["schema"], answer.json())
 
 
 def test_the_page_needs_nothing_from_elsewhere(client):

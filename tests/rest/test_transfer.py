@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import uuid
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -13,117 +14,176 @@ from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest import transfer
-from tests.rest.conftest import ROOT
+from tests.rest.conftest import IMPORT, ROOT, USAGE, paths
 
 pytestmark = pytest.mark.django_db
 
-IMPORT = f"{ROOT}import/"
-USAGE = "/api/usage/"
+NAMED = "0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11"
 
 
-def exported(api, memory_id: str = "c") -> bytes:
-    answer = api.get(f"{ROOT}{memory_id}/export/")
-    assert answer.status_code == 200
-    assert answer["Content-Type"] == "application/jsonl"
-    return b"".join(answer.streaming_content)
+def exported(client, memory_id: str = NAMED) -> bytes:
+    response = client.get(f"{ROOT}{memory_id}/export/")
+    assert response.status_code == 200
+    assert response["Content-Type"] == "application/jsonl"
+    assert response["Content-Disposition"] == 'attachment; filename="conversation.jsonl"'
+    return b"".join(response.streaming_content)
 
 
-def imported(api, lines: bytes):
-    return api.generic("POST", IMPORT, lines, content_type="application/jsonl")
+def imported(client, lines: bytes, query: str = ""):
+    return client.generic("POST", f"{IMPORT}{query}", lines, content_type="application/jsonl")
+
+
+def edited(lines: bytes, number: int = 0, **changes: object) -> bytes:
+    """The lines, with one changed."""
+    every = [json.loads(line) for line in lines.splitlines()]
+    every[number] |= changes
+    return b"".join(json.dumps(line).encode() + b"\n" for line in every)
+
+
+@pytest.fixture
+def importer(client_of):
+    """The client of the owner, who may import."""
+    return client_of("owner who imports")
 
 
 class TestTransfer:
-    def test_brings_history_and_memory_back(self, api, begin):
-        begin("c", SystemMessage("be brief"), *[UserMessage(str(number)) for number in range(250)])
-        Conversation.objects.update(title="t", metadata={"a": 1})
-        before = [api.get(f"{ROOT}c/{each}").json() for each in ("", "messages/?after=0", "memory/")]
-        lines = exported(api)
-        api.delete(f"{ROOT}c/")
+    def test_brings_history_and_memory_back(self, begin, client_of):
+        staff = client_of("staff with every permission")
+        begin(NAMED, SystemMessage("be brief"), *[UserMessage(str(number)) for number in range(250)])
+        Conversation.objects.update(title="t", metadata={"a": 1}, owner=None)
+        places = [f"{ROOT}{NAMED}/{each}" for each in ("messages/?page_size=200", "memory/")]
+        before = [staff.get(each).json() for each in places]
+        lines = exported(staff)
+        staff.delete(f"{ROOT}{NAMED}/")
 
-        answer = imported(api, lines)
+        response = imported(staff, lines)
 
-        assert answer.status_code == 201
-        assert answer.json() == {"conversations": [{"memory_id": "c", "messages": 251}]}
-        assert [api.get(f"{ROOT}c/{each}").json() for each in ("", "messages/?after=0", "memory/")] == before
+        assert response.status_code == 201
+        assert response.json() == {
+            "conversations": [{"memory_id": NAMED, "original_memory_id": NAMED, "total_messages": 251}]
+        }
+        assert [staff.get(each).json() for each in places] == before
+        described = staff.get(f"{ROOT}{NAMED}/").json()
+        assert (described["title"], described["metadata"], described["memory_messages"]) == ("t", {"a": 1}, 3)
 
-    def test_is_to_whoever_imports_it(self, api, client_of, begin):
-        begin("c", UserMessage("hi"))
-        lines = exported(api)
-        api.delete(f"{ROOT}c/")
+    def test_of_what_one_may_not_read_is_left_out_and_the_rest_is_whole(self, importer, begin):
+        begin(NAMED, SystemMessage("secret"), *[UserMessage(str(number)) for number in range(5)])
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
 
-        imported(client_of("other"), lines)
+        assert b"secret" not in lines
+        assert imported(importer, lines).status_code == 201
+        said = list(Conversation.objects.get().history().values_list("text", flat=True))
+        assert said == ["0", "1", "2", "3", "4"]
 
-        assert Conversation.objects.get().owner.username == "other"
+    def test_is_to_whoever_imports_it(self, importer, client_of, begin):
+        begin(NAMED, UserMessage("hi"))
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
 
-    def test_of_what_is_there_is_a_conflict(self, api, begin):
-        begin("c", UserMessage("hi"))
+        imported(client_of("other with every permission"), lines)
 
-        answer = imported(api, exported(api))
+        assert Conversation.objects.get().owner.username == "other with every permission"
 
-        assert answer.status_code == 409
-        assert answer.json()["errors"][0]["path"] == "line 1"
+    def test_of_what_is_there_is_a_conflict(self, importer, begin):
+        begin(NAMED, UserMessage("hi"))
+
+        response = imported(importer, exported(importer))
+
+        assert (response.status_code, paths(response)) == (409, ["line 1"])
+        assert response.json()["type"] == "urn:chatmemory:exists"
         assert Message.objects.count() == 1
 
-    def test_is_all_or_nothing(self, api, begin):
-        begin("c", UserMessage("hi"))
-        begin("d", UserMessage("hi"))
-        lines = exported(api) + exported(api, "d")
+    def test_can_rename(self, importer, begin):
+        begin(NAMED, UserMessage("hi"))
+
+        response = imported(importer, exported(importer), "?rename=1")
+
+        (conversation,) = response.json()["conversations"]
+        assert conversation["original_memory_id"] == NAMED
+        assert uuid.UUID(conversation["memory_id"]) != uuid.UUID(NAMED)
+        assert Conversation.objects.get(memory_id=conversation["memory_id"]).history().get().text == "hi"
+        assert Conversation.objects.count() == 2
+
+    def test_of_lines_one_of_which_is_wrong_stores_nothing(self, importer, begin):
+        other = str(uuid.uuid4())
+        begin(NAMED, UserMessage("hi"))
+        begin(other, UserMessage("hi"))
+        lines = exported(importer) + exported(importer, other)
         Conversation.objects.all().delete()
 
-        answer = imported(api, lines + b"{\n")
+        response = imported(importer, lines + b"{\n")
 
-        assert answer.status_code == 400
-        assert answer.json()["errors"][0]["path"] == "line 5"
+        assert (response.status_code, paths(response)) == (400, ["line 5"])
         assert not Conversation.objects.exists()
 
-    def test_believes_no_counts(self, api, begin, settings):
+    def test_believes_no_counts(self, importer, begin, settings):
         settings.CHATMEMORY["MEMORY"] = {
             "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
             "OPTIONS": {"max_tokens": 20, "token_count_estimator": "gpt-4o"},
         }
-        begin("c", UserMessage("hi"))
-        head, said = exported(api).splitlines()
-        said = json.dumps({**json.loads(said), "token_count": 0})
-        api.delete(f"{ROOT}c/")
+        begin(NAMED, UserMessage("hi"))
+        lines = edited(exported(importer), 1, token_count=0)
+        importer.delete(f"{ROOT}{NAMED}/")
 
-        imported(api, head + b"\n" + said.encode())
+        imported(importer, lines)
 
-        assert api.get(f"{ROOT}c/memory/").json()["messages"][0]["token_count"] == 5
+        assert importer.get(f"{ROOT}{NAMED}/memory/").json()["messages"][0]["token_count"] == 5
 
-    def test_takes_no_memory_that_every_read_would_suffer_from(self, api, begin, monkeypatch):
-        monkeypatch.setattr(transfer, "MAX_MEMORY", 2)
-        begin("c", *[UserMessage("hi")] * 3)
-        lines = exported(api)
-        api.delete(f"{ROOT}c/")
+    def test_takes_no_memory_that_every_read_would_suffer_from(self, importer, begin, monkeypatch):
+        monkeypatch.setattr(transfer, "MAX_MEMORY_MESSAGES", 2)
+        begin(NAMED, *[UserMessage("hi")] * 3)
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
 
-        assert imported(api, lines).status_code == 400
+        assert imported(importer, lines).status_code == 400
         assert not Conversation.objects.exists()
 
-    def test_takes_no_more_than_it_may(self, api, begin, settings):
-        settings.CHATMEMORY["REST"]["MAX_IMPORT_BYTES"] = 1000
+    def test_takes_no_more_than_it_may(self, importer, begin, settings, monkeypatch):
+        monkeypatch.setattr(transfer, "MAX_CONVERSATIONS", 1)
+        begin(NAMED, UserMessage("hi there"), UserMessage("hi"))
+        Conversation.objects.update(metadata={"a": {"b": "c"}})
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
+        default = dict(settings.CHATMEMORY["REST"])
+        for name, most in [("MAX_IMPORT_MESSAGES", 1), ("MAX_TEXT_LENGTH", 7), ("MAX_METADATA_BYTES", 14),
+                           ("MAX_JSON_DEPTH", 3)]:  # fmt: skip
+            settings.CHATMEMORY["REST"] = {**default, name: most}
 
-        assert imported(api, b" " * 1000).json() == {"conversations": []}
-        assert imported(api, b" " * 1001).status_code == 413
+            assert imported(importer, lines).status_code == 400, name
+        settings.CHATMEMORY["REST"] = {**default, "MAX_IMPORT_BYTES": len(lines) - 1}
+        assert imported(importer, lines).status_code == 413
+        settings.CHATMEMORY["REST"] = {**default, "MAX_IMPORT_BYTES": len(lines)}
+        assert imported(importer, lines + edited(lines, memory_id=str(uuid.uuid4()))).status_code == 413
+        settings.CHATMEMORY["REST"] = default
+        assert imported(importer, lines + edited(lines, memory_id=str(uuid.uuid4()))).status_code == 400
+        assert not Conversation.objects.exists()
+        assert imported(importer, lines).status_code == 201
 
     @pytest.mark.parametrize("lines", [b"\xff\xfe", b"{}", b"[" * 100_000, b'{"record": "message"}', b"\0"])
-    def test_says_which_line_is_wrong(self, api, lines):
-        answer = imported(api, b"\n" + lines)
+    def test_says_which_line_is_wrong(self, importer, lines):
+        response = imported(importer, b"\n" + lines)
 
-        assert answer.status_code == 400
-        assert answer.json()["errors"][0]["path"] == "line 2"
+        assert (response.status_code, paths(response)) == (400, ["line 2"])
 
-    def test_of_no_body_is_refused(self, api):
-        assert imported(api, b"").status_code == 400
+    def test_of_no_body_is_refused(self, importer):
+        assert imported(importer, b"").status_code == 400
+
+    @pytest.mark.parametrize("query", ["?rename=maybe", "?rename=", "?colour=red"])
+    def test_says_which_parameter_is_wrong(self, importer, query):
+        response = imported(importer, b"{}", query)
+
+        assert (response.status_code, paths(response)) == (400, [query.partition("=")[0]])
 
 
-def test_an_export_under_asgi_is_streamed_too(begin, people):
-    begin("c", *[UserMessage("hi" * 400)] * 250)
-    token = Token.objects.create(user=people["owner"])
+def test_an_export_under_asgi_is_streamed_too(begin, person):
+    begin(NAMED, *[UserMessage("hi" * 400)] * 250)
+    token = Token.objects.create(user=person("owner"))
 
     async def read() -> list[bytes]:
-        answer = await AsyncClient().get(f"{ROOT}c/export/", headers={"Authorization": f"Token {token.key}"})
-        assert answer.status_code == 200, answer.content
-        return [chunk async for chunk in answer.streaming_content]
+        response = await AsyncClient().get(f"{ROOT}{NAMED}/export/", headers={"Authorization": f"Token {token.key}"})
+        assert response.status_code == 200, response.content
+        return [chunk async for chunk in response.streaming_content]
 
     chunks = async_to_sync(read)()
 
@@ -143,9 +203,9 @@ class TestUsage:
         Message.objects.filter(text="ho").update(token_count=None)
 
     def usage(self, api, **query) -> list[tuple]:
-        answer = api.get(USAGE, query)
-        assert answer.status_code == 200, answer.content
-        return [(each["key"], each["messages"], each["tokens"]) for each in answer.json()["results"]]
+        response = api.get(USAGE, query)
+        assert response.status_code == 200, response.content
+        return [(each["key"], each["messages"], each["tokens"]) for each in response.json()["results"]]
 
     def test_by_day(self, api, said):
         yesterday = timezone.now() - datetime.timedelta(days=1)
@@ -171,9 +231,25 @@ class TestUsage:
         assert sum(messages for _, messages, _ in self.usage(api, since="2000-01-01T00:00:00Z")) == 5
         assert self.usage(api, until="2000-01-01T00:00:00Z") == []
 
-    @pytest.mark.parametrize("query", [{"by": "hour"}, {"since": "x"}, {"until": "2026-01-01"}, {"limit": "201"}])
-    def test_says_which_parameter_is_wrong(self, api, query):
-        answer = api.get(USAGE, query)
+    def test_is_bounded_whatever_is_asked_for(self, api, said, settings):
+        settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 1
 
-        assert answer.status_code == 400
-        assert answer.json()["errors"][0]["path"] == f"?{next(iter(query))}"
+        assert self.usage(api, by="conversation", limit=1_000) == [("d", 4, 15)]
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            {"by": "hour"},
+            {"since": "x"},
+            {"until": "2026-01-01"},
+            {"limit": "0"},
+            {"limit": "x"},
+            {"since": ""},
+            {"page_size": "1"},
+        ],
+    )
+    def test_says_which_parameter_is_wrong(self, api, query):
+        response = api.get(USAGE, query)
+
+        assert response.status_code == 400
+        assert paths(response) == [f"?{next(iter(query))}"]

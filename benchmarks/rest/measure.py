@@ -1,0 +1,71 @@
+"""Requests, measured in an order drawn anew for each round, each through the whole of Django's handler."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+from django.contrib.auth.models import User
+from django.core.handlers.wsgi import WSGIHandler
+from django.db import connection
+from django.test import RequestFactory, override_settings
+from django.test.utils import setup_test_environment
+from rest_framework.authtoken.models import Token
+
+from chatmemory_django.messages import AiMessage, UserMessage
+from chatmemory_django.provider import get_chat_memory
+
+MESSAGES = 85
+ROUNDS = 60
+EACH = 5
+"""Requests of each subject in a round."""
+
+SUBJECTS = {
+    "GET memory/": "/api/conversations/memory/memory/",
+    "GET messages/, the newest 85": f"/api/conversations/memory/messages/?page_size={MESSAGES}",
+    "the rows by a plain ModelSerializer": "/plain/",
+    "a bare view": "/bare/",
+}
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    setup_test_environment(debug=False)
+    connection.creation.create_test_db(verbosity=0)
+    try:
+        with override_settings(ROOT_URLCONF="benchmarks.rest.urls", CHATMEMORY=_settings()):
+            _measure()
+    finally:
+        connection.creation.destroy_test_db("", verbosity=0)
+
+
+def _settings() -> dict[str, object]:
+    window = {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": MESSAGES}}
+    return {"MEMORY": window, "REST": {"THROTTLE_RATES": {}}}
+
+
+def _measure() -> None:
+    user = User.objects.create_user("ann")
+    token = Token.objects.create(user=user).key
+    memory = get_chat_memory("memory", owner=user)
+    for number in range(MESSAGES):
+        memory.add((UserMessage if number % 2 else AiMessage)(f"Message {number}: " + "so it goes, " * 20))
+    handler, factory = WSGIHandler(), RequestFactory(headers={"Authorization": f"Token {token}"})
+    took: dict[str, list[float]] = {name: [] for name in SUBJECTS}
+    for number in range(-5, ROUNDS):  # the first are for warming up
+        for name in random.sample(list(SUBJECTS), len(SUBJECTS)):
+            for _ in range(EACH):
+                begun = time.perf_counter()
+                response = handler.get_response(factory.get(SUBJECTS[name]))
+                seconds = time.perf_counter() - begun
+                if response.status_code != 200:
+                    raise SystemExit(f"{name}: {response.status_code} {response.content.decode()}")
+                if number >= 0:
+                    took[name].append(seconds)
+    print(f"{connection.vendor}, {MESSAGES} messages\n")
+    print("| | requests a second | ms, median | of a bare view |\n|---|---|---|---|")
+    bare = statistics.median(took["a bare view"])
+    for name, each in took.items():
+        median = statistics.median(each)
+        print(f"| {name} | {1 / median:.0f} | {median * 1000:.2f} | {bare / median:.2f} |")

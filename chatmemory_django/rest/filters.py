@@ -1,0 +1,207 @@
+"""What lists can be narrowed to, and in which order they come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django import forms
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
+from django.db.models import QuerySet
+from django_filters import rest_framework as filters
+from rest_framework import exceptions
+from rest_framework.filters import OrderingFilter
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.rest.problems import InvalidQuery
+from chatmemory_django.rows import EARLIEST
+
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+"""Databases and time zones know the moments from ``EARLIEST`` to this; nothing was said before or after."""
+
+MAX_SEQUENCE = 2_147_483_647
+
+EVERYBODY = "*"
+"""The ``?owner=`` of all owners and of none."""
+
+
+class BooleanField(forms.Field):
+    """``true`` or ``false``, and nothing else."""
+
+    def to_python(self, value: Any) -> bool | None:
+        """See ``Field.to_python``."""
+        if not value:
+            return None
+        if value.lower() not in {"true", "false", "1", "0"}:
+            raise ValidationError("It must be true or false.", "invalid")
+        return value.lower() in {"true", "1"}
+
+
+class BooleanFilter(filters.BooleanFilter):
+    """A filter for ``true`` or ``false``."""
+
+    field_class: Any = BooleanField
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, widget=forms.TextInput, **kwargs)
+
+
+class IntegerFilter(filters.NumberFilter):
+    """A filter for a whole number."""
+
+    field_class: Any = forms.IntegerField
+
+
+class MomentField(forms.Field):
+    """A moment in ISO 8601, with its time zone."""
+
+    def to_python(self, value: Any) -> datetime | None:
+        """See ``Field.to_python``."""
+        if value is None:
+            return None
+        try:
+            return moment(value)
+        except ValueError as exc:
+            raise ValidationError(str(exc), "invalid") from None
+
+
+class MomentFilter(filters.IsoDateTimeFilter):
+    """A filter for a moment."""
+
+    field_class: Any = MomentField
+
+
+class StrictFilterBackend(filters.DjangoFilterBackend):
+    """Filters by the ``filterset_class`` of the view; 400 for what it finds invalid."""
+
+    def filter_queryset(self, request: Any, queryset: QuerySet[Any], view: APIView) -> QuerySet[Any]:
+        """See ``DjangoFilterBackend``."""
+        try:
+            filtered: QuerySet[Any] = super().filter_queryset(request, queryset, view)
+        except exceptions.ValidationError as exc:
+            raise InvalidQuery(exc.detail) from None
+        return filtered
+
+
+class StrictOrderingFilter(OrderingFilter):
+    """Orders by the ``ordering_fields`` of the view; 400 for others."""
+
+    def get_ordering(self, request: Request, queryset: QuerySet[Any], view: APIView) -> tuple[str, ...]:
+        """The ordering that is asked for, then the view's own: together they put any two rows in order."""
+        chosen = tuple(super().get_ordering(request, queryset, view) or ())
+        names = {each.lstrip("-") for each in chosen}
+        own = self.get_default_ordering(view) or ()
+        return (*chosen, *(each for each in own if each.lstrip("-") not in names))
+
+    def remove_invalid_fields(self, queryset: QuerySet[Any], fields: Any, view: APIView, request: Request) -> list[str]:
+        """See ``OrderingFilter``."""
+        valid: list[str] = super().remove_invalid_fields(queryset, fields, view, request)
+        if len(valid) < len(list(fields)):
+            names = ", ".join(view.ordering_fields)  # type: ignore[attr-defined]
+            raise InvalidQuery({self.ordering_param: f"It must be of {names}, each with or without a minus."})
+        return valid
+
+
+class ConversationFilter(filters.FilterSet):
+    """Which conversations."""
+
+    owner = filters.CharFilter(
+        method="filter_owner", max_length=255, label="Of this user, or `*` for everybody: staff."
+    )
+    title = filters.CharFilter(lookup_expr="icontains", max_length=255, label="With this in the title, in any case.")
+    metadata = filters.CharFilter(
+        method="filter_metadata",
+        label="With this text at this top-level key of the metadata, as `key:text`.",
+        validators=[RegexValidator(r"^[^:\0]{1,64}:[^\0]{0,255}\Z", "It must be a key, a colon and a text.")],
+    )
+    active_since = MomentFilter(method="filter_moment", label="Written to at this moment or later.")
+    idle_since = MomentFilter(method="filter_moment", label="Not written to since this moment.")
+    is_pinned = BooleanFilter(label="Pinned, or not.")
+    is_archived = BooleanFilter(label="Archived, or not.")
+    search = filters.CharFilter(
+        method="filter_search", max_length=255, label="With this in the memory id, the title or a readable message."
+    )
+
+    class Meta:
+        model = Conversation
+        fields: tuple[str, ...] = ()
+
+    def filter_queryset(self, queryset: Any) -> Any:
+        """Those of the user, unless ``?owner=`` is given."""
+        return owned(_view(self), super().filter_queryset(queryset), self.form.cleaned_data.get("owner"))
+
+    def filter_owner(self, queryset: Any, name: str, value: str) -> Any:
+        """Leave it to ``filter_queryset``, which narrows also where there is no value."""
+        return queryset
+
+    def filter_metadata(self, queryset: Any, name: str, value: str) -> Any:
+        """Narrow to a text in the metadata."""
+        key, _, text = value.partition(":")
+        return queryset.with_metadata(key, text)
+
+    def filter_moment(self, queryset: Any, name: str, value: datetime) -> Any:
+        """Narrow to a time."""
+        return getattr(queryset, name)(value)
+
+    def filter_search(self, queryset: Any, name: str, value: str) -> Any:
+        """Narrow to what is found, in messages that the user may read."""
+        return queryset.search(value, types=_view(self).listed_types)
+
+
+class MessageFilter(filters.FilterSet):
+    """Which messages."""
+
+    after = IntegerFilter("sequence", "gt", min_value=0, max_value=MAX_SEQUENCE, label="After this sequence.")
+    before = IntegerFilter("sequence", "lt", min_value=0, max_value=MAX_SEQUENCE, label="Before this sequence.")
+    type = filters.ChoiceFilter(choices=[(each.value, each.value) for each in MessageType], label="Of this type.")
+    in_memory = BooleanFilter(method="filter_in_memory", label="In the memory, or not.")
+    is_complete = BooleanFilter(label="Of a turn that has ended, or not.")
+    search = filters.CharFilter(
+        method="filter_search", max_length=255, label="With this in a text that the user may read; see `snippet`."
+    )
+
+    class Meta:
+        model = Message
+        fields: tuple[str, ...] = ()
+
+    def filter_in_memory(self, queryset: Any, name: str, value: bool) -> Any:
+        """Narrow to the memory, or to what is not in it."""
+        return queryset.in_memory() if value else queryset.evicted()
+
+    def filter_search(self, queryset: Any, name: str, value: str) -> Any:
+        """Narrow to what is found."""
+        return queryset.search(value).filter(type__in=_view(self).readable_types)
+
+
+def owned(view: Any, queryset: Any, owner: str | None) -> Any:
+    """Those of *queryset* that belong to *owner*; without one, to the user, also where staff could see others."""
+    if owner == EVERYBODY:
+        return queryset
+    if owner:
+        try:
+            return queryset.filter(owner=get_user_model()._meta.pk.clean(owner, None))
+        except ValidationError:
+            return queryset.none()
+    return queryset.owned_by(view.request.user) if view.policy.sees_everybody(view.request, "view") else queryset
+
+
+def _view(filterset: filters.FilterSet) -> Any:
+    request: Any = filterset.request
+    return request.parser_context["view"]
+
+
+def moment(text: str) -> datetime:
+    """The moment that *text* names in ISO 8601, as near as databases know it; ``ValueError`` if it names none."""
+    try:
+        named = datetime.fromisoformat(text)
+        bounded = min(max(named.astimezone(UTC), EARLIEST), LATEST)
+    except (ValueError, OverflowError):
+        named = None
+    if named is None or named.tzinfo is None or "T" not in text.upper():
+        raise ValueError("It must be a moment with its time zone, such as 2026-11-21T09:30:00Z.")
+    return bounded

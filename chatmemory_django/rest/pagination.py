@@ -1,0 +1,164 @@
+"""Pages, bounded in rows and in characters."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import Any
+from urllib.parse import parse_qs
+
+from django.core.exceptions import ValidationError
+from django.db.models import Q, QuerySet
+from drf_spectacular.plumbing import append_meta
+from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from chatmemory_django import conf
+from chatmemory_django.rest.filters import LATEST
+from chatmemory_django.rest.problems import InvalidQuery
+from chatmemory_django.rows import EARLIEST, aware, to_moment
+
+
+class BoundedCursorPagination(CursorPagination):
+    """
+    Pages by cursor, of at most ``MAX_PAGE_SIZE`` rows and, but for a first row that is larger, ``MAX_PAGE_CHARACTERS``.
+
+    It takes querysets with the verb ``with_size()``. Their rows are measured before they are read.
+    """
+
+    key = "pk"
+    """The field by which rows are told apart."""
+    page_size_query_param = "page_size"
+    invalid_cursor_message = "The cursor is invalid; take one from next or previous."
+
+    @property
+    def max_page_size(self) -> int:  # type: ignore[override]
+        """See ``CursorPagination``."""
+        return int(conf.rest()["MAX_PAGE_SIZE"])
+
+    def get_page_size(self, request: Request) -> int:
+        """The size that is asked for, or that of the settings; 400 if it is none, or too large."""
+        asked = request.query_params.get(self.page_size_query_param)
+        if asked is None:
+            return min(int(conf.rest()["PAGE_SIZE"]), self.max_page_size)
+        if not (asked.isascii() and asked.isdigit() and len(asked) < 10 and 1 <= int(asked) <= self.max_page_size):
+            detail = f"It must be a whole number from 1 to {self.max_page_size}."
+            raise InvalidQuery({self.page_size_query_param: detail})
+        return int(asked)
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        """
+        See ``CursorPagination``: one statement for the sizes, one for the rows.
+
+        DRF's positions are of one field, and lose or repeat rows that have it in common; these are of all fields.
+        """
+        self.base_url = request.build_absolute_uri()
+        self.page_size = self.get_page_size(request)
+        self.ordering = self.get_ordering(request, queryset, view)
+        self.fields = [each.lstrip("-") for each in self.ordering]
+        is_reverse, position = self._cursor(queryset, request)
+        ordering = _turned(self.ordering) if is_reverse else self.ordering
+        sized = queryset.order_by(*ordering).with_size().filter(_after(ordering, position))
+        key = self.key
+        found = list(sized.values_list(key, "size", *self.fields)[: self.page_size + 1])
+        most: int = conf.rest()["MAX_PAGE_CHARACTERS"]
+        fitting = sum(total <= most for total in accumulate(size for _, size, *_ in found[: self.page_size])) or 1
+        page, is_cut = found[:fitting], len(found) > fitting
+        came = bool(position) or is_reverse
+        self.has_previous, self.has_next = (is_cut, came) if is_reverse else (came, is_cut)
+        if is_reverse:
+            page.reverse()
+        self.positions = [position for _, _, *position in page]
+        keys = [each for each, *_ in page]
+        # In the order of the key, a page is a range, which is quicker to plan than its keys.
+        where = {f"{key}__range": (min(keys), max(keys))} if keys and self.fields[0] == key else {f"{key}__in": keys}
+        rows = {getattr(row, key): row for row in queryset.filter(**where)} if keys else {}
+        # What was deleted meanwhile is not there any more.
+        return [rows[each] for each in keys if each in rows]
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """See ``CursorPagination``; the links are in the header ``Link``, too."""
+        response = super().get_paginated_response(data)
+        links = [(name, response.data[name]) for name in ("next", "previous")]
+        if link := ", ".join(f'<{url}>; rel="{"prev" if name == "previous" else name}"' for name, url in links if url):
+            response["Link"] = link
+        return response
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """See ``CursorPagination``; in the words of the OpenAPI version that the site asked for."""
+        example = "https://example.com/api/conversations/?cursor=cD0y"
+        link = append_meta({"type": "string", "format": "uri"}, {"nullable": True, "example": example})
+        properties = {"next": link, "previous": link, "results": schema}
+        return {"type": "object", "required": list(properties), "properties": properties}
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """See ``CursorPagination``."""
+        parameters = super().get_schema_operation_parameters(view)
+        parameters[-1]["schema"] |= {"minimum": 1, "maximum": self.max_page_size}
+        return parameters
+
+    def get_next_link(self) -> str | None:
+        """See ``CursorPagination``."""
+        return self._link(self.positions[-1:], is_reverse=False) if self.has_next else None
+
+    def get_previous_link(self) -> str | None:
+        """See ``CursorPagination``."""
+        return self._link(self.positions[:1], is_reverse=True) if self.has_previous else None
+
+    def _link(self, positions: list[list[Any]], *, is_reverse: bool) -> str:
+        """The address of what comes after the row, or before it; of the first page or the last one without a row."""
+        position = [str(value) for position in positions for value in position]
+        return self.encode_cursor(Cursor(0, is_reverse, position))  # type: ignore[arg-type]  # it is just written
+
+    def _cursor(self, queryset: QuerySet[Any], request: Request) -> tuple[bool, list[Any]]:
+        """Whether to go back, and from where; 400 if the cursor is invalid."""
+        cursor = request.query_params.get(self.cursor_query_param)
+        if not cursor:
+            return False, []
+        try:
+            tokens = parse_qs(b64decode(cursor, validate=True).decode("ascii"), strict_parsing=True, max_num_fields=9)
+            given = zip(self.fields, tokens["p"], strict=True) if "p" in tokens else ()
+            return "r" in tokens, [_cleaned(queryset, *each) for each in given]
+        except (ValueError, ValidationError):
+            raise InvalidQuery({self.cursor_query_param: self.invalid_cursor_message}) from None
+
+
+class ConversationPagination(BoundedCursorPagination):
+    """Conversations, those with the latest activity first."""
+
+    ordering = ("-updated_at", "-pk")
+
+
+class MessagePagination(BoundedCursorPagination):
+    """Messages, the newest first."""
+
+    key = "sequence"
+    ordering = "-sequence"
+
+
+def _turned(ordering: Sequence[str]) -> list[str]:
+    return [each[1:] if each.startswith("-") else f"-{each}" for each in ordering]
+
+
+def _after(ordering: Sequence[str], position: Sequence[Any]) -> Q:
+    """The rows that come after *position* in the *ordering*: all without one."""
+    after, same = Q(), Q()
+    for each, value in zip(ordering, position, strict=False):
+        field = each.lstrip("-")
+        after |= same & Q(**{f"{field}__{'lt' if each.startswith('-') else 'gt'}": value})
+        same &= Q(**{field: value})
+    return after
+
+
+def _cleaned(queryset: QuerySet[Any], name: str, text: str) -> Any:
+    """The value of the field *name* that is in a cursor; ``ValidationError`` if the field has no such value."""
+    options = queryset.model._meta
+    value = (options.pk if name == "pk" else options.get_field(name)).clean(text, None)
+    if isinstance(value, datetime):
+        if not EARLIEST <= aware(value) <= LATEST:
+            raise ValueError
+        return to_moment(aware(value))
+    return value

@@ -1,0 +1,465 @@
+"""What goes over the wire, in DRF's terms. Messages are values: one field reads and writes them, in either format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from functools import cached_property, partial
+from typing import Any
+
+import msgspec
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail
+
+from chatmemory_django import conf
+from chatmemory_django.bounds import MAX_WHERE
+from chatmemory_django.explain import Reason
+from chatmemory_django.formats.openai_chat import INVALID, message_from_openai, message_to_openai
+from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH, is_uuid, memory_key
+from chatmemory_django.media import without_files
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.models import MemoryStatus
+from chatmemory_django.rest import examples
+from chatmemory_django.rest.filters import MAX_SEQUENCE, moment
+from chatmemory_django.rest.problems import InvalidQuery
+from chatmemory_django.rows import aware, to_columns, to_metadata
+from chatmemory_django.snippets import snippet
+
+MAX_REASON = 300
+"""How many characters of a reason are repeated: it may name the client's own keys and tags."""
+
+FORMATS = ("langchain4j", "openai")
+
+IN_MEMORY = frozenset(each.value for each in MemoryStatus if each.is_in_memory)
+
+_PLACED = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+
+
+class Strict:
+    """A serializer that refuses fields that it does not know, and those that are read-only."""
+
+    is_strict = True
+
+    def to_internal_value(self, data: Any) -> Any:
+        """See ``Serializer``."""
+        found: dict[str, Any] = {}
+        if isinstance(data, Mapping):
+            for name in sorted(data.keys() - {field.field_name for field in self._writable_fields}):  # type: ignore[attr-defined]
+                known = name in self.fields  # type: ignore[attr-defined]
+                detail = "This field is read-only." if known else "There is no such field."
+                found[name[:MAX_WHERE]] = [ErrorDetail(detail, "read_only" if known else "unknown")]
+        try:
+            value = super().to_internal_value(data)  # type: ignore[misc]
+        except serializers.ValidationError as exc:
+            raise serializers.ValidationError({**exc.detail, **found}) from None  # type: ignore[dict-item]
+        if found:
+            raise serializers.ValidationError(found)
+        return value
+
+
+class TextField(serializers.CharField):
+    """A text as it is given. DRF's own field takes numbers, too, and trims."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(trim_whitespace=False, **kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        """See ``Field``."""
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return data
+
+
+class BooleanField(serializers.BooleanField):
+    """True or false. DRF's own field takes texts and numbers, too."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        """See ``Field``."""
+        if not isinstance(data, bool):
+            self.fail("invalid", input=type(data).__name__)
+        return data
+
+
+class MomentField(serializers.DateTimeField):
+    """A moment, with its time zone also where ``USE_TZ`` is off."""
+
+    def to_internal_value(self, value: Any) -> datetime:
+        """See ``Field``."""
+        try:
+            return moment(str(value))
+        except ValueError as exc:
+            raise serializers.ValidationError(str(exc)) from None
+
+    def to_representation(self, value: datetime) -> datetime:  # type: ignore[override]  # the renderer writes it
+        """See ``Field``."""
+        return aware(value)
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {}})
+class MetadataField(serializers.JSONField):
+    """A JSON object of at most ``MAX_METADATA_BYTES``."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """See ``Field``."""
+        try:
+            metadata = to_metadata(data)
+        except (TypeError, ValueError) as exc:
+            raise serializers.ValidationError(str(exc)) from None
+        most: int = conf.rest()["MAX_METADATA_BYTES"]
+        if (size := len(msgspec.json.encode(metadata))) > most:
+            raise serializers.ValidationError(f"It has {size} bytes, but may have {most}.", "too_large")
+        return metadata
+
+
+class MessageField(serializers.Field):
+    """A message as a value: LangChain4j's have a ``type``, OpenAI's a ``role``."""
+
+    def to_internal_value(self, data: Any) -> ChatMessage:
+        """See ``Field``."""
+        try:
+            if isinstance(data, dict) and "role" in data:
+                # The names of tools are those of their calls, in the messages before.
+                message = message_from_openai(data, self._tool_names())
+            else:
+                message = msgspec.convert(data, ChatMessage)
+                if unknown := dict(_unknown(data, message, "")):
+                    raise serializers.ValidationError(unknown)
+            to_columns(message)
+        except INVALID as exc:
+            raise serializers.ValidationError(_placed(str(exc))) from None
+        return message
+
+    def _tool_names(self) -> dict[str, str | None]:
+        names: dict[str, str | None] = self.root.__dict__.setdefault("tool_names", {})
+        return names
+
+    def to_representation(self, value: ChatMessage) -> Any:
+        """See ``Field``. In the format of the context, its ``as``."""
+        return in_format(value, self.context.get("as"))
+
+
+class NewMemoryMessageSerializer(Strict, serializers.Serializer[Any]):
+    """A message that is to be in a memory."""
+
+    message = MessageField()
+
+
+@extend_schema_serializer(examples=examples.shown(examples.NEW_MEMORY, request=True))
+class NewMemorySerializer(Strict, serializers.Serializer[Any]):
+    """Messages that are to be the whole memory, a summary for example."""
+
+    def get_fields(self) -> dict[str, Any]:
+        """See ``Serializer``. How many there may be is read from the settings of the moment."""
+        return {"messages": _many(NewMemoryMessageSerializer)}
+
+
+class NewMessageSerializer(NewMemoryMessageSerializer):
+    """A message to be added."""
+
+    client_message_id = TextField(
+        required=False, allow_null=True, min_length=1, max_length=MAX_CLIENT_MESSAGE_ID_LENGTH,
+        help_text="The id by which the client knows it: sent again with it, it is not stored again.",
+    )  # fmt: skip
+    metadata = MetadataField(required=False, allow_null=True, help_text="A JSON object of the client's.")
+
+
+@extend_schema_serializer(examples=examples.shown(examples.NEW_MESSAGES, request=True))
+class NewMessagesSerializer(Strict, serializers.Serializer[Any]):
+    """Messages to be added at the end, all or none."""
+
+    def get_fields(self) -> dict[str, Any]:
+        """See ``Serializer``. How many there may be is read from the settings of the moment."""
+        return {"messages": _many(NewMessageSerializer)}
+
+
+@extend_schema_serializer(examples=examples.shown(examples.FEEDBACK, request=True))
+class MetadataChangeSerializer(Strict, serializers.Serializer[Any]):
+    """What to change of the metadata of a message: key by key, null removes one."""
+
+    metadata = MetadataField()
+
+
+class SnippetPartSerializer(serializers.Serializer[Any]):
+    """A piece of the text around a hit."""
+
+    text = serializers.CharField()
+    is_hit = serializers.BooleanField()
+
+
+@extend_schema_serializer(examples=examples.shown(examples.STORED))
+class MessageSerializer(serializers.Serializer[Any]):
+    """A message, and its place in the conversation."""
+
+    # Of a row with its ``status``, and with a ``sent``, where that is shown instead. The context has the ``types``
+    # that the user may read, the format ``as``, ``media``, ``media_url``, which makes an address of a sequence and an
+    # index, and the text that was searched for, ``search``.
+
+    sequence = serializers.IntegerField()
+    created_at = MomentField()
+    in_memory = serializers.BooleanField()
+    token_count = serializers.IntegerField(allow_null=True)
+    client_message_id = serializers.CharField(allow_null=True)
+    metadata = serializers.DictField(allow_null=True)
+    is_complete = serializers.BooleanField(help_text="False while the turn of the message has not ended.")
+    message = MessageField(allow_null=True, help_text="Null where the user may not read it.")
+    snippet = SnippetPartSerializer(
+        many=True, required=False, help_text="Only in a search: the text around the hits, in pieces."
+    )
+
+    def to_representation(self, row: Any) -> dict[str, Any]:
+        """See ``Serializer``. What this class declares is read at once, which is why pages are quick."""
+        context = self._shown_in
+        is_readable = row.type in context["types"]
+        shown = {
+            "sequence": row.sequence,
+            "created_at": aware(row.created_at),
+            "in_memory": row.status in IN_MEMORY,
+            "token_count": row.token_count,
+            "client_message_id": row.client_message_id,
+            "metadata": row.metadata if is_readable else None,
+            "is_complete": row.is_complete,
+            "message": _shown(row, context) if is_readable else None,
+        }
+        if context.get("search"):
+            parts = snippet(row.text, context["search"]).parts
+            shown["snippet"] = [{"text": text, "is_hit": is_hit} for text, is_hit in parts]
+        for name, field in self._own:
+            if field is None:
+                shown.pop(name, None)
+            else:
+                shown[name] = field.to_representation(field.get_attribute(row))
+        return shown
+
+    @cached_property
+    def _shown_in(self) -> Mapping[str, Any]:
+        """The context, looked up once, and not for each row."""
+        return self.context
+
+    @cached_property
+    def _own(self) -> list[tuple[str, Any]]:
+        """The fields that a subclass has added or replaced, and None for those that it has removed."""
+        ours, theirs = MessageSerializer._declared_fields, type(self)._declared_fields
+        changed = [(name, self.fields[name]) for name, field in theirs.items() if ours.get(name) is not field]
+        return changed + [(name, None) for name in ours.keys() - theirs.keys()]
+
+
+@extend_schema_serializer(examples=examples.shown(examples.STORED_MESSAGES))
+class StoredMessagesSerializer(serializers.Serializer[Any]):
+    """Messages as they are stored."""
+
+    messages = MessageSerializer(many=True)
+
+
+class ExplainedSerializer(serializers.Serializer[Any]):
+    """Whether a message is sent to the model, and why."""
+
+    sequence = serializers.IntegerField()
+    type = serializers.ChoiceField(choices=[each.value for each in MessageType])
+    is_sent = serializers.BooleanField()
+    reason = serializers.ChoiceField(choices=[each.value for each in Reason])
+    token_count = serializers.IntegerField(allow_null=True)
+
+
+@extend_schema_serializer(examples=examples.shown(examples.MEMORY))
+class MemorySerializer(serializers.Serializer[Any]):
+    """What the model would be sent now."""
+
+    messages = MessageSerializer(many=True)
+    limit = serializers.IntegerField()
+    unit = serializers.ChoiceField(choices=["messages", "tokens"])
+    explanation = ExplainedSerializer(many=True, required=False)
+
+
+class ConversationChangeSerializer(Strict, serializers.Serializer[Any]):
+    """What to change of a conversation. Metadata are replaced as a whole; what is left out stays."""
+
+    title = TextField(required=False, allow_blank=True, max_length=255)
+    metadata = MetadataField(required=False, help_text="A JSON object of the site's and the client's.")
+    is_pinned = BooleanField(required=False)
+    is_archived = BooleanField(required=False)
+
+
+@extend_schema_serializer(examples=examples.shown(examples.NEW_CONVERSATION, request=True))
+class NewConversationSerializer(ConversationChangeSerializer):
+    """A conversation to be created. With a memory id of the client's, the request can be sent again."""
+
+    memory_id = TextField(required=False, max_length=MAX_MEMORY_ID_LENGTH, help_text="A UUID; staff may choose others.")
+
+    def validate_memory_id(self, value: str) -> str:
+        """Refuse what is no memory id, and what only staff may choose, since the site may use it itself."""
+        view = self.context["view"]
+        if not is_uuid(value) and not view.policy.may_name(view.request):
+            raise serializers.ValidationError("It must be a UUID, such as 0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11.")
+        try:
+            return memory_key(value)
+        except ValueError as exc:
+            raise serializers.ValidationError(str(exc)) from None
+
+
+class ConversationSerializer(serializers.Serializer[Any]):
+    """A conversation, as a list of them shows it."""
+
+    memory_id = serializers.CharField()
+    owner = serializers.CharField(source="owner_id", allow_null=True, help_text="The key of the user.")
+    title = serializers.CharField()
+    metadata = MetadataField()
+    is_pinned = serializers.BooleanField()
+    is_archived = serializers.BooleanField()
+    preview = serializers.CharField(allow_null=True, help_text="How the last message begins that the user may read.")
+    total_messages = serializers.IntegerField(help_text="How many there ever were.")
+    memory_messages = serializers.IntegerField()
+    memory_tokens = serializers.IntegerField(help_text="0 where they are not counted.")
+    created_at = MomentField()
+    updated_at = MomentField(help_text="When the last message was added.")
+
+
+class UsageRowSerializer(serializers.Serializer[Any]):
+    """What was said on a day, in a conversation or by a model: null where no model was noted."""
+
+    key = serializers.CharField(allow_null=True)
+    messages = serializers.IntegerField()
+    tokens = serializers.IntegerField()
+
+
+class UsageSerializer(serializers.Serializer[Any]):
+    """How much was said."""
+
+    by = serializers.ChoiceField(choices=["day", "conversation", "model"])
+    since = MomentField()
+    until = MomentField()
+    results = UsageRowSerializer(many=True)
+
+
+class ImportedSerializer(serializers.Serializer[Any]):
+    """A conversation that was imported."""
+
+    memory_id = serializers.CharField()
+    original_memory_id = serializers.CharField(help_text="The one in the file; another one with `?rename=1`.")
+    total_messages = serializers.IntegerField()
+
+
+class ImportsSerializer(serializers.Serializer[Any]):
+    """What was imported."""
+
+    conversations = ImportedSerializer(many=True)
+
+
+class ErasedSerializer(serializers.Serializer[Any]):
+    """What was erased in bulk."""
+
+    erased = serializers.IntegerField()
+    protected = serializers.ListField(
+        child=serializers.CharField(), help_text="The memory ids of those that objects of the site's hold."
+    )
+
+
+class ErrorSerializer(serializers.Serializer[Any]):
+    """Something wrong with a request, and where in it."""
+
+    path = serializers.CharField(help_text="For example `$.messages[0].message.text`, `?page_size`, `line 3`.")
+    code = serializers.CharField(help_text="For programs.")
+    detail = serializers.CharField(help_text="For people.")
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """What went wrong: the problem details of RFC 9457."""
+
+    type = serializers.CharField(help_text="`urn:chatmemory:` and a code, for programs.")
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    errors = ErrorSerializer(many=True)  # type: ignore[assignment]  # it becomes a field
+
+
+class ShownQuery(serializers.Serializer[Any]):
+    """How messages are shown."""
+
+    media = serializers.ChoiceField(
+        choices=["url", "inline"],
+        required=False,
+        help_text="Show files by their addresses, or as Base64 in the message.",
+    )
+
+    def get_fields(self) -> dict[str, Any]:
+        """See ``Serializer``. The parameter has a name that Python keeps for itself."""
+        form = serializers.ChoiceField(choices=FORMATS, required=False, help_text="The format of `message`.")
+        return {"as": form, **super().get_fields()}
+
+
+class MemoryQuery(ShownQuery):
+    """Through which window to read a memory; without one, through its own."""
+
+    max_messages = serializers.IntegerField(required=False, min_value=1, max_value=MAX_SEQUENCE)
+    max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=MAX_SEQUENCE)
+    explain = serializers.BooleanField(required=False, help_text="Explain of each recent message whether it is sent.")
+
+
+class UsageQuery(serializers.Serializer[Any]):
+    """What to count."""
+
+    by = serializers.ChoiceField(
+        choices=["day", "conversation", "model"], required=False, help_text="What to add up by; by default, the day."
+    )
+    since = MomentField(required=False, help_text="From then on; by default, 30 days ago.")
+    until = MomentField(required=False, help_text="Until before then; by default, now.")
+    limit = serializers.IntegerField(required=False, min_value=1, max_value=MAX_SEQUENCE, help_text="How many rows.")
+    owner = serializers.CharField(
+        required=False, max_length=255, help_text="Of this user, or `*` for everybody: staff."
+    )
+
+
+class ImportQuery(serializers.Serializer[Any]):
+    """How to import."""
+
+    rename = serializers.BooleanField(required=False, help_text="Give every conversation a new memory id.")
+
+
+def _many(serializer_class: Any) -> Any:
+    return serializer_class(many=True, max_length=conf.rest()["MAX_MESSAGES"])
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether the two are the same as JSON; to Python, 1 and true are equal."""
+    return msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
+
+
+def in_format(message: ChatMessage, form: str | None) -> Any:
+    """*message* as JSON in the format *form*; 400 if OpenAI's has no place for it."""
+    if form != "openai":
+        return msgspec.to_builtins(message)
+    try:
+        return message_to_openai(message)
+    except ValueError as exc:
+        raise InvalidQuery({"as": f"OpenAI's format cannot show a message: {exc}"}) from None
+
+
+def _shown(row: Any, context: Mapping[str, Any]) -> Any:
+    message: ChatMessage = getattr(row, "sent", None) or row.chat_message
+    if row.payload is not None and context.get("media") != "inline":  # else it is nothing but a text
+        message = without_files(message, partial(context["media_url"], row.sequence))
+    return in_format(message, context.get("as"))
+
+
+def _unknown(given: Any, made: Any, where: str) -> Iterator[tuple[str, list[str]]]:
+    """The paths of what *given* has and *made* has no field for."""
+    if isinstance(made, msgspec.Struct):
+        names = dict(zip(made.__struct_encode_fields__, made.__struct_fields__, strict=True))
+        for key, item in given.items():
+            path = f"{where}.{key[:MAX_WHERE]}".removeprefix(".")
+            if key in names:
+                yield from _unknown(item, getattr(made, names[key]), path)
+            elif key != made.__struct_config__.tag_field:
+                yield path, [ErrorDetail("There is no such field.", "unknown")]
+    elif isinstance(made, (list, tuple)):
+        for index, (item, its) in enumerate(zip(given, made, strict=False)):
+            yield from _unknown(item, its, f"{where}[{index}]")
+
+
+def _placed(reason: str) -> Any:
+    """The errors that *reason* describes, under the path that msgspec has named in it, if it has."""
+    match = _PLACED.fullmatch(reason)
+    what, path = match.groups() if match else (reason, "")
+    what = f"{what[:MAX_REASON].removesuffix('.')}."
+    return {path: [what]} if path else [what]
