@@ -88,9 +88,23 @@ class File(NamedTuple):
         return self.is_image or self.is_sound or self.is_film
 
     @property
+    def media_type(self) -> str:
+        """What it is served as."""
+        return self.type or "application/octet-stream"
+
+    @property
     def extension(self) -> str:
         """How the name of such a file ends."""
         return {"image/jpeg": "jpg", "audio/mpeg": "mp3", "": "bin"}.get(self.type, self.type.rpartition("/")[2])
+
+
+def served_as(name: str, *, is_inline: bool = False) -> dict[str, str]:
+    """Return the headers with which no browser takes what is called *name* for a page of the site, whatever it is."""
+    return {
+        "Content-Disposition": f'{"inline" if is_inline else "attachment"}; filename="{name}"',
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "X-Content-Type-Options": "nosniff",
+    }
 
 
 def file_type(content: bytes) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from django.contrib.auth.models import Permission, User
+from django.test import Client
 from django.urls import reverse
 
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
@@ -41,6 +42,13 @@ def staff(*codenames: str, name: str = "staff") -> User:
     assert len(permissions) == len(codenames)
     user.user_permissions.set(permissions)
     return user
+
+
+def shown(client: Client, talk: Conversation, **query: object) -> str:
+    """The page of a conversation, as *client* sees it."""
+    response = client.get(page("change", talk.pk), query)
+    assert response.status_code == 200
+    return response.content.decode()
 
 
 def conversation(*said: ChatMessage, memory_id: str = "c", owner: User | None = None, title: str = "") -> Conversation:

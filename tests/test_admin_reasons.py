@@ -17,7 +17,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from tests.admin_site import EVERYTHING, MESSAGE_WINDOW, TOKEN_WINDOW, counted, long_conversation, page, staff
+from tests.admin_site import EVERYTHING, MESSAGE_WINDOW, TOKEN_WINDOW, counted, long_conversation, page, shown, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -56,10 +56,6 @@ def badges(html: str) -> dict[int, str]:
         int(sequence): re.findall(r'title="[^"]+">([^<]+)</span>', part)[-1]
         for sequence, part in zip(parts[::2], parts[1::2], strict=True)
     }
-
-
-def shown(client, talk, **query) -> str:
-    return client.get(page("change", talk.pk), query).content.decode()
 
 
 def test_every_reason_has_words_of_its_own():

@@ -7,7 +7,7 @@ import pytest
 from chatmemory_django.admin import search, transcript
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
-from tests.admin_site import EVERYTHING, conversation, long_conversation, page, staff
+from tests.admin_site import EVERYTHING, conversation, long_conversation, page, shown, staff
 from tests.test_admin_hostile import BREAK_OUT, assert_harmless
 
 pytestmark = pytest.mark.django_db
@@ -17,12 +17,6 @@ pytestmark = pytest.mark.django_db
 def reader(client):
     client.force_login(staff(*EVERYTHING))
     return client
-
-
-def shown(client, talk, **query) -> str:
-    response = client.get(page("change", talk.pk), query)
-    assert response.status_code == 200
-    return response.content.decode()
 
 
 def places(html: str) -> list[str]:

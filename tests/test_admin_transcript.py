@@ -31,6 +31,7 @@ from tests.admin_site import (
     counted,
     long_conversation,
     page,
+    shown,
     staff,
 )
 
@@ -49,12 +50,6 @@ S1, U1, A1, U2, U3 = (
 def reader(client):
     client.force_login(staff(*EVERYTHING))
     return client
-
-
-def shown(client, talk, **query) -> str:
-    response = client.get(page("change", talk.pk), query)
-    assert response.status_code == 200
-    return response.content.decode()
 
 
 def sequences(html: str) -> list[int]:

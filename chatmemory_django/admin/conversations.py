@@ -25,6 +25,7 @@ from chatmemory_django.admin.changelist import DATE_PARTS, ConversationList, che
 from chatmemory_django.admin.execution import export, perform
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.admin.wording import visible
+from chatmemory_django.media import served_as
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 
 
@@ -188,7 +189,7 @@ class ConversationAdmin(admin.ModelAdmin):
             content = downloads.memory_as_openai(conversation)
         except downloads.UnavailableError as exc:
             return self._unavailable(request, exc, self._url("change", pk))
-        return downloads.download(content.encode(), "application/json", f"memory-{pk}-openai.json")
+        return downloads.json_file(content, f"memory-{pk}-openai.json")
 
     def message_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """A message alone, and its JSON."""
@@ -199,7 +200,7 @@ class ConversationAdmin(admin.ModelAdmin):
         """The JSON of a message, as a file."""
         _conversation, row = self._readable_message(request, pk, sequence)
         content = downloads.message_json(row)
-        return downloads.download(content.encode(), "application/json", f"message-{pk}-{sequence}.json")
+        return downloads.json_file(content, f"message-{pk}-{sequence}.json")
 
     def message_openai_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """A message as one of OpenAI's, as a file."""
@@ -208,7 +209,7 @@ class ConversationAdmin(admin.ModelAdmin):
             content = downloads.message_as_openai(row)
         except downloads.UnavailableError as exc:
             return self._unavailable(request, exc, self._url("message", pk, sequence))
-        return downloads.download(content.encode(), "application/json", f"message-{pk}-{sequence}-openai.json")
+        return downloads.json_file(content, f"message-{pk}-{sequence}-openai.json")
 
     def file_view(self, request: HttpRequest, pk: int, sequence: int, index: int) -> HttpResponse:
         """A file that is among the contents of a message."""
@@ -217,8 +218,8 @@ class ConversationAdmin(admin.ModelAdmin):
         if file is None:
             raise Http404
         name = f"message-{pk}-{sequence}-{index + 1}.{file.extension}"
-        content_type = file.type or "application/octet-stream"
-        return downloads.download(file.content, content_type, name, inline=file.is_preview)
+        headers = served_as(name, is_inline=file.is_preview)
+        return HttpResponse(file.content, content_type=file.media_type, headers=headers)
 
     def _readable(self, request: HttpRequest, pk: int) -> Conversation:
         conversation: Conversation | None = self.get_object(request, str(pk))

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.explain import read
 from chatmemory_django.formats.openai_chat import message_to_openai
-from chatmemory_django.media import File, file_at
+from chatmemory_django.media import File, file_at, served_as
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import known_memory
@@ -19,24 +19,14 @@ from chatmemory_django.provider import known_memory
 MAX_MEMORY_SIZE = 16 * 1024 * 1024
 """How many characters a memory may have that is downloaded as OpenAI's messages."""
 
-SANDBOX = "default-src 'none'; sandbox"
-
 
 class UnavailableError(Exception):
     """What was asked for is not to be had; the words for people say why."""
 
 
-def download(content: bytes, content_type: str, name: str, *, inline: bool = False) -> HttpResponse:
-    """A response that no browser takes for a page of this site, whatever is in it."""
-    return HttpResponse(
-        content,
-        content_type=content_type,
-        headers={
-            "Content-Disposition": f'{"inline" if inline else "attachment"}; filename="{name}"',
-            "Content-Security-Policy": SANDBOX,
-            "X-Content-Type-Options": "nosniff",
-        },
-    )
+def json_file(content: str, name: str) -> HttpResponse:
+    """A response that a browser saves as a file called *name*."""
+    return HttpResponse(content.encode(), content_type="application/json", headers=served_as(name))
 
 
 def message_json(row: Message) -> str:

@@ -20,11 +20,10 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.rest.problems import InvalidQuery
 from chatmemory_django.rows import EARLIEST
+from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 """Databases and time zones know the moments from ``EARLIEST`` to this; nothing was said before or after."""
-
-MAX_SEQUENCE = 2_147_483_647
 
 EVERYBODY = "*"
 """The ``?owner=`` of all owners and of none."""
@@ -156,8 +155,8 @@ class ConversationFilter(filters.FilterSet):
 class MessageFilter(filters.FilterSet):
     """Which messages."""
 
-    after = IntegerFilter("sequence", "gt", min_value=0, max_value=MAX_SEQUENCE, label="After this sequence.")
-    before = IntegerFilter("sequence", "lt", min_value=0, max_value=MAX_SEQUENCE, label="Before this sequence.")
+    after = IntegerFilter("sequence", "gt", min_value=0, max_value=MAX_INTEGER, label="After this sequence.")
+    before = IntegerFilter("sequence", "lt", min_value=0, max_value=MAX_INTEGER, label="Before this sequence.")
     type = filters.ChoiceFilter(choices=[(each.value, each.value) for each in MessageType], label="Of this type.")
     in_memory = BooleanFilter(method="filter_in_memory", label="In the memory, or not.")
     is_complete = BooleanFilter(label="Of a turn that has ended, or not.")

@@ -20,13 +20,13 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from chatmemory_django import conf
-from chatmemory_django.media import file_at
+from chatmemory_django.media import file_at, served_as
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import annotate
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.access import FEEDBACK
-from chatmemory_django.rest.filters import MAX_SEQUENCE, MessageFilter
+from chatmemory_django.rest.filters import MessageFilter
 from chatmemory_django.rest.pagination import MessagePagination
 from chatmemory_django.rest.problems import Problem, invalid
 from chatmemory_django.rest.serializers import (
@@ -39,6 +39,7 @@ from chatmemory_django.rest.serializers import (
 )
 from chatmemory_django.rest.views import ChatMemoryView, row_of
 from chatmemory_django.rows import to_columns
+from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 KEYS = UUID("6f1d6c1e-5f0b-5d5c-9b43-6d6f3a1f9a57")
 """The namespace of the client message ids that are made of idempotency keys."""
@@ -135,23 +136,15 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         file = file_at(row.chat_message, int(index)) if is_readable else None
         if file is None:
             raise Http404
-        kind = "inline" if file.is_preview else "attachment"
         name = f"message-{row.sequence}-{int(index) + 1}.{file.extension}"
-        return HttpResponse(
-            file.content,
-            content_type=file.type or "application/octet-stream",
-            headers={
-                "Content-Disposition": f'{kind}; filename="{name}"',
-                "Content-Security-Policy": "default-src 'none'; sandbox",
-                "X-Content-Type-Options": "nosniff",
-            },
-        )
+        headers = served_as(name, is_inline=file.is_preview)
+        return HttpResponse(file.content, content_type=file.media_type, headers=headers)
 
     def find_message(self, conversation: Conversation) -> Message:
         """The message of the path; 404 if there is none."""
         sequence = self.kwargs["sequence"]
         # Here and not in the path, whose 404 would be a page of the site's.
-        if _NUMBER.fullmatch(sequence) and int(sequence) <= MAX_SEQUENCE:
+        if _NUMBER.fullmatch(sequence) and int(sequence) <= MAX_INTEGER:
             row = conversation.messages.with_status().filter(sequence=int(sequence)).first()
             if row is not None:
                 return row

@@ -22,10 +22,11 @@ from chatmemory_django.media import without_files
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MemoryStatus
 from chatmemory_django.rest import examples
-from chatmemory_django.rest.filters import MAX_SEQUENCE, moment
+from chatmemory_django.rest.filters import moment
 from chatmemory_django.rest.problems import InvalidQuery
 from chatmemory_django.rows import aware, to_columns, to_metadata
 from chatmemory_django.snippets import snippet
+from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 MAX_REASON = 300
 """How many characters of a reason are repeated: it may name the client's own keys and tags."""
@@ -391,8 +392,8 @@ class ShownQuery(serializers.Serializer[Any]):
 class MemoryQuery(ShownQuery):
     """Through which window to read a memory; without one, through its own."""
 
-    max_messages = serializers.IntegerField(required=False, min_value=1, max_value=MAX_SEQUENCE)
-    max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=MAX_SEQUENCE)
+    max_messages = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER)
+    max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER)
     explain = serializers.BooleanField(required=False, help_text="Explain of each recent message whether it is sent.")
 
 
@@ -404,7 +405,7 @@ class UsageQuery(serializers.Serializer[Any]):
     )
     since = MomentField(required=False, help_text="From then on; by default, 30 days ago.")
     until = MomentField(required=False, help_text="Until before then; by default, now.")
-    limit = serializers.IntegerField(required=False, min_value=1, max_value=MAX_SEQUENCE, help_text="How many rows.")
+    limit = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER, help_text="How many rows.")
     owner = serializers.CharField(
         required=False, max_length=255, help_text="Of this user, or `*` for everybody: staff."
     )
