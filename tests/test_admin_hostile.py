@@ -2,7 +2,6 @@
 
 import base64
 import re
-import time
 from functools import partial
 from html.parser import HTMLParser
 from urllib.parse import urlencode
@@ -132,12 +131,10 @@ class TestPages:
     def test_a_line_of_a_megabyte_is_cut_and_can_be_had_whole(self, reader):
         line = "x" * 1_000_000
         talk = conversation(UserMessage(line), AiMessage(line, line))
-        begin = time.perf_counter()
 
         html = html_of(reader, page("change", talk.pk))
         alone = html_of(reader, page("message", talk.pk, 1))
 
-        assert time.perf_counter() - begin < 5
         assert len(html) < 60_000
         assert "Cut: it has 1,000,000 characters." in html
         assert 100_000 < len(alone) < 150_000
