@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 from chatmemory_django import windows
 from chatmemory_django.ids import memory_key
 from chatmemory_django.messages import ChatMessage
+from chatmemory_django.reasons import Explained
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -86,6 +87,7 @@ class ChatMemory(ABC):
         *messages: ChatMessage,
         metadata: Metadata | Sequence[Metadata] = None,
         client_message_ids: Sequence[str | None] | None = None,
+        after: int | None = None,
     ) -> list[int]:
         """
         Add *messages* at the end, all or none, and evict what no longer fits.
@@ -93,15 +95,34 @@ class ChatMemory(ABC):
         A system message equal to the first one present changes nothing; a different one replaces it. *metadata*, a
         JSON object, is kept beside each message where the store has a place for it; a sequence has one for each.
         *client_message_ids* has an id of up to 64 characters, or None, for each: a message whose id the conversation
-        has already is not stored again, so what failed can be tried again.
+        has already is not stored again, so what failed can be tried again. With *after*, the memory is first rewound to
+        that message, in the same step: to edit what was said, give the message before it.
 
         Returns for each message its key, in the Django store its sequence; for one that was not stored again, that of
         the one that was there.
         """
         if not messages:
             return []
+        appended = self._add(messages, metadata, client_message_ids, after)
+        if appended.eviction.evicted:
+            self._after_eviction()
+        return appended.keys
+
+    def _add(
+        self,
+        messages: Sequence[ChatMessage],
+        metadata: Metadata | Sequence[Metadata],
+        client_message_ids: Sequence[str | None] | None,
+        after: int | None,
+    ) -> Appended:
         each: Sequence[Any] = metadata if isinstance(metadata, (list, tuple)) else [metadata] * len(messages)
-        return self._append(messages, metadata=each, client_message_ids=client_message_ids or ()).keys
+        return self._append(messages, metadata=each, client_message_ids=client_message_ids or (), after=after)
+
+    def _after_eviction(self) -> None:  # noqa: B027  # most memories do nothing
+        """Do what follows once an ``add``, or a turn, has evicted messages; a turn calls this, too."""
+
+    async def _aafter_eviction(self) -> None:  # noqa: B027
+        """See ``_after_eviction``."""
 
     def _append(
         self, messages: Sequence[ChatMessage], *, conversation: object = None, **options: Unpack[AppendOptions]
@@ -137,13 +158,69 @@ class ChatMemory(ABC):
         """The messages that fit the window now, oldest first; nothing is written."""
         return self.readable(self.store.read_messages(self.id, self.window()))
 
-    def turn(self, persist: Persist = "late") -> Turn:
+    def turn(self, persist: Persist = "late", *, after: int | None = None) -> Turn:
         """
         A turn with the LLM as one unit, for ``with`` or ``async with``: one read, and one write if it ends well.
 
-        With "early", what the user says is stored at once, marked as incomplete until the turn ends.
+        With "early", what the user says is stored at once, marked as incomplete until the turn ends. With *after*, the
+        turn begins as if the memory had been rewound to that message, and rewinds it when it ends: to regenerate an
+        answer, give the user's message; to edit that, the message before it. If the turn fails, the conversation is
+        where it was, and what an early turn has stored is a branch of its own; without a history, it is a late one.
         """
-        return Turn(self, persist)
+        return Turn(self, persist, after=after)
+
+    def rewind(self, to: int) -> None:
+        """
+        Go on from message *to*, a sequence of the history, or from the start if that is 0.
+
+        What came later leaves the memory and the path; it stays in the history as a branch. Where *to* lies before the
+        window, the memory is filled again with what fits of the path up to it, and with the system message of that
+        time. Of a message on another branch, the path is the one that leads there.
+
+        Raises:
+            MessageNotFoundError: The history has no message *to*.
+            NotImplementedError: The store keeps no history.
+
+        """
+        self.store.rewind(self.id, to, self.window())
+
+    def switch(self, to: int) -> int:
+        """
+        Go on from the newest message that was said on from *to*, and return its sequence.
+
+        That is the other answer, and the conversation that followed from it. Otherwise like ``rewind``.
+        """
+        return self.store.switch(self.id, to, self.window())
+
+    def pop(self) -> ChatMessage | None:
+        """Take the newest message in the memory out of it and of the history, and return it; None if it is empty."""
+        return self.store.pop(self.id)
+
+    def remove(self, sequence: int, *, with_results: bool = False) -> list[int]:
+        """
+        Take the message *sequence* out of the memory and of the history; return the sequences of what is out now.
+
+        *with_results* takes with it what belongs to it: the results that answer its calls, or the call that it answers
+        and that one's other results. They are looked for among the 128 messages before and after it. The history no
+        longer shows the message; a sequence is never given again.
+
+        Raises:
+            MessageNotFoundError: Neither the memory nor the history has a message *sequence*.
+            NotImplementedError: The store keeps no history.
+
+        """
+        return self.store.remove(self.id, sequence, with_results=with_results)
+
+    def explain(self, count: int = 50) -> list[Explained]:
+        """
+        For each of the last *count* messages of the history, whether the LLM is sent it now, and why, or why not.
+
+        Those of all branches are among them, and in the end all that are in the memory, in its order. Nothing is
+        written. A store without history explains the memory alone.
+        """
+        if type(count) is not int or count < 1:
+            raise ValueError(f"count must be a whole number above 0, not {count!r}.")
+        return self.store.explain(self.id, self, count)
 
     def readable(self, messages: list[ChatMessage]) -> list[ChatMessage]:
         """*messages* as ``start_on_user`` and ``repair_tools`` let the LLM see them."""
@@ -162,9 +239,15 @@ class ChatMemory(ABC):
         *messages: ChatMessage,
         metadata: Metadata | Sequence[Metadata] = None,
         client_message_ids: Sequence[str | None] | None = None,
+        after: int | None = None,
     ) -> list[int]:
         """See ``add``."""
-        return await self.store.run(self.add, *messages, metadata=metadata, client_message_ids=client_message_ids)
+        if not messages:
+            return []
+        appended = await self.store.run(self._add, messages, metadata, client_message_ids, after)
+        if appended.eviction.evicted:
+            await self._aafter_eviction()
+        return appended.keys
 
     async def aset(self, messages: Iterable[ChatMessage]) -> None:
         """See ``set``."""
@@ -177,6 +260,26 @@ class ChatMemory(ABC):
     async def aclear(self) -> None:
         """See ``clear``."""
         await self.store.run(self.clear)
+
+    async def arewind(self, to: int) -> None:
+        """See ``rewind``."""
+        await self.store.run(self.rewind, to)
+
+    async def aswitch(self, to: int) -> int:
+        """See ``switch``."""
+        return await self.store.run(self.switch, to)
+
+    async def apop(self) -> ChatMessage | None:
+        """See ``pop``."""
+        return await self.store.run(self.pop)
+
+    async def aremove(self, sequence: int, *, with_results: bool = False) -> list[int]:
+        """See ``remove``."""
+        return await self.store.run(self.remove, sequence, with_results=with_results)
+
+    async def aexplain(self, count: int = 50) -> list[Explained]:
+        """See ``explain``."""
+        return await self.store.run(self.explain, count)
 
     def _limit(self, name: str, limit: Limit) -> int:
         value: object = limit(self.id) if callable(limit) else limit

@@ -12,8 +12,11 @@ import datetime
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Self
 
+from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.conf import settings
 from django.db import connections, models, router, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Sum, TextField, Value, When
@@ -25,13 +28,19 @@ from chatmemory_django.deadlocks import tried_again
 from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.metadata import MetadataEntry
+from chatmemory_django.places import Place, places_of
+from chatmemory_django.ranking import NEWEST_FIRST, IsAmong, has, is_among_newest, rank_of
 from chatmemory_django.rows import is_storable, to_message, to_moment
+from chatmemory_django.snippets import Snippet, snippet
+from chatmemory_django.terms import terms_of
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import AnonymousUser
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models.expressions import Combinable
+
+    from chatmemory_django.windows import Window
 
 ERASE_BATCH = 100
 """How many conversations one transaction erases: few enough to lock for a moment, enough to make the commit cheap."""
@@ -56,6 +65,7 @@ class MemoryStatus(models.TextChoices):
     PINNED = "pinned", _("in memory, pinned in front")
     EVICTED = "evicted", _("evicted")
     SUPERSEDED = "superseded", _("superseded")
+    OFF_PATH = "off_path", _("on another branch")
 
     @property
     def is_in_memory(self) -> bool:
@@ -63,25 +73,58 @@ class MemoryStatus(models.TextChoices):
         return self in {MemoryStatus.IN_MEMORY, MemoryStatus.PINNED}
 
 
-def memory_parts(window_start: Combinable | int, pinned_sequence: Combinable | int | None) -> tuple[Q, Q]:
+def memory_parts(
+    window_start: Combinable | int, pinned_sequence: Combinable | int | None, summary_sequence: Combinable | int | None
+) -> tuple[Q, Q, Q]:
     """
-    The two parts of a memory, in its order: the pinned row, then the window, in which it may be a second time.
+    The parts of a memory, in its order: the pinned row, the summary's row, then the window.
 
-    Each is a range of the primary key. Where *window_start* is no number but a subquery, PostgreSQL reads the whole
-    conversation for "one or the other"; then query each.
+    The pinned row may be in the window a second time; the summary's is not, being superseded from the start. Each is a
+    range of the primary key. Where *window_start* is no number but a subquery, PostgreSQL reads the whole conversation
+    for "one or the other"; then query each.
     """
-    return Q(sequence=pinned_sequence), Q(sequence__gte=window_start, superseded=False)
+    window = Q(sequence__gte=window_start, superseded=False)
+    return Q(sequence=pinned_sequence), Q(sequence=summary_sequence), window
 
 
-def in_memory(window_start: Combinable | int, pinned_sequence: Combinable | int | None) -> Q:
-    """Both parts of a memory as one condition, for numbers, and for rows of several conversations."""
-    pinned, window = memory_parts(window_start, pinned_sequence)
-    return pinned | window
+def in_memory(
+    window_start: Combinable | int, pinned_sequence: Combinable | int | None, summary_sequence: Combinable | int | None
+) -> Q:
+    """All parts of a memory as one condition, for numbers, and for rows of several conversations."""
+    pinned, summary, window = memory_parts(window_start, pinned_sequence, summary_sequence)
+    # For "or is NULL", SQLite would read the whole conversation.
+    front = Q() if pinned_sequence is None else pinned
+    return (front if summary_sequence is None else front | summary) | window
 
 
-def is_in_memory(sequence: int, window_start: int, pinned_sequence: int | None, *, superseded: bool) -> bool:
+def is_in_memory(
+    sequence: int, window_start: int, pinned_sequence: int | None, summary_sequence: int | None, *, superseded: bool
+) -> bool:
     """Whether a message is in a memory, for one that is in no table yet."""
-    return sequence == pinned_sequence or (sequence >= window_start and not superseded)
+    return sequence in {pinned_sequence, summary_sequence} or (sequence >= window_start and not superseded)
+
+
+class SparseIndex(models.Index):
+    """
+    An index of the rows that meet *condition*, or of all rows where the database knows no partial indexes.
+
+    That is what Django does with a condition there, too, but with a warning at each migration.
+    """
+
+    def __init__(self, *, rows: Q, **options: Any) -> None:
+        super().__init__(**options)
+        self.rows = rows
+
+    def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
+        """See ``Index.create_sql``."""
+        is_partial = schema_editor.connection.features.supports_partial_indexes
+        index = models.Index(fields=self.fields, name=self.name, condition=self.rows if is_partial else None)
+        return index.create_sql(model, schema_editor, using, **options)
+
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
+        """See ``Index.deconstruct``."""
+        path, args, options = super().deconstruct()
+        return path, args, {**options, "rows": self.rows}
 
 
 class ExactCharField(models.CharField):
@@ -153,7 +196,7 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
     def search(self, text: str, *, types: Collection[MessageType] | None = None) -> Self:
         """
-        Conversations that have *text* in their memory id, in their title or, in whatever case, in what was said.
+        Conversations that have *text* in their memory id or title, or in a message that ``containing`` finds.
 
         What was said is searched in messages of *types* alone: whoever may not read the others must not find them
         either. None stands for all types.
@@ -161,7 +204,7 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         return self.filter(Q(memory_id__icontains=text) | Q(title__icontains=text) | _has_said(text, types))
 
     def having_said(self, text: str) -> Self:
-        """Conversations in which something that was said has *text*, in whatever case."""
+        """Conversations with a message that ``containing`` finds."""
         return self.filter(_has_said(text, None))
 
     def with_metadata(self, key: str, text: str) -> Self:
@@ -232,8 +275,17 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
 
 def _has_said(text: str, types: Collection[MessageType] | None) -> Exists:
-    messages = Message.objects.search(text).filter(conversation=OuterRef("pk"))
+    messages = Message.objects.containing(text).filter(conversation=OuterRef("pk"))
     return Exists(messages if types is None else messages.filter(type__in=types))
+
+
+def _candidates(scope: MessageQuerySet, terms: Sequence[str]) -> IsAmong:
+    """Return the condition for being among those messages of *scope* with all of *terms* that are to be ranked."""
+    if not apps.is_installed("chatmemory_django.search"):
+        return is_among_newest(scope.filter(has(terms)))
+    from chatmemory_django.search.indexes import candidates  # of use only where the app has made the index
+
+    return candidates(scope, terms)
 
 
 def _erase_batch(conversations: ConversationQuerySet) -> list[int]:
@@ -279,6 +331,12 @@ class Conversation(models.Model):
     next_sequence = models.PositiveIntegerField(_("next sequence"), default=1, editable=False)
     window_start = models.PositiveIntegerField(_("start of the window"), default=1, editable=False)
     pinned_sequence = models.PositiveIntegerField(_("pinned message"), null=True, editable=False)
+    summary_sequence = models.PositiveIntegerField(_("summary"), null=True, editable=False)
+    # Which message the next one follows; null is the newest of the history, 0 none at all.
+    parent_sequence = models.PositiveIntegerField(_("goes on from"), null=True, editable=False)
+    # What is up to here was cleared, or replaced by another memory: no summary covers it, and no rewind to a later
+    # message brings it back.
+    forgotten_through = models.PositiveIntegerField(_("forgotten through"), default=0, editable=False)
     # How many messages the history has had: those it still has, and those that were not kept.
     total_messages = models.PositiveIntegerField(_("messages in all"), default=0, editable=False)
     # Counters, so that an add need not read the window to know whether anything must leave it.
@@ -331,20 +389,80 @@ class Conversation(models.Model):
 
     def memory(self) -> MessageQuerySet:
         """The rows in the memory, in its order, as of when this object was read."""
-        pinned, window = memory_parts(self.window_start, self.pinned_sequence)
-        if self.pinned_sequence is None:  # SQLite reads the whole conversation for "this one or the window"
+        places = self.window_start, self.pinned_sequence, self.summary_sequence
+        pinned, summary, window = memory_parts(*places)
+        if self.pinned_sequence is None and self.summary_sequence is None:
+            # SQLite reads the whole conversation for "this one or the window"
             return self.messages.filter(window).order_by("sequence")
-        return self.messages.filter(pinned | window).order_by(
-            Case(When(pinned, then=Value(0)), default=Value(1)), "sequence"
-        )
+        place = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
+        return self.messages.filter(in_memory(*places)).order_by(place, "sequence")
 
-    def history(self) -> MessageQuerySet:
-        """The rows of the history, in order."""
-        return self.messages.history()
+    def history(self, *, all_branches: bool = False) -> MessageQuerySet:
+        """The rows of the history, in order: those of the branches in use or of *all_branches*."""
+        return self.messages.history(all_branches=all_branches)
+
+    def alternatives(self, sequence: int) -> MessageQuerySet:
+        """
+        The rows of the messages that were said in the place of message *sequence*, on other branches, in order.
+
+        None if the history has no such message.
+        """
+        history = self.messages.history(all_branches=True).order_by("sequence")
+        row = history.filter(sequence=sequence).first()
+        if row is None:
+            return history.none()
+        parent = row.parent_sequence
+        if parent is None:
+            parent = history.filter(sequence__lt=sequence).values_list("sequence", flat=True).last() or 0
+        following = history.filter(sequence__gt=parent).values_list("sequence", "parent_sequence").first()
+        siblings = Q(parent_sequence=parent)
+        if following is not None and following[1] is None:
+            siblings |= Q(sequence=following[0])
+        return history.filter(siblings).exclude(sequence=sequence)
+
+    def places(self, rows: Iterable[Message], *, types: Collection[MessageType] | None = None) -> dict[int, Place]:
+        """
+        Where each of the messages *rows* is among its alternatives, by its sequence; left out if it has none.
+
+        Only messages of *types* count; None stands for all types. Takes as many statements for a thousand of *rows* as
+        for one, and reads no more than two rows for each, however many alternatives there are.
+        """
+        return places_of(self.messages.history(all_branches=True).order_by(), rows, types)
 
     def evicted(self) -> MessageQuerySet:
         """The rows of the history that are no longer in the memory."""
         return self.messages.evicted()
+
+    def fork(
+        self,
+        memory_id: object = None,
+        *,
+        through: int | None = None,
+        owner: AbstractBaseUser | EllipsisType | None = ...,
+        window: Window | None = None,
+    ) -> Conversation:
+        """
+        Store a new conversation with a copy of the path up to message *through*, or of all of it, and return it.
+
+        The messages keep their sequences, and *through* may be any message of the history, on whatever branch. The
+        memory of the copy is what of this one's was said up to there; where that is not in the memory, it is filled as
+        by ``rewind``, as *window* bounds it, by default to as many messages as are in this one's memory now. Title and
+        metadata are copied, and so is the owner, unless an *owner* is given, or None. *memory_id* is new by default. No
+        message is loaded, and no signal is sent.
+
+        Raises:
+            MessageNotFoundError: The history has no message *through*; 0 is its beginning.
+            MemoryIdTakenError: There is a conversation with that memory id.
+            ConversationErasedError: This conversation is gone.
+
+        """
+        from chatmemory_django.stores.django.forks import fork  # the store needs the models
+
+        return fork(self, memory_id, through=through, owner=owner, window=window)
+
+    async def afork(self, memory_id: object = None, **options: Any) -> Conversation:
+        """See ``fork``."""
+        return await sync_to_async(self.fork)(memory_id, **options)
 
 
 SITE_FIELDS = ("memory_id", "owner", "title", "metadata", "is_pinned", "is_archived")
@@ -354,13 +472,48 @@ SITE_FIELDS = ("memory_id", "owner", "title", "metadata", "is_pinned", "is_archi
 class MessageQuerySet(models.QuerySet["Message"]):
     """What can be asked of the messages of any conversations."""
 
-    def history(self) -> Self:
-        """The messages of the history, without those that only a memory was made of."""
-        return self.filter(in_history=True)
+    def history(self, *, all_branches: bool = False) -> Self:
+        """The messages of the history, those of the branches in use or of *all_branches*."""
+        # What is on the path is in the history; to name both lets an index of the history be used.
+        said = self.filter(in_history=True)
+        return said if all_branches else said.filter(on_path=True)
 
-    def search(self, text: str) -> Self:
-        """The messages of the history that have *text* in their text, in whatever case."""
-        return self.history().filter(text__icontains=text)
+    def containing(self, text: str, *, all_branches: bool = False) -> Self:
+        """
+        The messages of the history, or of *all_branches*, with all that *text* asks for, in whatever case.
+
+        That is its words, or parts of words. What stands in quotation marks is found as it is, spaces and all. A *text*
+        that is blank finds nothing.
+        """
+        terms = terms_of(text)
+        if not terms or not is_storable(text):
+            return self.none()
+        return self.history(all_branches=all_branches).filter(has(terms))
+
+    def search(
+        self,
+        text: str,
+        *,
+        owner: AbstractBaseUser | AnonymousUser | None = None,
+        types: Collection[MessageType] | None = None,
+    ) -> Self:
+        """
+        The messages that answer *text* best, the best first, each with its ``rank``; then the newest.
+
+        They are those that ``containing`` finds, the newest 500 of them. With *owner*, only in conversations of that
+        user, of which an anonymous one has none; with *types*, only of those types: whoever may not read the others
+        must not find them either. The app ``chatmemory_django.search`` makes it quick.
+        """
+        terms = terms_of(text)
+        if not terms or not is_storable(text) or (owner is not None and not owner.is_authenticated):
+            return self.none()
+        scope = self.history()
+        if owner is not None:
+            scope = scope.filter(conversation__owner=owner.pk)
+        if types is not None:
+            scope = scope.filter(type__in=types)
+        best = scope.filter(_candidates(scope, terms)).annotate(rank=rank_of(text, terms))
+        return best.order_by("-rank", *NEWEST_FIRST)
 
     def incomplete(self) -> Self:
         """The messages of turns that have not ended, or never will."""
@@ -370,17 +523,18 @@ class MessageQuerySet(models.QuerySet["Message"]):
         """The messages that are in a memory now."""
         return self.filter(in_memory(*_CURRENT))
 
-    def evicted(self) -> Self:
-        """The messages of the history that are in no memory any more."""
-        return self.history().exclude(in_memory(*_CURRENT))
+    def evicted(self, *, all_branches: bool = False) -> Self:
+        """The messages of the history, or of *all_branches*, that are in no memory any more."""
+        return self.history(all_branches=all_branches).exclude(in_memory(*_CURRENT))
 
     def with_status(self) -> Self:
         """Annotate each message with its ``status``, a ``MemoryStatus``, as of now."""
-        pinned, window = memory_parts(*_CURRENT)
+        pinned, summary, window = memory_parts(*_CURRENT)
         return self.annotate(
             status=Case(
                 When(pinned, then=Value(MemoryStatus.PINNED.value)),
-                When(window, then=Value(MemoryStatus.IN_MEMORY.value)),
+                When(summary | window, then=Value(MemoryStatus.IN_MEMORY.value)),
+                When(in_history=True, on_path=False, then=Value(MemoryStatus.OFF_PATH.value)),
                 When(superseded=True, then=Value(MemoryStatus.SUPERSEDED.value)),
                 default=Value(MemoryStatus.EVICTED.value),
             )
@@ -408,7 +562,11 @@ MESSAGE_SIZE = (
 )  # fmt: skip
 
 # Where the memory of a message's conversation is. NULL is neither equal to a sequence nor different; 0 is different.
-_CURRENT = F("conversation__window_start"), Coalesce(F("conversation__pinned_sequence"), Value(0))
+_CURRENT = (
+    F("conversation__window_start"),
+    Coalesce(F("conversation__pinned_sequence"), Value(0)),
+    Coalesce(F("conversation__summary_sequence"), Value(0)),
+)
 
 
 class Message(models.Model):
@@ -434,6 +592,11 @@ class Message(models.Model):
     in_history = models.BooleanField(_("in history"), default=True)
     # False while its turn has not ended.
     is_complete = models.BooleanField(_("complete"), default=True)
+    # False on branches that are not in use, and for what is no part of the history.
+    on_path = models.BooleanField(_("on the path"), default=True)
+    # Which message it follows; null is the one before it in the history, 0 none at all. Of a summary, the last one that
+    # it covers.
+    parent_sequence = models.PositiveIntegerField(_("follows"), null=True)
     type = models.CharField(_("type"), max_length=21, choices=[(k.value, k.value) for k in MessageType])
     counted_by = models.CharField(_("counted by"), max_length=64, blank=True, default="")
     text = models.TextField(_("text"), blank=True)
@@ -456,6 +619,14 @@ class Message(models.Model):
             # and so read the whole conversation.
             models.UniqueConstraint(fields=["client_message_id", "conversation"], name="chatmemory_client_message_id"),
         )
+        indexes = (
+            # Few messages name their parent: the first of each branch, and summaries.
+            SparseIndex(
+                fields=["conversation", "parent_sequence"],
+                name="chatmemory_parent",
+                rows=Q(parent_sequence__isnull=False),
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.type} {self.sequence}"  # never the text: this ends up in logs
@@ -464,6 +635,10 @@ class Message(models.Model):
     def chat_message(self) -> ChatMessage:
         """The message as a value."""
         return to_message(self.type, self.text, self.payload)
+
+    def snippet(self, text: str) -> Snippet:
+        """Return an excerpt with what a search for *text* found marked in it."""
+        return snippet(self.text, text)
 
 
 def erase_messages(

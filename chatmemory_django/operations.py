@@ -31,9 +31,11 @@ from chatmemory_django.formats.jsonl import (
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet, in_memory
 from chatmemory_django.rows import to_metadata, to_moment
+from chatmemory_django.stores.base import MemoryIdTakenError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.changes import new_row
 from chatmemory_django.stores.django.examination import Examination, Rule
+from chatmemory_django.stores.django.pruning import leave_branches
 from chatmemory_django.stores.django.whole import (
     at_one_moment,
     for_writing,
@@ -50,6 +52,7 @@ __all__ = [
     "Finding",
     "ImportLimits",
     "JsonLinesError",
+    "MemoryIdTakenError",
     "NoCounterError",
     "Pruned",
     "Receipt",
@@ -179,8 +182,9 @@ def prune(
     """
     Erase those of *conversations* that were *idle* for so long, and delete what is old from the history of the others.
 
-    That is what is *history_older_than* so long, and in no memory; nothing in a *dry_run*. *each* is told how many
-    messages go, several times of a long conversation. Refused as by ``erase``.
+    That is what is *history_older_than* so long, on any branch, and in no memory; nothing in a *dry_run*. Where others
+    follow what is deleted, they follow the nearest message before it that is left. *each* is told how many messages go,
+    several times of a long conversation. Refused as by ``erase``.
     """
     now = timezone.now()
     erased = deleted = 0
@@ -230,9 +234,10 @@ def annotate(
     """
     Merge *changes* into the metadata of a message of the history, and return the message; a key with None is removed.
 
-    None is returned if *conversations* have no such message, or it is of none of *types*. The conversation gets a new
-    ``version``, unless nothing changes; its ``updated_at`` stays, since feedback is no activity. *max_bytes* bounds
-    what comes of it. In a transaction of the caller's, the conversation stays locked until that ends.
+    The message may be on any branch. None is returned if *conversations* have no such message, or it is of none of
+    *types*. The conversation gets a new ``version``, unless nothing changes; its ``updated_at`` stays, since feedback
+    is no activity. *max_bytes* bounds what comes of it. In a transaction of the caller's, the conversation stays locked
+    until that ends.
 
     Raises:
         TypeError: *changes* are no mapping with keys of type str, or hold what JSON cannot represent.
@@ -332,7 +337,7 @@ def _annotate(
     conversation: Conversation,
 ) -> Message | None:
     # The row's lock has MariaDB read it as it is now, and not as it was at the beginning of the caller's transaction.
-    rows = messages_of(conversation).history().filter(sequence=sequence).select_for_update()
+    rows = messages_of(conversation).history(all_branches=True).filter(sequence=sequence).select_for_update()
     message = (rows if types is None else rows.filter(type__in=types)).first()
     if message is None:
         return None
@@ -375,7 +380,8 @@ def _outlived_ranges(
 def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:
     """Return the rows of *conversation* that are in no memory and older than *before*."""
     rows = messages_of(conversation).filter(created_at__lt=to_moment(before))
-    return rows.exclude(in_memory(conversation.window_start, conversation.pinned_sequence))
+    places = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
+    return rows.exclude(in_memory(*places))
 
 
 def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:
@@ -384,9 +390,11 @@ def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversa
 
 def _delete_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:
     # Asked again of the conversation as it is now, when nobody else can move its window.
-    count = _delete(_outlived(before, conversation).filter(sequence__range=around))
+    outlived = _outlived(before, conversation).filter(sequence__range=around)
+    columns = leave_branches(conversation, outlived, around)
+    count = _delete(outlived)
     if count:
-        write(conversation)
+        write(conversation, **columns)
     return count
 
 

@@ -53,6 +53,8 @@ def build_chat_memory(configuration: Mapping[str, Any], memory_id: object, store
     options = dict(configuration.get("OPTIONS", {}))
     if isinstance(model_name := options.get("token_count_estimator"), str):
         options["token_count_estimator"] = _openai_estimator(model_name)
+    if isinstance(path := options.get("summarize"), str):
+        options["summarize"] = import_string(path)
     memory: ChatMemory = memory_class(id=memory_id, store=store, **options)
     return memory
 
@@ -79,13 +81,15 @@ def known_window(memory_id: str) -> Window | None:
 
 
 def _memory_of(memory_id: object) -> ChatMemory:
-    return build_chat_memory(configuration(memory_id), memory_id, InMemoryChatMemoryStore())
+    return build_chat_memory(configuration(memory_id), memory_id, InMemoryChatMemoryStore(keep_history=True))
 
 
 def common_window() -> Window | None:
     """The window of every memory; None where the setting ``MEMORY`` makes it depend on the memory id."""
     memory = conf.memory()
-    if not isinstance(memory, Mapping) or any(map(callable, memory.get("OPTIONS", {}).values())):
+    if not isinstance(memory, Mapping):
+        return None
+    if any(callable(value) for name, value in memory.get("OPTIONS", {}).items() if name != "summarize"):
         return None
     return window_of("any")
 
@@ -109,6 +113,23 @@ def with_limit(
         "CLASS": TOKEN_WINDOW,
         "OPTIONS": {**kept, name: limit, "token_count_estimator": options["token_count_estimator"]},
     }
+
+
+def to_be_seen(
+    memory_id: object, *, max_messages: int | None = None, max_tokens: int | None = None
+) -> Mapping[str, Any]:
+    """
+    What the setting ``MEMORY`` says of *memory_id*, for a memory that is only read, through another limit if given.
+
+    Through another limit, a memory that summarizes is a plain window, since the limit may leave no room for a summary.
+    ``ValueError`` as in ``with_limit``.
+    """
+    seen = configuration(memory_id)
+    options = seen.get("OPTIONS", {})
+    if max_tokens is not None and "summarize" in options:
+        known = {*MemoryOptions.__annotations__, "max_tokens", "token_count_estimator"}
+        seen = {"CLASS": TOKEN_WINDOW, "OPTIONS": {name: options[name] for name in known if name in options}}
+    return with_limit(seen, max_messages=max_messages, max_tokens=max_tokens)
 
 
 @cache

@@ -58,6 +58,9 @@ class State(NamedTuple):
     total_messages: int
     window_start: int
     pinned_sequence: int | None
+    summary_sequence: int | None
+    parent_sequence: int | None
+    forgotten_through: int
     memory_messages: int
     memory_tokens: int
     counted_by: str
@@ -72,6 +75,8 @@ class Row(NamedTuple):
     tokens: int | None
     """None where no estimator counted them, or another did."""
     sequence: int
+    part: int
+    """Which of ``models.memory_parts`` it is in: 0, 1 or 2."""
     conversation_id: int
 
 
@@ -101,6 +106,8 @@ class NewRow(msgspec.Struct, gc=False):
     counted_by: str = ""
     superseded: bool = False
     in_history: bool = True
+    on_path: bool = True
+    parent_sequence: int | None = None
 
     def __repr__(self) -> str:
         return f"<NewRow {self.type} {self.sequence}>"

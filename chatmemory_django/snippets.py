@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from chatmemory_django.terms import terms_of
 
 ELLIPSIS = "…"
 """Stands where an excerpt is cut."""
@@ -27,17 +30,20 @@ def snippet(text: str, wanted: str, *, around: int = 60) -> Snippet:
     """
     Return an excerpt of *text*: the first place that has *wanted*, in whatever case, and *around* characters beside it.
 
-    Every hit in it is marked. Without a hit (a database may take "o" for "ö"), it is the beginning of *text*.
+    Every hit in it is marked. Where *wanted* is nowhere as it stands, its terms are hits, see ``terms_of``. Without a
+    hit (a database may take "o" for "ö"), it is the beginning of *text*.
     """
-    folded = wanted.casefold()
+    pattern = _pattern([wanted])
+    if next(_hits(text, pattern), None) is None:
+        pattern = _pattern(terms_of(wanted))
     around = min(around, MAX_SNIPPET // 2)
-    first = next(_hits(text, folded), None)
+    first = next(_hits(text, pattern), None)
     start = 0 if first is None else max(0, first[0] - around)
     end = min(len(text), start + MAX_SNIPPET, around + (around if first is None else first[1]))
     if first is not None and first[1] > end:  # a hit larger than the excerpt
         hits = [(first[0], end)]
     else:
-        hits = [(start + hit_start, start + hit_end) for hit_start, hit_end in _hits(text[start:end], folded)]
+        hits = [(start + hit_start, start + hit_end) for hit_start, hit_end in _hits(text[start:end], pattern)]
     parts = [(ELLIPSIS if start else "", False)]
     done = start
     for hit_start, hit_end in hits:
@@ -48,15 +54,19 @@ def snippet(text: str, wanted: str, *, around: int = 60) -> Snippet:
     return Snippet(tuple(part for part in parts if part[0]))
 
 
-def _hits(text: str, folded: str) -> Iterator[tuple[int, int]]:
-    """Yield where *text*, without regard to case, has *folded*."""
+def _pattern(wanted: Iterable[str]) -> re.Pattern[str]:
+    """Return what finds each of *wanted* in a folded text, the longest of several that begin alike."""
+    folded = sorted(filter(None, map(str.casefold, wanted)), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, folded)) or "(?!)")
+
+
+def _hits(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Yield where *text*, without regard to case, has what *pattern* finds."""
     all_folded = text.casefold()
     is_same_length = len(all_folded) == len(text)  # if not, some characters become several: "ß" becomes "ss"
-    start = all_folded.find(folded) if folded else -1
-    while start >= 0:
-        end = start + len(folded)
+    for hit in pattern.finditer(all_folded):
+        start, end = hit.span()
         yield (start, end) if is_same_length else (_place(text, start), _place(text, end - 1) + 1)
-        start = all_folded.find(folded, end)
 
 
 def _place(text: str, folded_place: int) -> int:

@@ -54,5 +54,21 @@ def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
     return answers
 
 
+MAX_DISTANCE = 128
+"""How many messages are looked through, before and after a message, for the calls or the results that belong to it."""
+
+
+def counterparts(messages: Sequence[ChatMessage], index: int) -> set[int]:
+    """
+    Return the places of what belongs with the message at *index*, without it.
+
+    With a message that calls tools, the results that answer it; with a result, the message that it answers, and that
+    one's other results.
+    """
+    answers = tool_answers(messages)
+    caller = next((place for (place, _), result in answers.items() if index in {place, result}), index)
+    return ({caller} | {result for (place, _), result in answers.items() if place == caller}) - {index}
+
+
 def _call_key(call_id: str | None, name: str | None) -> tuple[str | None, str | None]:
     return (None, name) if call_id is None else (call_id, None)

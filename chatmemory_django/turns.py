@@ -38,11 +38,12 @@ class Turn:
     Others may write to the memory meanwhile: what the turn adds comes behind that.
     """
 
-    def __init__(self, memory: ChatMemory, persist: Persist = "late") -> None:
+    def __init__(self, memory: ChatMemory, persist: Persist = "late", *, after: int | None = None) -> None:
         if persist not in {"late", "early"}:
             raise ValueError(f"persist must be 'late' or 'early', not {persist!r}.")
         self._memory = memory
         self._persist = persist
+        self._after = after
         self._seen: Eviction | None = None
         self._conversation: object = None
         self._unseen: list[ChatMessage] = []
@@ -50,6 +51,7 @@ class Turn:
         self._failed: list[_Unwritten] = []
         self._incomplete: list[int] = []
         self._is_retry = False
+        self._has_evicted = False
 
     @property
     def messages(self) -> list[ChatMessage]:
@@ -74,9 +76,12 @@ class Turn:
         """
         self._begun()
         new = self._named(checked_messages(messages), metadata, client_message_ids)
-        if self._persist == "early" and any(message.type == MessageType.USER for message in messages):
+        if self._is_early() and any(message.type == MessageType.USER for message in messages):
             self._failed = new
-            self._incomplete += self._store([*self._unwritten, *new], is_complete=False)
+            options: AppendOptions = {"is_complete": False}
+            if self._after is not None:
+                options["aside"], options["after"] = True, (self._incomplete or [self._after])[-1]
+            self._incomplete += self._store([*self._unwritten, *new], **options)
             self._unwritten, self._failed = [], []
         else:
             self._unwritten += new
@@ -97,14 +102,27 @@ class Turn:
 
         ``ConversationErasedError`` if the conversation that the turn began with is gone.
         """
-        self._begun()
-        if self._unwritten or self._incomplete:
-            self._store(self._unwritten, completes=self._incomplete)
-            self._unwritten, self._incomplete = [], []
+        if self._end():
+            self._memory._after_eviction()
 
     async def aend(self) -> None:
         """See ``end``."""
-        await self._memory.store.run(self.end)
+        if await self._memory.store.run(self._end):
+            await self._memory._aafter_eviction()
+
+    def _end(self) -> bool:
+        """Store what there is to be stored; returns whether the turn has evicted messages."""
+        self._begun()
+        if self._unwritten or self._incomplete:
+            takes_up = [] if self._after is None else self._incomplete
+            self._store(self._unwritten, completes=self._incomplete, takes_up=takes_up)
+            self._unwritten, self._incomplete = [], []
+        has_evicted, self._has_evicted = self._has_evicted, False
+        return has_evicted
+
+    def _is_early(self) -> bool:
+        # Without history there is no place for a branch that may never be gone on with.
+        return self._persist == "early" and (self._after is None or self._memory.store.keep_history)
 
     def _named(
         self, messages: Sequence[ChatMessage], metadata: Metadata, given: Sequence[str | None] | None
@@ -131,13 +149,21 @@ class Turn:
             options["client_message_ids"] = [each.client_message_id for each in unwritten]
         options["metadata"] = [each.metadata for each in unwritten]
         options["is_retry"], self._is_retry = self._is_retry, True
+        if self._after is not None:
+            options.setdefault("after", self._after)
         messages = [each.message for each in unwritten]
         appended = self._memory._append(messages, conversation=self._conversation, **options)
         self._conversation, self._is_retry = appended.conversation, False
+        self._has_evicted |= bool(appended.eviction.evicted)
         return appended.keys
 
     def _begin(self) -> Self:
-        self._seen, self._conversation = self._memory.store.read_memory(self._memory.id, self._memory.window())
+        memory, window = self._memory, self._memory.window()
+        self._seen, self._conversation = (
+            memory.store.read_memory(memory.id, window)
+            if self._after is None
+            else memory.store.read_memory_after(memory.id, window, self._after)
+        )
         return self
 
     def _begun(self) -> Eviction:

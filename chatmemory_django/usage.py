@@ -42,10 +42,10 @@ def usage(
     """
     What was said in *conversations* from *since* until before *until* (aware), the first *limit* of it.
 
-    The latest days come first; of conversations and models those with the most tokens. It reads every message of that
-    time.
+    It was paid for on all branches, so it counts on all of them. The latest days come first; of conversations and
+    models those with the most tokens. It reads every message of that time.
     """
-    rows = Message.objects.history().filter(
+    rows = Message.objects.history(all_branches=True).filter(
         conversation__in=conversations.active_since(since),  # type: ignore[attr-defined]
         created_at__gte=to_moment(since),
         created_at__lt=to_moment(until),

@@ -83,8 +83,8 @@ class Eviction:
     A memory while messages are added at its end and evicted at its front.
 
     *stored* are the entries in the memory, in order and without *pinned*, the system message protected in front of
-    them; they are read lazily. *systems* are the entries of all system messages among both, with their messages.
-    Added messages get the keys from *next_key* on.
+    them, and *summary*, which stands behind that and is evicted last; they are read lazily. *systems* are the entries
+    of all system messages but the summary, with their messages. Added messages get the keys from *next_key* on.
 
     *total* is how much of the limit the memory takes, if the store keeps that number; costs are then added to it and
     subtracted from it. If it is None, the whole memory is counted at every trim, and all entries need messages.
@@ -97,11 +97,13 @@ class Eviction:
         *,
         next_key: int,
         pinned: Entry | None = None,
+        summary: Entry | None = None,
         systems: Iterable[Entry] = (),
         total: int | None = None,
     ) -> None:
         self.window = window
         self.pinned = pinned
+        self.summary = summary
         self.total = total
         self.next_key = next_key
         self.start: int | None = None
@@ -116,21 +118,67 @@ class Eviction:
         self._gone: set[int] = set()  # the keys of what was evicted or replaced
 
     @classmethod
-    def of(cls, messages: Sequence[ChatMessage], window: Window, costs: Sequence[int] | None = None) -> Self:
-        """Return an eviction from a plain list; *costs* are those of its messages, if they add up to its total."""
-        cost_of: Sequence[int | None] = costs or [None] * len(messages)
-        stored = [to_entry(index, message, cost_of[index]) for index, message in enumerate(messages)]
-        systems = [entry for entry in stored if entry.type == MessageType.SYSTEM]
-        total = None if costs is None else window.overhead + sum(costs)
-        return cls(window, stored, next_key=len(stored), systems=systems, total=total)
+    def of(
+        cls,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        costs: Sequence[int] | None = None,
+        *,
+        summary: int | None = None,
+    ) -> Self:
+        """
+        Return an eviction from a plain list, whose keys are the places in it.
 
-    def add(self, message: ChatMessage, cost: int | None = None) -> int:
-        """Add *message* at the end and evict what no longer fits; return its key, or that of its equal."""
+        *costs* are those of its messages, if they add up to its total. *summary* is the place of the summary, if it has
+        one; a message in front of that is pinned.
+        """
+        cost_of: Sequence[int | None] = costs or [None] * len(messages)
+        entries = [to_entry(index, message, cost_of[index]) for index, message in enumerate(messages)]
+        front = 0 if summary is None else summary + 1
+        return cls(
+            window,
+            entries[front:],
+            next_key=len(entries),
+            pinned=entries[0] if summary else None,
+            summary=None if summary is None else entries[summary],
+            systems=[each for each in entries if each.type == MessageType.SYSTEM and each.key != summary],
+            total=None if costs is None else window.overhead + sum(costs),
+        )
+
+    @classmethod
+    def of_entries(
+        cls,
+        entries: Sequence[Entry],
+        window: Window,
+        *,
+        next_key: int,
+        pinned: Entry | None = None,
+        summary: Entry | None = None,
+    ) -> Self:
+        """Return an eviction from a memory that has been read whole: *pinned*, *summary* and the *entries* behind."""
+        everything = [*(entry for entry in (pinned, summary) if entry is not None), *entries]
+        return cls(
+            window,
+            entries,
+            next_key=next_key,
+            pinned=pinned,
+            summary=summary,
+            systems=[each for each in everything if each.type == MessageType.SYSTEM and each is not summary],
+            total=total_of(everything, window),
+        )
+
+    def add(self, message: ChatMessage, cost: int | None = None, *, key: int | None = None) -> int:
+        """
+        Add *message* at the end and evict what no longer fits; return its key, or that of its equal.
+
+        The *key* of one that is stored already is given, and above those of all others.
+        """
         if message.type == MessageType.SYSTEM and self._systems and self._systems[0].message == message:
             return self._systems[0].key
         self.trim()
-        entry = to_entry(self.next_key, message, cost)
-        self.next_key += 1
+        entry = to_entry(self.next_key if key is None else key, message, cost)
+        if key is None:
+            self.next_key += 1
         self.added.append(entry)
         if entry.type == MessageType.SYSTEM:
             self._replace_system(entry)
@@ -140,6 +188,19 @@ class Eviction:
             self.total += self._cost(entry)
         self.trim()
         return entry.key
+
+    def put_summary(self, message: ChatMessage, cost: int | None = None) -> int:
+        """Put *message* in the place of the summary, evict what no longer fits, and return its key."""
+        if self.summary is not None:
+            self.replaced.append(self.summary)
+            if self.total is not None:
+                self.total -= self._cost(self.summary)
+        self.summary = to_entry(self.next_key, message, cost)
+        self.next_key += 1
+        if self.total is not None:
+            self.total += self._cost(self.summary)
+        self.trim()
+        return self.next_key - 1
 
     def trim(self) -> None:
         """Evict messages at the front, but no system message at index 0, until the memory is within its limit."""
@@ -151,6 +212,9 @@ class Eviction:
             total -= self._evict(entry)
             if entry.calls_tools:
                 total -= self._evict_results()
+        if total > self.window.limit and self.summary is not None:
+            summary, self.summary = self.summary, None
+            total -= self._evict(summary)
         if self.total is not None:
             self.total = total
 
@@ -158,7 +222,7 @@ class Eviction:
         """Return what is in the memory, in order. This reads everything that is stored."""
         self._front.extend(self._stored)
         rest = [entry for entry in (*self._front, *self._new) if entry.key not in self._gone]
-        return rest if self.pinned is None else [self.pinned, *rest]
+        return [*(entry for entry in (self.pinned, self.summary) if entry is not None), *rest]
 
     def messages(self) -> list[ChatMessage]:
         """Return the messages in the memory, in order; their entries must have them."""
@@ -229,6 +293,11 @@ class Eviction:
                 raise ValueError(f"The entry with key {entry.key} has neither a cost nor a message to count.")
             entry.cost = self.window.cost(entry.message)
         return entry.cost
+
+
+def total_of(entries: Iterable[Entry], window: Window) -> int | None:
+    """Return how much of the limit *entries*, which have costs, take together; None if costs do not add up."""
+    return window.overhead + sum(entry.cost or 0 for entry in entries) if window.is_additive else None
 
 
 class HasType(Protocol):

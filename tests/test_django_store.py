@@ -191,7 +191,7 @@ class TestHistory:
         memory = window()
         memory.add(user(1), user(2))
 
-        with django_assert_num_queries(2):
+        with django_assert_num_queries(3):
             memory.set([user(1), user(2)])
 
 

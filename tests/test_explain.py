@@ -8,16 +8,29 @@ from hypothesis import strategies as st
 
 from chatmemory_django.explain import read, read_recent
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, ToolExecutionResultMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import with_limit
+from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.summaries import SummarizingChatMemory
 from tests import test_models
+from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
 
 pytestmark = pytest.mark.django_db
 
 U1, A1, S1 = test_models.U1, test_models.A1, test_models.S1
+
+
+def said(*numbers: int) -> list[UserMessage]:
+    return [UserMessage(str(number)) for number in numbers]
 
 
 def sent(memory: ChatMemory) -> list:
@@ -123,3 +136,143 @@ class TestAnotherLimit:
     def test_of_tokens_needs_something_to_count_them_with(self):
         with pytest.raises(ValueError, match="has no token_count_estimator"):
             with_limit(self.MESSAGES, max_tokens=7)
+
+
+class TestEveryStoreExplains:
+    """Through ``memory.explain()``: the recent history, of all branches, and in the end the memory."""
+
+    @pytest.fixture(params=["in memory", "django"])
+    def store(self, request):
+        return DjangoChatMemoryStore() if request.param == "django" else InMemoryChatMemoryStore(keep_history=True)
+
+    @pytest.fixture
+    def memory(self, store):
+        return MessageWindowChatMemory(max_messages=3, id="a", store=store)
+
+    def reasons(self, memory: ChatMemory, count: int = 50) -> list[tuple[int, str]]:
+        explained = memory.explain(count)
+        assert [each.sent for each in explained if each.is_sent] == memory.messages()
+        return [(each.sequence, each.reason.value) for each in explained]
+
+    def test_what_was_evicted_and_what_is_sent(self, memory):
+        memory.add(*said(1, 2, 3, 4))
+
+        assert self.reasons(memory) == [(1, "evicted"), *[(each, "in_window") for each in (2, 3, 4)]]
+        assert self.reasons(memory, 2) == [(each, "in_window") for each in (2, 3, 4)]
+
+    def test_system_messages(self, memory):
+        memory.add(S1, *said(2, 3), test_models.S2, *said(5))
+
+        assert self.reasons(memory) == [
+            (1, "superseded"),
+            (2, "evicted"),
+            (3, "in_window"),
+            (4, "in_window"),
+            (5, "in_window"),
+        ]
+
+    def test_what_was_said_on_another_branch(self, memory):
+        memory.add(*said(1, 2, 3))
+        memory.rewind(2)
+        memory.add(*said(4))
+
+        assert self.reasons(memory) == [(3, "off_path"), (1, "in_window"), (2, "in_window"), (4, "in_window")]
+
+    def test_what_came_back_is_in_the_memory_again(self, memory):
+        memory.add(*said(1, 2, 3, 4, 5, 6))
+        memory.rewind(3)
+        after_the_rewind = self.reasons(memory)
+        memory.add(*said(7))
+
+        assert after_the_rewind == [
+            *[(each, "off_path") for each in (4, 5, 6)],
+            *[(each, "refilled") for each in (1, 2, 3)],
+        ]
+        assert self.reasons(memory)[-3:] == [(2, "refilled"), (3, "refilled"), (7, "in_window")]
+
+    def test_what_had_not_left_has_not_come_back(self, memory):
+        memory.add(*said(1, 2, 3, 4, 5, 6))
+        memory.rewind(5)
+
+        assert self.reasons(memory)[-2:] == [(4, "in_window"), (5, "in_window")]
+
+    def test_one_answer_made_again_and_again_brings_nothing_back(self, memory):
+        memory.add(*said(1, 2, 3))
+        for again in range(5):
+            memory.rewind(2)
+            memory.add(*said(10 + again))
+
+        assert self.reasons(memory)[-3:] == [(1, "in_window"), (2, "in_window"), (8, "in_window")]
+
+    def test_what_had_no_room_beside_a_branch_of_a_branch_came_back(self, memory):
+        memory.add(*said(1, 2, 3))
+        memory.rewind(2)
+        memory.add(*said(4, 5))
+        memory.rewind(1)
+
+        assert self.reasons(memory)[-1:] == [(1, "refilled")]
+
+    def test_the_summary_and_what_it_covers(self, store):
+        memory = SummarizingChatMemory(
+            id="a",
+            store=store,
+            max_tokens=23,
+            token_count_estimator=ADDITIVE_WORDS,
+            summarize=lambda previous, messages: "so far",
+            summary_tokens=5,
+            after_tokens=8,
+            summarize_after_add=False,
+        )
+        memory.add(S1, *said(2, 3, 4, 5, 6, 7))
+        memory.summarize()
+
+        assert self.reasons(memory) == [
+            (2, "summarized"),
+            (3, "summarized"),
+            (4, "summarized"),
+            (5, "evicted"),
+            (1, "pinned"),
+            (8, "summary"),
+            (6, "in_window"),
+            (7, "in_window"),
+        ]
+
+    def test_a_store_of_three_methods_explains_the_memory(self, memory):
+        class Three:
+            def get_messages(self, memory_id):
+                return said(1, 2)
+
+            def update_messages(self, memory_id, messages):
+                raise NotImplementedError
+
+            delete_messages = update_messages
+
+        simple = MessageWindowChatMemory(max_messages=1, store=Three())
+
+        assert self.reasons(simple) == [(1, "does_not_fit"), (2, "in_window")]
+
+    @pytest.mark.parametrize("count", [0, -1, True, "5"])
+    def test_how_many_must_be_a_number(self, memory, count):
+        with pytest.raises(ValueError, match="count must be a whole number above 0, not"):
+            memory.explain(count)
+
+    def test_of_somebody_elses_conversation_nothing_is_explained(self, memory, django_user_model):
+        memory.add(*said(1))
+        if isinstance(memory.store, DjangoChatMemoryStore):
+            memory.store = DjangoChatMemoryStore(owner=django_user_model.objects.create_user("bob"))
+            assert memory.explain() == []
+
+    @pytest.mark.django_db(transaction=True)
+    def test_async(self, memory):
+        memory.add(*said(1, 2, 3, 4))
+
+        assert run(memory.aexplain(5)) == memory.explain(5)
+
+
+def test_it_costs_the_same_at_any_length_of_history(django_assert_num_queries):
+    memory = test_models.memory_of(2)
+    memory.add(*[U1] * 200)
+    memory.rewind(100)
+
+    with django_assert_num_queries(3):
+        memory.explain(5)

@@ -265,6 +265,25 @@ class TestAdd:
         assert store.writes == 1
         assert store.kept == {"default": [U2, CALL]}
 
+    def test_after_a_message_they_take_the_place_of_what_followed_it(self):
+        memory = message_memory(store=InMemoryChatMemoryStore(keep_history=True))
+        memory.add(U1, A1, U2)
+
+        assert memory.add(U3, after=1) == [4]
+        assert memory.messages() == [U1, U3]
+        assert asyncio.run(memory.aadd(U2, after=0)) == [5]
+        assert memory.messages() == [U2]
+        assert memory.switch(3) == 3
+        assert memory.messages() == [U1, A1, U2]
+
+    def test_after_a_message_they_need_a_store_that_has_a_history(self):
+        store = Plain()
+
+        with pytest.raises(NotImplementedError, match=r"keeps no history"):
+            message_memory(store=store).add(U1, after=0)
+
+        assert store.writes == 0
+
     @pytest.mark.parametrize("build", [message_memory, token_memory])
     def test_the_list_that_comes_back_is_the_callers(self, build):
         memory = build()

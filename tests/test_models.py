@@ -552,8 +552,8 @@ class TestMessage:
         memory.add(UserMessage("Where is my Parcel?"), AiMessage("At the door"), UserMessage("100% of PARCELS?"))
         memory.set([UserMessage("a summary about a parcel")])
 
-        assert [row.sequence for row in Message.objects.search("parcel")] == [1, 3]
-        assert [row.sequence for row in Message.objects.search("%")] == [3]
+        assert [row.sequence for row in Message.objects.containing("parcel")] == [1, 3]
+        assert [row.sequence for row in Message.objects.containing("%")] == [3]
 
     ONE_OF_EACH = (
         SystemMessage(PRIVATE),

@@ -761,6 +761,15 @@ class TestCheck:
 
         assert rules_broken(window_of=lambda memory_id: Window(1, ADDITIVE_WORDS)) == []
 
+    def test_leaves_alone_system_messages_that_a_memory_was_made_of(self):
+        memory = a_memory("a")
+        memory.add(U1)
+        memory.set([SystemMessage("one"), SystemMessage("two"), U2])
+        memory.add(SystemMessage("three"))
+        memory.add(SystemMessage("four"))
+
+        assert rules_broken() == []
+
     def test_leaves_alone_what_another_estimator_counted(self):
         a_memory("a").add(U1, U2)
 

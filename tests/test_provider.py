@@ -1,13 +1,16 @@
 """Settings to a memory, and whose it is."""
 
+from typing import ClassVar
+
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 
+from chatmemory_django.checks import check_settings
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.provider import common_window, get_chat_memory, window_of
+from chatmemory_django.provider import common_window, get_chat_memory, known_window, to_be_seen, window_of
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.changes import new_row
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
@@ -296,3 +299,61 @@ def test_a_repr_names_what_it_is_and_never_what_was_said():
     assert shown[0] == "<TokenWindowChatMemory 'c' in DjangoChatMemoryStore(using=None, keep_history=True, owner=None)>"
     assert not any("secret" in each for each in shown)
     assert "secret" not in repr(new_row(secret)) + repr(to_entry(1, secret))
+
+
+def shorten(previous, messages):
+    raise AssertionError("Nothing but an add may have a memory summarized.")
+
+
+class TestAMemoryThatSummarizes:
+    OPTIONS: ClassVar = {
+        "max_tokens": 400,
+        "token_count_estimator": "gpt-4o",
+        "summarize": "tests.test_provider.shorten",
+        "summary_tokens": 100,
+        "after_tokens": 50,
+    }
+
+    @pytest.fixture(autouse=True)
+    def configured(self, settings):
+        settings.CHATMEMORY = {
+            "MEMORY": {"CLASS": "chatmemory_django.summaries.SummarizingChatMemory", "OPTIONS": self.OPTIONS}
+        }
+
+    def test_is_built_with_the_function_of_that_path(self):
+        assert get_chat_memory("c").summarizer is shorten
+
+    def test_has_a_window_that_is_known(self):
+        assert common_window().limit == window_of("c").limit == known_window("c").limit == 400
+
+    def test_is_seen_through_a_limit_that_leaves_no_room_for_a_summary(self):
+        seen = to_be_seen("c", max_tokens=5)
+
+        assert seen == {
+            "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
+            "OPTIONS": {"max_tokens": 5, "token_count_estimator": "gpt-4o"},
+        }
+        assert to_be_seen("c")["CLASS"] == "chatmemory_django.summaries.SummarizingChatMemory"
+
+    def test_without_history_is_refused_by_the_check(self, settings):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}
+
+        [error] = check_settings()
+
+        assert (error.id, "store keeps no messages that have left the memory" in error.msg) == ("chatmemory.E004", True)
+
+    @pytest.mark.parametrize(
+        "wrong", [{"summarize": "nowhere.shorten"}, {"summary_tokens": 400}, {"after_tokens": 0}, {"summarize": 1}]
+    )
+    def test_with_wrong_options_is_refused_by_the_check(self, settings, wrong):
+        memory = {**settings.CHATMEMORY["MEMORY"], "OPTIONS": {**self.OPTIONS, **wrong}}
+        settings.CHATMEMORY = {"MEMORY": memory}
+
+        assert [error.id for error in check_settings()] == ["chatmemory.E004"]
+
+    def test_with_dynamic_limits_is_none_of_the_check(self, settings):
+        dynamic = {name: lambda _: 50 for name in ("max_tokens", "summary_tokens", "after_tokens")}
+        memory = {**settings.CHATMEMORY["MEMORY"], "OPTIONS": {**self.OPTIONS, **dynamic}}
+        settings.CHATMEMORY = {"MEMORY": memory}
+
+        assert check_settings() == []

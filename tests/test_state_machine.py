@@ -27,7 +27,9 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
+from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.summaries import SummarizingChatMemory
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT
 
 CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")
@@ -62,7 +64,7 @@ class SameAsInMemory(RuleBasedStateMachine):
         self.limit = limit
         self.system_first = system_first
         self.said: list[ChatMessage] | None = []
-        self.expected = self.build(InMemoryChatMemoryStore())
+        self.expected = self.build(InMemoryChatMemoryStore(keep_history=keep_history))
         self.memory = self.build(DjangoChatMemoryStore(keep_history=keep_history))
 
     def build(self, store: ChatMemoryStore) -> ChatMemory:
@@ -99,6 +101,86 @@ class SameAsInMemory(RuleBasedStateMachine):
     def clear(self):
         self.expected.clear()
         self.memory.clear()
+
+    @rule(data=st.data())
+    def rewind(self, data):
+        self.go_on_from(data, "rewind")
+
+    @rule(data=st.data())
+    def switch(self, data):
+        self.go_on_from(data, "switch")
+
+    def go_on_from(self, data, verb: str):
+        to = self.some_sequence(data)
+        assert self.outcome(self.memory, verb, to) == self.outcome(self.expected, verb, to)
+        self.said = None
+
+    @rule(
+        data=st.data(),
+        messages=some_messages,
+        persist=st.sampled_from(["late", "early"]),
+        fails=st.booleans(),
+        meanwhile=st.sampled_from([None, "rewind", "switch"]),
+    )
+    def take_a_turn_from_elsewhere(self, data, messages, persist, fails, meanwhile):
+        after, to = self.some_sequence(data), self.some_sequence(data)
+        outcomes = [
+            turn_of(memory, persist, after, messages, fails, meanwhile, to) for memory in (self.memory, self.expected)
+        ]
+        assert outcomes[0] == outcomes[1]
+        self.said = None
+
+    @rule()
+    def pop(self):
+        assert self.outcome(self.memory, "pop") == self.outcome(self.expected, "pop")
+        self.said = None
+
+    @rule(data=st.data(), with_results=st.booleans())
+    def remove(self, data, with_results):
+        sequence = self.some_sequence(data)
+        outcomes = [
+            self.outcome(memory, "remove", sequence, with_results=with_results)
+            for memory in (self.memory, self.expected)
+        ]
+        assert outcomes[0] == outcomes[1]
+        self.said = None
+
+    @precondition(lambda self: self.keeps_history and self.estimator is not None and self.limit > 1)
+    @rule(text=st.sampled_from(["so far", "so far it was all about the weather"]), after=st.integers(1, 20))
+    def summarize(self, text, after):
+        outcomes = [self.summary_of(memory, text, after) for memory in (self.memory, self.expected)]
+        assert outcomes[0] == outcomes[1]
+
+    def summary_of(self, memory: ChatMemory, text: str, after: int):
+        handed = []
+        summarizing = SummarizingChatMemory(
+            id=self.memory_id,
+            store=memory.store,
+            max_tokens=self.limit,
+            token_count_estimator=self.estimator,
+            summarize=lambda *given: handed.append(given) or text,
+            summary_tokens=self.limit - 1,
+            after_tokens=after,
+            always_keep_system_message_first=self.system_first,
+        )
+        try:
+            stands = summarizing.summarize()
+        except ValueError as exc:  # it is too large
+            return handed, exc.args
+        if stands:
+            kept = memory.store.get_messages(self.memory_id)
+            assert self.estimator.estimate_token_count_in_messages(kept) <= self.limit
+        return handed, stands
+
+    def some_sequence(self, data) -> int:
+        conversation = Conversation.objects.filter(memory_id=self.memory_id).first()
+        return data.draw(st.integers(0, 2 if conversation is None else conversation.next_sequence))
+
+    def outcome(self, memory: ChatMemory, verb: str, *args, **options):
+        try:
+            return getattr(memory, verb)(*args, **options)
+        except MessageNotFoundError as exc:
+            return exc.args
 
     @rule(limit=limits)
     def change_the_limit(self, limit):
@@ -149,8 +231,25 @@ class SameAsInMemory(RuleBasedStateMachine):
             assert list(conversation.messages.values_list("sequence", flat=True)) == list(
                 range(1, conversation.next_sequence)
             )
+            assert conversation.total_messages == conversation.history(all_branches=True).count()
         else:
             assert out == []
+
+    @invariant()
+    def the_rows_are_on_the_same_branches(self):
+        conversation = Conversation.objects.filter(memory_id=getattr(self, "memory_id", "")).first()
+        if conversation is None:
+            return
+        expected = self.expected.store._conversations[self.memory_id]
+        rows = conversation.history(all_branches=True)
+        assert [(row.sequence, row.on_path, row.parent_sequence) for row in rows] == [
+            (key, row.on_path, row.parent) for key, row in sorted(expected.rows.items()) if row.in_history
+        ]
+        assert (conversation.parent_sequence, conversation.forgotten_through) == (
+            expected.parent,
+            expected.forgotten_through,
+        )
+        assert not conversation.messages.filter(on_path=True, in_history=False).exists()
 
     @precondition(lambda self: self.keeps_history and self.said is not None)
     @invariant()
@@ -175,6 +274,31 @@ def heard(memory: list[ChatMessage], messages: list[ChatMessage]) -> list[ChatMe
             systems = [*systems[1:], message]
         said.append(message)
     return said
+
+
+def turn_of(
+    memory: ChatMemory,
+    persist: str,
+    after: int,
+    messages: list[ChatMessage],
+    fails: bool,
+    meanwhile: str | None = None,
+    to: int = 0,
+):
+    try:
+        with memory.turn(persist, after=after) as turn:
+            seen = turn.messages
+            for message in messages:
+                turn.add(message)
+                if meanwhile is not None and message is messages[0]:
+                    getattr(memory, meanwhile)(to)
+            seen = [seen, turn.messages]
+            1 / (not fails)
+    except MessageNotFoundError as exc:
+        return exc.args
+    except ZeroDivisionError:
+        pass
+    return seen
 
 
 @pytest.mark.django_db

@@ -11,6 +11,7 @@ from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRe
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore, statements
 from chatmemory_django.stores.django.recorded import Parameter, Statement
+from chatmemory_django.stores.django.snapshots import PINNED, WINDOW
 
 pytestmark = pytest.mark.django_db
 
@@ -104,9 +105,8 @@ class TestReading:
             rows = statements.read_memory(cursor, "c", "", None)
 
         expected = conversation.memory().values_list("type", "text", "payload", "sequence", "conversation_id")
-        assert [(kind, text, payload, sequence, key) for kind, text, payload, _, sequence, key in rows] == list(
-            expected
-        )
+        assert [(*row[:3], *row[4:5], row[6]) for row in rows] == list(expected)
+        assert [row[5] for row in rows] == [PINNED if row[4] == pinned else WINDOW for row in rows]
 
     def test_the_front_of_a_window_comes_along_without_what_is_pinned(self, conversation):
         with connection.cursor() as cursor:

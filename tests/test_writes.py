@@ -18,6 +18,7 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import ConversationErasedError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.summaries import SummarizingChatMemory
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT, AdditiveWords
 from tests.interleaving import after_the_first_statement, in_another_connection, set_isolation
 
@@ -99,6 +100,28 @@ class TestAnotherWriterBetweenReadAndWrite:
         orders = [[(meanwhile, second), (verb, first)], [(verb, first), (meanwhile, second)]]
         assert DjangoChatMemoryStore().get_messages("c") in [replay(*order) for order in orders]
         assert_sound()
+
+    @pytest.mark.parametrize("statement", [1, 2, 3])
+    def test_a_turn_from_elsewhere_sees_a_memory_that_was(self, statement):
+        django_memory().add(U1, U2, A1, U3)
+        seen = []
+
+        def begin() -> None:
+            with django_memory().turn(after=3) as turn:
+                seen.append(turn.messages)
+
+        after_the_first_statement(begin, lambda: django_memory().rewind(1), statement=statement)
+
+        assert seen == [[U1, U2, A1]]
+
+    def test_a_memory_that_never_was_empty_has_a_message_to_pop(self):
+        messages_window(2).add(U1, U2, A1, U3)
+        popped = []
+
+        after_the_first_statement(lambda: popped.append(messages_window(2).pop()), lambda: messages_window(2).rewind(2))
+
+        assert popped == [U2]
+        assert messages_window(2).messages() == [U1]
 
     @pytest.mark.parametrize("persist", ["late", "early"])
     def test_a_turn_comes_behind_what_others_added(self, persist):
@@ -564,6 +587,30 @@ def numbered(*numbers: int) -> list[UserMessage]:
     return [UserMessage(f"message {number}") for number in numbers]
 
 
+@pytest.mark.django_db
+def test_a_turn_keeps_its_counts_of_what_others_have_counted_meanwhile():
+    memory = django_memory("words", 100)
+    memory.add(U1, A1)
+
+    with memory.turn("early", after=1) as turn:
+        turn.add(U2)
+        django_memory("letters", 100).rewind(3)
+        turn.add(A1)
+
+    assert memory.messages() == [U1, U2, A1]
+    assert_sound()
+
+
+@ONLY_MYSQL
+@pytest.mark.django_db(transaction=True)
+def test_a_turn_from_elsewhere_can_be_read_where_all_reads_are_of_what_is_not_committed():
+    memory = messages_window(10)
+    memory.add(*numbered(1, 2, 3))
+
+    with isolated("READ UNCOMMITTED"), memory.turn(after=1) as turn:
+        assert turn.messages == numbered(1)
+
+
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
 def test_the_second_write_of_a_transaction_sees_what_others_wrote_before_the_first():
@@ -591,6 +638,33 @@ def test_a_read_after_a_write_sees_which_system_message_others_replaced():
         seen = messages_window(10).messages()
 
     assert seen == [*numbered(1), SystemMessage("newest")]
+
+
+@ONLY_MYSQL
+@pytest.mark.django_db(transaction=True)
+def test_a_rewind_finds_the_summary_of_a_path_that_others_have_gone_back_to():
+    memory = SummarizingChatMemory(
+        max_tokens=20,
+        token_count_estimator=ADDITIVE_WORDS,
+        summarize=lambda previous, messages: "in short",
+        summary_tokens=5,
+        after_tokens=1,
+        id="c",
+        store=DjangoChatMemoryStore(),
+    )
+    memory.add(*[UserMessage("one two three four five six")] * 5)
+    covered = Message.objects.get(metadata__through__isnull=False).parent_sequence
+    [beside] = memory.add(UserMessage("from here"), after=covered + 1)
+    memory.rewind(1)
+    assert memory.messages()[:1] == [UserMessage("one two three four five six")]
+
+    with isolated("REPEATABLE READ"), transaction.atomic():
+        memory.messages()
+        in_another_connection(lambda: memory.switch(covered + 1))
+        in_another_connection(lambda: memory.rewind(covered + 1))
+        memory.rewind(beside)
+
+    assert memory.messages()[0] == SystemMessage("in short")
 
 
 @ONLY_MYSQL

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar
 
-from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage
+from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, SystemMessage
+from chatmemory_django.pending import Pending
+from chatmemory_django.reasons import Explained, Reader, Said, explain
 from chatmemory_django.windows import Eviction, Window
 
 _P = ParamSpec("_P")
@@ -55,6 +57,9 @@ class AppendOptions(TypedDict, total=False):
     is_complete: bool
     completes: Sequence[int]
     is_retry: bool
+    after: int | None
+    aside: bool
+    takes_up: Sequence[int]
 
 
 class Reading(NamedTuple):
@@ -67,6 +72,19 @@ class Reading(NamedTuple):
 
 class ConversationErasedError(RuntimeError):
     """The conversation was erased since it was read, so what belongs to it is not stored."""
+
+
+class MemoryIdTakenError(ValueError):
+    """A conversation is to be made under a memory id that another one has."""
+
+
+class MessageNotFoundError(LookupError):
+    """The conversation has no message of that sequence, or it is no part of what was asked for."""
+
+    def __init__(self, memory_id: object, sequence: int) -> None:
+        super().__init__(f"The conversation {str(memory_id)!r} has no message {sequence} that can be used here.")
+        self.memory_id = memory_id
+        self.sequence = sequence
 
 
 class ChatMemoryStore(ABC):
@@ -82,6 +100,11 @@ class ChatMemoryStore(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    @property
+    def keep_history(self) -> bool:
+        """Whether messages are kept once they have left the memory."""
+        return False
 
     @abstractmethod
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
@@ -111,6 +134,9 @@ class ChatMemoryStore(ABC):
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
+        after: int | None = None,
+        aside: bool = False,
+        takes_up: Sequence[int] = (),
         conversation: object = None,
     ) -> Appended:
         """
@@ -121,15 +147,22 @@ class ChatMemoryStore(ABC):
         ended; *completes* are the keys of messages of a turn that ends now. Unless it *is_retry*, the caller has made
         up the client message ids just now, so no message can have one of them yet.
 
+        The conversation goes on from message *after*, if that is given, as after ``rewind``. Messages that are stored
+        *aside* begin a branch there, and neither the memory nor the path changes until a later call, with the same
+        *after*, *takes_up* their keys.
+
         A store that has no place for these leaves them out, but promises nothing that it cannot keep: with client
-        message ids, this one raises ``NotImplementedError``.
+        message ids, or with *after*, this one raises ``NotImplementedError``.
 
         Raises:
             ConversationErasedError: The memory is no longer that of *conversation*, as ``read_memory`` named it.
+            MessageNotFoundError: The history has no message *after*.
 
         """
         if any(client_message_ids):
             raise NotImplementedError(f"{type(self).__name__} keeps no client message ids; leave them out.")
+        if after is not None:
+            raise self._no_branches()
         with self.exclusive(memory_id):
             eviction = Eviction.of(self.get_messages(memory_id), window)
             keys = [eviction.add(message) for message in messages]
@@ -150,6 +183,75 @@ class ChatMemoryStore(ABC):
         eviction = Eviction.of(self.get_messages(memory_id), window)
         eviction.trim()
         return Reading(eviction)
+
+    def read_memory_after(self, memory_id: object, window: Window, after: int) -> Reading:
+        """The same of the memory as it would be after ``rewind``."""
+        raise self._no_branches()
+
+    def rewind(self, memory_id: object, to: int, window: Window) -> None:
+        """
+        Go on from message *to* of the history, or from the start if that is 0; see ``ChatMemory.rewind``.
+
+        Raises:
+            MessageNotFoundError: The history has no message *to*.
+
+        """
+        raise self._no_branches()
+
+    def switch(self, memory_id: object, to: int, window: Window) -> int:
+        """Go on from the newest message that was said on from *to*, and return its key. Raises what ``rewind`` does."""
+        raise self._no_branches()
+
+    def pop(self, memory_id: object) -> ChatMessage | None:
+        """Take the newest message in the memory out of it and of the history, and return it; None if it is empty."""
+        raise self._no_branches()
+
+    def remove(self, memory_id: object, key: int, *, with_results: bool = False) -> list[int]:
+        """
+        Take the message *key* out of the memory and the history; see ``ChatMemory.remove``. Returns what is out now.
+
+        Raises:
+            MessageNotFoundError: Neither the memory nor the history has a message *key*.
+
+        """
+        raise self._no_branches()
+
+    def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
+        """
+        What has left the memory and no summary covers yet; None if there is nothing.
+
+        That is what of the history is on the path, no system message, and not in the memory, behind what the summary
+        covers and what was forgotten; the oldest first, and no more of it than ``pending.take`` has for *max_tokens*.
+        """
+        raise self._no_branches()
+
+    def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
+        """
+        Put *summary*, which covers *pending*, behind the system message, in the place of the one that stands there.
+
+        What no longer fits *window* is evicted. Returns False, and changes nothing, if another summary stands now, if
+        what it covers is no longer what left the memory, or if it has no place beside the system message.
+        """
+        raise self._no_branches()
+
+    def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
+        """
+        Explain the last *count* messages of the history, of all branches, and all in the memory; see ``reasons``.
+
+        A store that keeps no history explains the memory, and counts its messages from 1 on.
+        """
+        messages = self.get_messages(memory_id)
+        return explain([Said(place, message, None) for place, message in enumerate(messages, 1)], (), reader)
+
+    def after_commit(self, call: Callable[[], object]) -> None:
+        """Call *call* once what was written is committed and nobody waits for it: here, at once."""
+        call()
+
+    def _no_branches(self) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} keeps no history to go back in; use DjangoChatMemoryStore or "
+            "InMemoryChatMemoryStore(keep_history=True)."
+        )
 
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call *method*, which uses this store, without holding up the event loop."""

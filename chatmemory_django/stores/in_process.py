@@ -3,38 +3,155 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Unpack
 
+from chatmemory_django.branches import Present, Summary, Tree, fork_point, moved
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.ids import memory_key
-from chatmemory_django.messages import ChatMessage
-from chatmemory_django.stores.base import ChatMemoryStore, checked_messages
+from chatmemory_django.messages import ChatMessage, MessageType, SystemMessage
+from chatmemory_django.pending import Pending, take
+from chatmemory_django.reasons import Explained, Reader, Said, explain
+from chatmemory_django.stores.base import (
+    Appended,
+    AppendOptions,
+    ChatMemoryStore,
+    MessageNotFoundError,
+    Reading,
+    checked_messages,
+)
+from chatmemory_django.tool_calls import MAX_DISTANCE, counterparts
+from chatmemory_django.windows import Entry, Eviction, Window, continuation, to_entry
 
 
 class InMemoryChatMemoryStore(ChatMemoryStore):
-    """Any number of memories, kept in this process, safe to use from many threads, and gone with the process."""
+    """
+    Any number of memories, kept in this process, safe to use from many threads, and gone with the process.
 
-    def __init__(self) -> None:
-        self._messages: dict[str, tuple[ChatMessage, ...]] = {}
+    With *keep_history*, messages are kept once they have left the memory, so that ``rewind`` can go back to them and
+    ``switch`` can change branches. Without it, only what is in the memory can be rewound to.
+    """
+
+    def __init__(self, *, keep_history: bool = False) -> None:
+        self._keep_history = keep_history
+        self._conversations: dict[str, _Conversation] = {}
         self._lock = threading.RLock()
 
+    @property
+    def keep_history(self) -> bool:
+        return self._keep_history
+
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
-        return list(self._messages.get(self._key(memory_id), ()))
+        with self._lock:
+            conversation = self._conversations.get(self._key(memory_id))
+            return [] if conversation is None else conversation.messages()
 
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
-        key, kept = self._key(memory_id), checked_messages(messages)
-        with self._lock:
-            self._messages[key] = kept
+        kept = checked_messages(messages)
+        with self._writing(memory_id, creates=bool(kept)) as conversation:
+            conversation.replace(kept)
 
     def delete_messages(self, memory_id: object) -> None:
-        key = self._key(memory_id)
-        with self._lock:
-            self._messages.pop(key, None)
+        with self._writing(memory_id) as conversation:
+            conversation.clear()
+
+    def append_messages(
+        self,
+        memory_id: object,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        *,
+        conversation: object = None,
+        **options: Unpack[AppendOptions],
+    ) -> Appended:
+        if any(options.get("client_message_ids", ())):
+            raise NotImplementedError(f"{type(self).__name__} keeps no client message ids; leave them out.")
+        after = options.get("after")
+        with self._writing(memory_id, creates=True) as found:
+            if after is not None and options.get("aside"):
+                return Appended(Eviction.of([], window), found.set_aside(messages, after))
+            return found.append(messages, window, after, options.get("takes_up", ()))
+
+    def read_memory(self, memory_id: object, window: Window) -> Reading:
+        with self._writing(memory_id) as conversation:
+            eviction = conversation.eviction(window)
+        eviction.trim()
+        return Reading(eviction)
+
+    def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
+        return self.read_memory(memory_id, window).eviction.messages()
+
+    def read_memory_after(self, memory_id: object, window: Window, after: int) -> Reading:
+        with self._writing(memory_id) as conversation:
+            return Reading(conversation.moved(after, window).eviction)
+
+    def rewind(self, memory_id: object, to: int, window: Window) -> None:
+        with self._writing(memory_id) as conversation:
+            if conversation.checked(to) != conversation.head():
+                conversation.go_on(conversation.moved(to, window))
+
+    def switch(self, memory_id: object, to: int, window: Window) -> int:
+        with self._writing(memory_id) as conversation:
+            newest = conversation.newest_from(to)
+            if newest != conversation.head():
+                conversation.go_on(conversation.moved(newest, window))
+            return newest
+
+    def pop(self, memory_id: object) -> ChatMessage | None:
+        with self._writing(memory_id) as conversation:
+            newest = max(conversation.memory(without_summary=True), default=None)
+            if newest is None:
+                return None
+            message = conversation.rows[newest].message
+            conversation.remove([newest])
+            return message
+
+    def remove(self, memory_id: object, key: int, *, with_results: bool = False) -> list[int]:
+        with self._writing(memory_id) as conversation:
+            removed = conversation.found(key, with_counterparts=with_results)
+            conversation.remove(removed)
+            return removed
+
+    def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
+        with self._writing(memory_id) as conversation:
+            return conversation.pending(window, max_tokens)
+
+    def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
+        with self._writing(memory_id) as conversation:
+            return conversation.put_summary(pending, summary, window)
+
+    def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
+        with self._writing(memory_id) as conversation:
+            memory = [conversation.said(key, reader.window()) for key in conversation.memory()]
+            recent = [conversation.said(key, reader.window()) for key in sorted(conversation.history())[-count:]]
+            return explain(
+                memory,
+                recent,
+                reader,
+                pinned=conversation.pinned,
+                summary=conversation.summary,
+                forgotten_through=conversation.forgotten_through,
+            )
 
     @contextmanager
     def exclusive(self, memory_id: object) -> Iterator[None]:
         with self._lock:
             yield
+
+    @contextmanager
+    def _writing(self, memory_id: object, *, creates: bool = False) -> Iterator[_Conversation]:
+        """The conversation *memory_id*, to be changed by nobody else; one that is not kept if it *creates* none."""
+        key = self._key(memory_id)
+        with self._lock:
+            there = self._conversations.get(key)
+            conversation = there or _Conversation(key)
+            yield conversation
+            if not self.keep_history:
+                conversation.forget_history()
+            if creates:
+                self._conversations[key] = conversation
 
     def _key(self, memory_id: object) -> str:
         return memory_key(memory_id)
@@ -43,8 +160,8 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
 class SingleSlotChatMemoryStore(InMemoryChatMemoryStore):
     """The one memory named *memory_id*, kept in this process. Asked for another, it raises ``ValueError``."""
 
-    def __init__(self, memory_id: object) -> None:
-        super().__init__()
+    def __init__(self, memory_id: object, *, keep_history: bool = False) -> None:
+        super().__init__(keep_history=keep_history)
         self._only_key = memory_key(memory_id)
 
     def _key(self, memory_id: object) -> str:
@@ -52,3 +169,314 @@ class SingleSlotChatMemoryStore(InMemoryChatMemoryStore):
         if key != self._only_key:
             raise ValueError(f"This store keeps the memory {self._only_key!r} and no other, so not {key!r}.")
         return key
+
+
+class _Moved(NamedTuple):
+    """What becomes of a conversation that goes on from elsewhere."""
+
+    to: int
+    path: list[tuple[int, int]]
+    eviction: Eviction
+    forgotten_through: int
+
+
+@dataclass(slots=True)
+class _Row:
+    """A message, and where it is in its conversation; see the columns of ``models.Message``."""
+
+    message: ChatMessage
+    parent: int | None = None
+    in_history: bool = True
+    on_path: bool = True
+    through: int | None = None
+    """What a summary covers; None for anything else."""
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """A conversation, see the columns of ``models.Conversation``; what is behind the front of its memory is a list."""
+
+    key: str
+    rows: dict[int, _Row] = field(default_factory=dict)
+    next_key: int = 1
+    parent: int | None = None
+    pinned: int | None = None
+    summary: int | None = None
+    window: list[int] = field(default_factory=list)
+    forgotten_through: int = 0
+
+    def memory(self, *, without_summary: bool = False) -> list[int]:
+        """The keys of what is in the memory, in its order."""
+        front = [self.pinned] if without_summary else [self.pinned, self.summary]
+        return [key for key in front if key is not None] + self.window
+
+    def messages(self) -> list[ChatMessage]:
+        return [self.rows[key].message for key in self.memory()]
+
+    def eviction(self, window: Window) -> Eviction:
+        """The memory, to be added to."""
+        entries = {key: self.entry(key, window) for key in self.memory()}
+        return Eviction.of_entries(
+            [entries[key] for key in self.window],
+            window,
+            next_key=self.next_key,
+            pinned=None if self.pinned is None else entries[self.pinned],
+            summary=None if self.summary is None else entries[self.summary],
+        )
+
+    def entry(self, key: int, window: Window) -> Entry:
+        message = self.rows[key].message
+        return to_entry(key, message, window.cost(message) if window.is_additive else None)
+
+    def said(self, key: int, window: Window) -> Said:
+        """The message *key*, to be explained."""
+        row = self.rows[key]
+        tokens = None if window.estimator is None else window.cost(row.message)
+        return Said(key, row.message, tokens, row.parent, row.on_path)
+
+    def append(
+        self, messages: Sequence[ChatMessage], window: Window, after: int | None, takes_up: Sequence[int]
+    ) -> Appended:
+        move = None if after is None else self.moved(after, window)
+        eviction = self.eviction(window) if move is None else move.eviction
+        for key in takes_up:
+            eviction.add(self.rows[self.checked(key)].message, key=key)
+        keys = [eviction.add(message) for message in messages]
+        # Nothing is changed before all is known to fit.
+        if move is not None:
+            self.go_on(move)
+        for key in takes_up:  # also one that is in the memory already: what was said next follows it
+            self.rows[key].on_path = True
+            self.parent = key
+        for entry in eviction.added:
+            if entry.key >= self.next_key and entry.message is not None:
+                self.rows[entry.key] = _Row(entry.message, self.parent)
+                self.parent = None
+        self.next_key = eviction.next_key
+        self._keep(eviction)
+        return Appended(eviction, keys)
+
+    def set_aside(self, messages: Sequence[ChatMessage], after: int) -> list[int]:
+        """Store *messages* as a branch that begins after *after*, and is not on the path."""
+        keys = list(range(self.next_key, self.next_key + len(messages)))
+        parent, head = self.checked(after), self.head()
+        for key, message in zip(keys, messages, strict=True):
+            self.rows[key] = _Row(message, parent if key == keys[0] else None, on_path=False)
+        self.parent, self.next_key = head, self.next_key + len(messages)
+        return keys
+
+    def replace(self, messages: Sequence[ChatMessage]) -> None:
+        """Make *messages* the memory, as the Django store does; see ``Replacement`` there."""
+        new = list(map(message_to_json, messages))
+        if new == list(map(message_to_json, self.messages())):
+            return
+        old = self.memory(without_summary=True)
+        before = [_Compared(self.rows[key].message) for key in old]
+        goes_on = continuation(before, list(map(_Compared, messages)))
+        keeps_first, index = goes_on or (False, len(old))
+        kept = [*old[:keeps_first], *old[index:]]
+        is_pinned = keeps_first or (kept != [] and kept[0] == self.pinned)
+        in_history = goes_on is not None or self.next_key == 1
+        if not in_history:
+            self.forgotten_through = self.next_key - 1
+        self.pinned, self.window, self.summary = kept[0] if is_pinned else None, kept[is_pinned:], None
+        for message in messages[len(kept) :]:
+            self.rows[self.next_key] = _Row(
+                message, self.parent if in_history else None, in_history=in_history, on_path=in_history
+            )
+            self.window.append(self.next_key)
+            self.next_key += 1
+            self.parent = None if in_history else self.parent
+
+    def clear(self) -> None:
+        if self.memory():
+            self.pinned, self.summary, self.window = None, None, []
+            self.forgotten_through = self.next_key - 1
+
+    def head(self) -> int:
+        """The newest message of the path; 0 without one."""
+        return self.parent if self.parent is not None else max(self.history(), default=0)
+
+    def newest_from(self, key: int) -> int:
+        """The newest message that was said on from *key*."""
+        end = self._tree().newest_from(self.checked(key))
+        return max((each for each in self.history() if each <= end), default=0)
+
+    def checked(self, key: int, *, in_memory_will_do: bool = False) -> int:
+        """Return *key*, or raise ``MessageNotFoundError`` if it is not that of a message of the history, nor 0."""
+        if key == 0 or (key in self.rows and self.rows[key].in_history):
+            return key
+        if in_memory_will_do and key in self.memory():
+            return key
+        raise MessageNotFoundError(self.key, key)
+
+    def moved(self, to: int, window: Window) -> _Moved:
+        """What becomes of the conversation if it goes on from *to*. Nothing is changed."""
+        tree = self._tree()
+        path = tree.path_to(self.checked(to))
+        shared = to if to == 0 or self.rows[to].on_path else fork_point(tree.path_to(self.head()), path)
+        entries = [self.entry(key, window) for key in self.memory(without_summary=True)]
+        summary = None
+        if self.summary is not None:
+            summary = Summary(self.entry(self.summary, window), self.rows[self.summary].through or 0)
+        present = Present(entries, summary, self.forgotten_through)
+        eviction, forgotten = moved(
+            present, _Path(self, path, window), window, to=to, shared=shared, next_key=self.next_key
+        )
+        return _Moved(to, path, eviction, forgotten)
+
+    def go_on(self, move: _Moved) -> None:
+        """Go on from where *move* has it."""
+        for key in self.history():
+            self.rows[key].on_path = _is_on(move.path, key)
+        self.parent = move.to
+        self.forgotten_through = move.forgotten_through
+        self._keep(move.eviction)
+
+    def pending(self, window: Window, max_tokens: int) -> Pending | None:
+        """See ``ChatMemoryStore.read_pending``."""
+        entries, has_more = take((self.entry(key, window) for key in self._uncovered()), window, max_tokens)
+        if not entries:
+            return None
+        summary = None if self.summary is None else self.rows[self.summary].message
+        previous = summary.text if isinstance(summary, SystemMessage) else None
+        return Pending(entries, has_more, previous, self.summary, self.forgotten_through, self._behind())
+
+    def put_summary(self, pending: Pending, summary: SystemMessage, window: Window) -> bool:
+        """See ``ChatMemoryStore.put_summary``."""
+        keys = pending.keys
+        if (self.summary, self.forgotten_through) != (pending.summary, pending.forgotten_through):
+            return False
+        if self._uncovered()[: len(keys)] != keys:
+            return False
+        eviction = self.eviction(window)
+        key = eviction.put_summary(summary)
+        if eviction.summary is None:
+            return False
+        self.rows[key] = _Row(summary, keys[-1], in_history=False, on_path=False, through=keys[-1])
+        self.next_key = eviction.next_key
+        self._keep(eviction)
+        return True
+
+    def found(self, key: int, *, with_counterparts: bool) -> list[int]:
+        """The keys of the message *key* and, if asked, of its calls or results."""
+        if key < 1:
+            raise MessageNotFoundError(self.key, key)
+        self.checked(key, in_memory_will_do=True)
+        if not with_counterparts:
+            return [key]
+        on_path = self.rows[key].on_path
+        there = [each for each in self.history() if self.rows[each].on_path == on_path] or [key]
+        place = there.index(key) if key in there else 0
+        near = there[max(0, place - MAX_DISTANCE) : place + MAX_DISTANCE + 1] if key in there else [key]
+        index = near.index(key)
+        others = counterparts([self.rows[each].message for each in near], index)
+        return sorted({key, *(near[other] for other in others)})
+
+    def remove(self, keys: Sequence[int]) -> None:
+        """Take the messages *keys* out of the memory and the history."""
+        for key in sorted(keys, reverse=True):
+            self._remove(key)
+
+    def forget_history(self) -> None:
+        """Keep what is in the memory, and nothing else."""
+        self.rows = {key: self.rows[key] for key in sorted(self.memory())}
+
+    def _remove(self, key: int) -> None:
+        row = self.rows[key]
+        self.pinned = None if self.pinned == key else self.pinned
+        self.summary = None if self.summary == key else self.summary
+        self.window = [each for each in self.window if each != key]
+        if not row.in_history:
+            row.parent, row.through = None, None
+            return
+        head = self.head()
+        before = max((each for each in self.history() if each < key), default=0)
+        parent = before if row.parent is None else row.parent
+        following = min((each for each in self.history() if each > key), default=0)
+        for each in self.rows.values():
+            if each.parent == key:
+                each.parent = parent
+                each.through = None if each.through is None else parent
+        if following and self.rows[following].parent is None and row.parent is not None:
+            self.rows[following].parent = parent
+        row.in_history, row.on_path, row.parent = False, False, None
+        if head == key:
+            self.parent = parent
+
+    def _keep(self, eviction: Eviction) -> None:
+        """Make what *eviction* has come to the memory."""
+        keys = [entry.key for entry in eviction.entries()]
+        self.pinned = None if eviction.pinned is None else eviction.pinned.key
+        self.summary = None if eviction.summary is None else eviction.summary.key
+        self.window = [key for key in keys if key not in {self.pinned, self.summary}]
+
+    def _behind(self) -> int:
+        """Up to where the summary covers what was said, or it was forgotten."""
+        return max(self.forgotten_through, 0 if self.summary is None else self.rows[self.summary].through or 0)
+
+    def _uncovered(self) -> list[int]:
+        """The keys of what has left the memory and no summary covers."""
+        behind = self._behind()
+        end = min(self.window, default=self.next_key)
+        return [
+            key
+            for key, row in self.rows.items()
+            if behind < key < end and row.on_path and row.message.type != MessageType.SYSTEM
+        ]
+
+    def history(self) -> list[int]:
+        """The keys of the history, all branches of it."""
+        return [key for key, row in self.rows.items() if row.in_history]
+
+    def _tree(self) -> Tree:
+        named = [(key, row.parent) for key, row in self.rows.items() if row.in_history and row.parent is not None]
+        return Tree(named, self.next_key)
+
+
+class _Path:
+    """See ``branches.Path``."""
+
+    def __init__(self, conversation: _Conversation, path: list[tuple[int, int]], window: Window) -> None:
+        self._conversation = conversation
+        self._window = window
+        self._keys = [key for key in conversation.history() if _is_on(path, key)]
+
+    def system(self, to: int, behind: int) -> Entry | None:
+        rows = self._conversation.rows
+        keys = [key for key in self._keys if behind < key <= to and rows[key].message.type == MessageType.SYSTEM]
+        return self._conversation.entry(keys[-1], self._window) if keys else None
+
+    def backwards(self, to: int, behind: int) -> Iterator[Entry]:
+        rows = self._conversation.rows
+        for key in reversed(self._keys):
+            if behind < key <= to and rows[key].message.type != MessageType.SYSTEM:
+                yield self._conversation.entry(key, self._window)
+
+    def summary(self, to: int, behind: int) -> Summary | None:
+        found = [
+            (row.through, key)
+            for key, row in self._conversation.rows.items()
+            if row.through is not None and behind < row.through <= to and row.through in self._keys
+        ]
+        if not found:
+            return None
+        through, key = max(found)
+        return Summary(self._conversation.entry(key, self._window), through)
+
+
+def _is_on(path: list[tuple[int, int]], key: int) -> bool:
+    return any(start <= key <= end for start, end in path)
+
+
+class _Compared:
+    """A message that is equal to those with the same JSON: to Python, 1 and True are equal."""
+
+    def __init__(self, message: ChatMessage) -> None:
+        self.type = message.type
+        self._json = message_to_json(message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Compared) and other._json == self._json
+
+    __hash__ = None  # type: ignore[assignment]

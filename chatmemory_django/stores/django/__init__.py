@@ -16,13 +16,28 @@ from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 
 from chatmemory_django import conf, signals
+from chatmemory_django.explain import read_recent
 from chatmemory_django.ids import memory_key
-from chatmemory_django.messages import ChatMessage
+from chatmemory_django.messages import ChatMessage, SystemMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, Reading, checked_messages
+from chatmemory_django.pending import Pending
+from chatmemory_django.reasons import Explained, Reader
+from chatmemory_django.stores.base import (
+    Appended,
+    AppendOptions,
+    ChatMemoryStore,
+    MessageNotFoundError,
+    Reading,
+    checked_messages,
+)
 from chatmemory_django.stores.django import statements
-from chatmemory_django.stores.django.changes import Addition, Clearing, Recount, Replacement, costs_of, messages_of
-from chatmemory_django.stores.django.snapshots import is_torn, sees_otherwise
+from chatmemory_django.stores.django.additions import Addition
+from chatmemory_django.stores.django.decisions import Clearing, Recount, Relocating, Replacement
+from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_place
+from chatmemory_django.stores.django.paths import relocate
+from chatmemory_django.stores.django.removals import Removal
+from chatmemory_django.stores.django.snapshots import Snapshot, is_torn, sees_otherwise
+from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write
 from chatmemory_django.windows import Eviction, Window
 
@@ -71,13 +86,15 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         costs = costs_of(rows, messages, window)
         if costs is not None and window.overhead + sum(costs) <= window.limit:
             return messages
-        return window.trim(messages, costs)
+        eviction = Eviction.of(messages, window, costs, summary=summary_place(rows))
+        eviction.trim()
+        return eviction.messages()
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         key = memory_key(memory_id)
         rows = self._read(key, window.counter)
         messages = messages_of(rows)
-        eviction = Eviction.of(messages, window, costs_of(rows, messages, window))
+        eviction = Eviction.of(messages, window, costs_of(rows, messages, window), summary=summary_place(rows))
         eviction.trim()
         if rows:
             return Reading(eviction, rows[0][-1])
@@ -118,6 +135,65 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def delete_messages(self, memory_id: object) -> None:
         is_heard = bool(signals.memory_cleared.receivers)
         self._write(memory_id, create=False, left_signal=signals.memory_cleared).run(Clearing(names_left=is_heard))
+
+    def read_memory_after(self, memory_id: object, window: Window, after: int) -> Reading:
+        key = memory_key(memory_id)
+
+        def see(snapshot: Snapshot) -> Reading:
+            return Reading(relocate(snapshot, after, window, {}).eviction, snapshot.state.id)
+
+        reading = self._write(key, create=False).look(see)
+        if reading is None and after:
+            raise MessageNotFoundError(key, after)
+        return reading or Reading(Eviction.of([], window))
+
+    def rewind(self, memory_id: object, to: int, window: Window) -> None:
+        self._relocate(memory_id, Relocating(to, window, newest=False), to)
+
+    def switch(self, memory_id: object, to: int, window: Window) -> int:
+        return self._relocate(memory_id, Relocating(to, window, newest=True), to)
+
+    def pop(self, memory_id: object) -> ChatMessage | None:
+        rows = self._write(memory_id, create=False).run(Removal(None))
+        return messages_of(rows)[0] if rows else None
+
+    def remove(self, memory_id: object, key: int, *, with_results: bool = False) -> list[int]:
+        rows = self._write(memory_id, create=False).run(Removal(key, with_counterparts=with_results))
+        if rows is None:
+            raise MessageNotFoundError(memory_id, key)
+        return [row.sequence for row in rows]
+
+    def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
+        with connections[self.using or router.db_for_write(Conversation)].cursor() as cursor:
+            # Without a lock, whatever a plain SELECT may see: what it goes by is looked at again when it is written.
+            snapshot = statements.read(cursor, memory_key(memory_id), self._owner_key)
+        return None if snapshot is None or not snapshot.is_own else read_pending(snapshot, window, max_tokens)
+
+    def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
+        return self._write(memory_id, create=False).run(Summarizing(pending, summary, window)) or False
+
+    def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
+        using = self.using or router.db_for_read(Conversation)
+        found = Conversation.objects.using(using).filter(memory_id=memory_key(memory_id))
+        conversation = (found if self.owner is None else found.filter(owner=self._owner_key)).first()
+        if conversation is None:
+            return []
+        return [
+            Explained(each.row.sequence, each.row.chat_message, each.reason, each.sent, each.tokens)
+            for each in read_recent(conversation, reader, count)
+        ]
+
+    def after_commit(self, call: Callable[[], object]) -> None:
+        using = self.using or router.db_for_write(Conversation)
+        # The block makes a difference with autocommit off, when Django takes no callback outside of one.
+        with transaction.atomic(using=using, savepoint=False):
+            transaction.on_commit(call, using=using)
+
+    def _relocate(self, memory_id: object, relocating: Relocating, to: int) -> int:
+        found = self._write(memory_id, create=False).run(relocating)
+        if found is None and to:
+            raise MessageNotFoundError(memory_id, to)
+        return found or 0
 
     def recount(self, memory_id: object, window: Window) -> int:
         """

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db.models import BooleanField, ExpressionWrapper
 
+from chatmemory_django.lineage import Claims
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, in_memory
 from chatmemory_django.rows import to_message
@@ -26,7 +27,7 @@ class Rule(StrEnum):
     PINNED = "pinned_sequence"
     """It is that of a system message that is not superseded."""
     SYSTEM_MESSAGE = "system_message"
-    """There is one in the memory at most, unless one ``set`` put several there."""
+    """There is one in the memory at most, beside the summary, unless one ``set`` put several there."""
     GAP = "gap"
     """What is in the memory has a row. Other rows may be gone: pruned, or not kept."""
     MEMORY_MESSAGES = "memory_messages"
@@ -39,6 +40,17 @@ class Rule(StrEnum):
     """It is how many messages are in the history, or were before they were deleted."""
     CONTENT = "content"
     """Every row holds a message, of the type that it says."""
+    PARENT = "parent_sequence"
+    """It is below the sequence of its row, or below ``next_sequence``. Outside of the history, only a summary has one:
+    the last message that it covers."""
+    PATH = "on_path"
+    """It is what the parents say: the rows on the way to the message from which the conversation goes on."""
+    OFF_PATH = "off_path"
+    """What is on another branch is superseded, so that it is in no window."""
+    SUMMARY = "summary_sequence"
+    """It is that of a summary of something on the path."""
+    FORGOTTEN = "forgotten_through"
+    """It is below ``next_sequence``."""
     WINDOW = "window"
     """The memory is no larger than its window. It may be after the window was changed, until the next ``add``."""
 
@@ -57,6 +69,7 @@ class Examination:
         self.broken = [
             *self._broken_places(),
             *self._broken_memory(),
+            *self._broken_branches(),
             *self._broken_counters(),
             *self._broken_window(window_of(conversation.memory_id)),
         ]
@@ -75,11 +88,32 @@ class Examination:
 
     def _broken_memory(self) -> Iterator[tuple[Rule, str]]:
         conversation, rows = self.conversation, self._rows
-        if len(rows.system_moments) > 1:
-            yield Rule.SYSTEM_MESSAGE, f"The memory has some from {len(rows.system_moments)} different moments."
+        are_all_there = rows.in_history + rows.not_in_history == conversation.next_sequence - 1
+        if rows.systems > 1 and are_all_there and not rows.may_be_set:
+            yield Rule.SYSTEM_MESSAGE, f"The memory has {rows.systems}, and each was added alone."
         missing = conversation.memory_messages - rows.in_memory
         if missing > 0 and rows.in_window < conversation.next_sequence - conversation.window_start:
             yield Rule.GAP, f"{missing} of the {conversation.memory_messages} messages in the memory have no row."
+
+    def _broken_branches(self) -> Iterator[tuple[Rule, str]]:
+        conversation, rows = self.conversation, self._rows
+        end, head, claims = conversation.next_sequence, conversation.parent_sequence, rows.claims
+        if head is not None and head >= end:
+            yield Rule.PARENT, f"It is {head}, but next_sequence is {end}."
+        if rows.with_wrong_parent:
+            yield Rule.PARENT, f"{rows.with_wrong_parent} rows name no message before them, or are no summary."
+        if wrong := claims.wrong(head):
+            first, last, on_path = wrong[0]
+            yield Rule.PATH, f"It is {on_path} from {first} to {last}, the first of {len(wrong)} wrong stretches."
+        if rows.with_wrong_path:
+            yield Rule.PATH, f"{rows.with_wrong_path} rows are on it that are no part of the history."
+        if rows.visible:
+            yield Rule.OFF_PATH, f"{rows.visible} rows on other branches are in the window."
+        summary, covered = conversation.summary_sequence, rows.covered
+        if summary is not None and (covered is None or not claims.leads_through(covered)):
+            yield Rule.SUMMARY, f"It is {summary}, which is no summary of what is on the path."
+        if conversation.forgotten_through >= end:
+            yield Rule.FORGOTTEN, f"It is {conversation.forgotten_through}, but next_sequence is {end}."
 
     def _broken_counters(self) -> Iterator[tuple[Rule, str]]:
         conversation, rows = self.conversation, self._rows
@@ -110,7 +144,7 @@ class Examination:
                 return
             size = window.overhead + rows.tokens
         # Alone, a system message stays, however large.
-        if size > window.limit and not (rows.in_memory == 1 and rows.system_moments):
+        if size > window.limit and not (rows.in_memory == 1 and rows.systems):
             yield Rule.WINDOW, f"The memory takes {size} of {window.limit}."
 
 
@@ -129,13 +163,25 @@ class _Rows:
         self.tokens = 0
         self.counters: set[str] = set()
         """What counted those in the memory; among them "" if one was not counted."""
-        self.system_moments: set[datetime.datetime] = set()
-        """When those system messages were stored that are in the memory: those of one write have one."""
+        self.systems = 0
+        """How many system messages are in the memory."""
+        self.may_be_set = False
+        """Whether a memory may have been set that has several system messages: some were stored at one moment, or are
+        no part of the history."""
+        self._system_moments: set[datetime.datetime] = set()
         self.pinned = "missing"
+        self.claims = Claims()
+        self.with_wrong_parent = 0
+        self.with_wrong_path = 0
+        self.visible = 0
+        """How many of other branches are in the window."""
+        self.covered: int | None = None
+        """The last message that the summary covers, if that is one."""
         self.unreadable = 0
         self.first_unreadable: int | None = None
         is_in_memory = ExpressionWrapper(
-            in_memory(conversation.window_start, conversation.pinned_sequence), output_field=BooleanField()
+            in_memory(conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence),
+            output_field=BooleanField(),
         )
         for page in pages(messages_of(conversation), *_COLUMNS, is_in_memory):
             for row in page:
@@ -153,9 +199,25 @@ class _Rows:
         in_history: bool,
         token_count: int | None,
         counted_by: str,
+        on_path: bool,
+        parent_sequence: int | None,
         is_in_memory: bool,
     ) -> None:
         is_system = type == MessageType.SYSTEM
+        is_summary = is_system and superseded and not in_history and parent_sequence is not None
+        if parent_sequence is not None:
+            self.with_wrong_parent += parent_sequence >= sequence or not (in_history or is_summary)
+        if in_history:
+            if sequence > 0:  # 0 is no message, but where the first ones begin
+                self.claims.add(sequence, parent_sequence, on_path=on_path)
+            self.visible += not on_path and not superseded and sequence >= conversation.window_start
+        else:
+            self.with_wrong_path += on_path
+        if is_system and not is_summary:
+            self.may_be_set |= not in_history or created_at in self._system_moments
+            self._system_moments.add(created_at)
+        if is_summary and sequence == conversation.summary_sequence:
+            self.covered = parent_sequence
         self.outside += not 1 <= sequence < conversation.next_sequence
         self.in_window += sequence >= conversation.window_start
         self.in_history += in_history
@@ -166,8 +228,7 @@ class _Rows:
             self.in_memory += 1
             self.tokens += token_count or 0
             self.counters.add("" if token_count is None else counted_by)
-            if is_system:
-                self.system_moments.add(created_at)
+            self.systems += is_system and not is_summary
         if not _is_message(type, text, payload):
             self.unreadable += 1
             self.first_unreadable = self.first_unreadable or sequence
@@ -189,6 +250,8 @@ _COLUMNS = (
     "in_history",
     "token_count",
     "counted_by",
+    "on_path",
+    "parent_sequence",
 )
 
 

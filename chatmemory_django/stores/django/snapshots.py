@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -13,14 +13,20 @@ from django.db.models import Case, F, PositiveIntegerField, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
+from chatmemory_django.branches import Tree
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, memory_parts
 from chatmemory_django.rows import FrontRow, Row, State
+from chatmemory_django.stores.base import MessageNotFoundError
 
 FRONT = 8
 """How many sequences from the start of the window on are read along with a conversation: an add rarely evicts more."""
 
 
+PINNED, SUMMARY, WINDOW = range(3)
+"""The parts of a memory, see ``models.memory_parts``."""
+
 _sequence = itemgetter(Row._fields.index("sequence"))
+_part = itemgetter(Row._fields.index("part"))
 
 
 class Snapshot:
@@ -32,12 +38,15 @@ class Snapshot:
 
     def __init__(
         self,
+        key: str,
         state: State,
         using: str,
         front: Sequence[FrontRow] | None = None,
         *,
         is_own: bool = True,
     ) -> None:
+        self.key = key
+        """The memory id."""
         self.state = state
         self.is_own = is_own
         """Whether the conversation belongs to the owner that the store was given, if it was given one."""
@@ -50,26 +59,57 @@ class Snapshot:
 
     def memory(self, counter: str, **only: Any) -> list[Row]:
         """Read the rows in the memory, in its order, with the tokens that *counter* has counted."""
-        pinned_sequence = self.state.pinned_sequence
-        messages = self._messages().filter(**only)
-        pinned, window = memory_rows(messages, self.state.window_start, pinned_sequence, Value(counter))
+        state, messages = self.state, self.messages().filter(**only)
+        parts = memory_rows(
+            messages, state.window_start, state.pinned_sequence, state.summary_sequence, counter=Value(counter)
+        )
         if self._must_lock:  # a union cannot read the rows as they are now, as MySQL has to be asked to
-            rows = sorted([*pinned, *window], key=_sequence)
+            rows = sorted((row for part in parts for row in part), key=_sequence)
         else:
-            rows = list(pinned.union(window, all=True).order_by("sequence"))
+            rows = list(parts[0].union(*parts[1:], all=True).order_by("sequence"))
         return list(map(Row._make, in_order(rows)))
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The branches of the conversation."""
+        named = self.messages().history(all_branches=True).filter(parent_sequence__isnull=False)
+        pairs = named.values_list("sequence", "parent_sequence")
+        return Tree(((sequence, parent or 0) for sequence, parent in pairs), self.state.next_sequence)
+
+    @cached_property
+    def head(self) -> int:
+        """The newest message of the path; 0 without one."""
+        return self.last_said()[0] if self.state.parent_sequence is None else self.state.parent_sequence
+
+    def last_said(self, **only: Any) -> tuple[int, bool]:
+        """Read the newest message of the history, on any branch, and whether it is on the path; 0 without one."""
+        rows = self.messages().history(all_branches=True).filter(**only).order_by("sequence")
+        return rows.values_list("sequence", "on_path").last() or (0, True)
+
+    def is_on_path(self, sequence: int) -> bool:
+        """Read whether message *sequence* of the history is on the path; 0 is. ``MessageNotFoundError`` without it."""
+        found = self.last_said(sequence=sequence) if sequence > 0 else (0, True)
+        if found[0] != sequence:
+            raise MessageNotFoundError(self.key, sequence)
+        return found[1]
 
     def behind_front(self, start: int, count: int, counter: str) -> list[Row]:
         """Read the rows of the window from *start* on that have one of *count* sequences."""
-        _, window = memory_rows(self._messages(), start, self.state.pinned_sequence, Value(counter))
+        *_, window = memory_rows(self.messages(), start, None, None, counter=Value(counter))
         return list(map(Row._make, window.filter(sequence__lt=start + count).order_by("sequence")))
+
+    def next_in_window(self, start: int) -> int | None:
+        """Read where the first row of the window is from *start* on: branches may have left a gap."""
+        rows = self.messages().filter(sequence__gte=start, superseded=False)
+        return rows.order_by("sequence").values_list("sequence", flat=True).first()
 
     def sequences_of(self, client_message_ids: Sequence[str]) -> dict[str | None, int]:
         """Read which messages have *client_message_ids*: their sequences, by their id."""
-        known = self._messages().filter(client_message_id__in=client_message_ids)
+        known = self.messages().filter(client_message_id__in=client_message_ids)
         return dict(known.values_list("client_message_id", "sequence"))
 
-    def _messages(self) -> MessageQuerySet:
+    def messages(self) -> MessageQuerySet:
+        """Return the rows of the conversation, to be read as they are now."""
         messages = Message.objects.using(self.using).filter(conversation_id=self.state.id).order_by()
         return messages.select_for_update() if self._must_lock else messages
 
@@ -83,27 +123,30 @@ def memory_rows(
     messages: MessageQuerySet,
     window_start: Combinable | int,
     pinned_sequence: Combinable | int | None,
+    summary_sequence: Combinable | int | None,
+    *,
     counter: Combinable,
 ) -> list[Any]:
-    """Return the querysets of the two parts of a memory, as values for ``Row``. *messages* are of one conversation."""
+    """Return the querysets of the parts of a memory, as values for ``Row``. *messages* are of one conversation."""
+    rows = with_tokens(messages, counter)
+    parts = memory_parts(window_start, pinned_sequence, summary_sequence)
+    return [rows.annotate(part=Value(place)).filter(part).values_list(*Row._fields) for place, part in enumerate(parts)]
+
+
+def with_tokens(messages: MessageQuerySet, counter: Combinable) -> MessageQuerySet:
+    """Return *messages* annotated with the ``tokens`` that *counter* has counted, if it has."""
     tokens = Case(When(counted_by=counter, then=F("token_count")))
     # In a union, MariaDB would make it a decimal.
-    rows = messages.annotate(tokens=Cast(tokens, PositiveIntegerField()))
-    return [rows.filter(part).values_list(*Row._fields) for part in memory_parts(window_start, pinned_sequence)]
+    return messages.annotate(tokens=Cast(tokens, PositiveIntegerField()))
 
 
 def in_order(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-    """
-    Return *rows*, like ``Row`` and by sequence, with the pinned one in front.
-
-    If it is not the first of them, it is there twice, one behind the other: it is in the window, too.
-    """
-    sequences = list(map(_sequence, rows))
-    if len(set(sequences)) == len(rows):
+    """Return *rows*, like ``Row`` and by sequence, in the order of a memory, in which the pinned one comes once."""
+    if not rows or min(map(_part, rows)) == WINDOW:
         return rows
-    pinned = next(one for one, other in pairwise(sequences) if one == other)
-    place = sequences.index(pinned)
-    return [rows[place], *rows[:place], *rows[place + 2 :]]
+    ordered = sorted(rows, key=_part)
+    pinned = _sequence(ordered[0]) if _part(ordered[0]) == PINNED else None
+    return [row for row in ordered if _sequence(row) != pinned or _part(row) == PINNED]
 
 
 def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:

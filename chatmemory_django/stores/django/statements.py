@@ -85,13 +85,15 @@ def _memory(*, owned: bool) -> Statement:
         if owned:
             conversation = conversation.filter(owner=Parameter(Conversation, "owner"))
         # Subqueries and a union of two ranges of the primary key: PostgreSQL takes long to plan joins.
-        key, start, pinned = (
-            Subquery(conversation.values(column)[:1]) for column in ("id", "window_start", "pinned_sequence")
+        key, start, pinned, summary = (
+            Subquery(conversation.values(column)[:1])
+            for column in ("id", "window_start", "pinned_sequence", "summary_sequence")
         )
         messages = Message.objects.using(using).filter(conversation_id=key).order_by()
-        first, window = memory_rows(messages, start, pinned, Parameter(Message, "counted_by", "counter"))
+        counter = Parameter(Message, "counted_by", "counter")
+        first, *others = memory_rows(messages, start, pinned, summary, counter=counter)
         # By the sequence alone, as the index has them: SQLite then sorts nothing.
-        return list(first.union(window, all=True).order_by("sequence"))
+        return list(first.union(*others, all=True).order_by("sequence"))
 
     return Statement(run)
 
@@ -176,7 +178,9 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     first, end = rows[0], len(State._fields) + (owner is not None)
     is_array = cursor.db.vendor == "postgresql"
     front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
-    return _snapshot(first[:end], cursor, list(map(FrontRow._make, sorted(_loaded(front, {"payload": 2}, cursor.db)))))
+    return _snapshot(
+        key, first[:end], cursor, list(map(FrontRow._make, sorted(_loaded(front, {"payload": 2}, cursor.db))))
+    )
 
 
 def lock(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
@@ -186,12 +190,12 @@ def lock(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     if row is None:
         return None
     # A SELECT that locks nothing may see what the transaction has read before; then the front is read when asked for.
-    return _snapshot(row, cursor, None) if sees_otherwise(cursor.db) else read(cursor, key, owner)
+    return _snapshot(key, row, cursor, None) if sees_otherwise(cursor.db) else read(cursor, key, owner)
 
 
-def _snapshot(row: Sequence[Any], cursor: CursorWrapper, front: Sequence[FrontRow] | None) -> Snapshot:
+def _snapshot(key: str, row: Sequence[Any], cursor: CursorWrapper, front: Sequence[FrontRow] | None) -> Snapshot:
     state, is_own = row[: len(State._fields)], row[len(State._fields) :]
-    return Snapshot(State._make(state), cursor.db.alias, front, is_own=all(is_own))
+    return Snapshot(key, State._make(state), cursor.db.alias, front, is_own=all(is_own))
 
 
 def read_memory(cursor: CursorWrapper, key: str, counter: str, owner: object) -> Sequence[tuple[Any, ...]]:

@@ -101,6 +101,14 @@ def pages(rows: MessageQuerySet, *columns: str | Combinable) -> Iterator[list[tu
             yield list(rows.filter(sequence__range=run).values_list(*columns))
 
 
+def is_there(memory_id: str, using: str) -> bool:
+    """Whether a conversation *memory_id* is stored in the database *using*, for whoever it is."""
+    with transaction.atomic(using=using):
+        # The lock has MariaDB say what is there now, and not at the beginning of the caller's transaction.
+        rows = Conversation.objects.using(using).filter(memory_id=memory_id).select_for_update()
+        return bool(rows.values_list("pk"))
+
+
 def write(conversation: Conversation, **columns: Any) -> None:
     """Write *columns* of *conversation*, which is locked; without any, only that something of it was written."""
     _row(conversation).update(version=F("version") + 1, **columns)

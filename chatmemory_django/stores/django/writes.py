@@ -7,9 +7,9 @@ This is the one way to write: every verb is a decision, a function from a ``Snap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from operator import attrgetter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from operator import attrgetter, or_
 from typing import Any, Protocol, TypeVar
 
 from django.core.exceptions import PermissionDenied
@@ -21,11 +21,13 @@ from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.deadlocks import tried_again
-from chatmemory_django.models import Conversation, Message, in_memory, memory_parts
+from chatmemory_django.models import Conversation, Message, MessageQuerySet, in_memory, memory_parts
 from chatmemory_django.rows import NewRow, in_batches
-from chatmemory_django.stores.base import ConversationErasedError
+from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 from chatmemory_django.stores.django import statements
-from chatmemory_django.stores.django.changes import Change, UncountedError, max_row_bytes
+from chatmemory_django.stores.django.changes import Change, Removed, max_row_bytes
+from chatmemory_django.stores.django.entries import UncountedError
+from chatmemory_django.stores.django.paths import Relocation
 from chatmemory_django.stores.django.snapshots import Snapshot, sees_otherwise
 
 MAX_ROWS = 64
@@ -43,6 +45,8 @@ class Decision(Protocol[_R]):
 
     counter: str
     """The name of the estimator whose counts it goes by; empty for none."""
+    holds_for_nothing: bool
+    """Whether a decision to write nothing holds whatever others wrote while it was made."""
 
     def __call__(self, snapshot: Snapshot) -> tuple[_R, Change | None]:
         """Return the result of the verb, and what to write for it, if anything."""
@@ -102,6 +106,33 @@ class Write:
             snapshot.is_locked, snapshot.may_count = True, may_count
         return snapshot
 
+    def look(self, see: Callable[[Snapshot], _T]) -> _T | None:
+        """
+        Return what *see* makes of the conversation as it is at one moment; None where there is none of the owner's.
+
+        It is read without a lock, and behind it if somebody wrote meanwhile, or if a plain SELECT may see a state that
+        never was.
+        """
+        found, refusal = tried_again(self._using, partial(self._look, see))
+        if refusal is not None:  # raised here, so that the caller's transaction can go on
+            raise refusal
+        return found
+
+    def _look(self, see: Callable[[Snapshot], _T]) -> tuple[_T | None, MessageNotFoundError | None]:
+        if not sees_otherwise(self._connection):
+            with self._connection.cursor() as cursor:
+                snapshot = statements.read(cursor, self._key, self._owner)
+            seen = _seen(see, snapshot)
+            if snapshot is None or self._is_as(snapshot):
+                return seen
+        with transaction.atomic(using=self._using, savepoint=False):
+            return _seen(see, self.lock())
+
+    def _is_as(self, snapshot: Snapshot) -> bool:
+        """Whether nobody has written to the conversation since *snapshot* was taken."""
+        state = snapshot.state
+        return Conversation.objects.using(self._using).filter(pk=state.id, version=state.version).exists()
+
     def _locked(self, cursor: CursorWrapper) -> Snapshot | None:
         if self._connection.vendor != "sqlite":
             return statements.lock(cursor, self._key, self._owner)
@@ -151,11 +182,14 @@ class Write:
             self._create()
             snapshot = statements.read(cursor, self._key, self._owner)
         try:
-            return self._decided(decide, snapshot)
+            result, change = self._decided(decide, snapshot)
         except DatabaseError:
             raise
         except Exception:  # noqa: BLE001  # it may have been decided on a state that is gone
             return None
+        # To write nothing may have been, too: where something is written, the version is compared with that.
+        holds = change is not None or snapshot is None or decide.holds_for_nothing or self._is_as(snapshot)
+        return (result, change) if holds else None
 
     def _decided(self, decide: Decision[_T], snapshot: Snapshot | None) -> tuple[_T | None, Change | None]:
         expected = self._conversation
@@ -222,18 +256,26 @@ class Write:
         before, after = change.before, change.after
         messages = Message.objects.using(self._using).filter(conversation_id=before.id)
         if not self._keep_history:
-            stays = in_memory(after.window_start, after.pinned_sequence)
+            stays = in_memory(after.window_start, after.pinned_sequence, after.summary_sequence)
             stays &= ~Q(sequence__in=change.superseded)
-            for part in memory_parts(before.window_start, before.pinned_sequence):
+            for part in memory_parts(before.window_start, before.pinned_sequence, before.summary_sequence):
                 messages.filter(part).exclude(stays).delete()
-        elif change.superseded:
+            if change.relocation is not None or change.removals:
+                messages.filter(sequence__in=change.left).delete()
+        if change.relocation is not None:
+            _relocate(messages, change.relocation)
+        if change.superseded and (self._keep_history or change.relocation is not None):
             messages.filter(sequence__in=change.superseded).update(superseded=True)
+        if change.taken_up:
+            gone = {*change.left, *change.superseded}
+            taken_up = messages.filter(sequence__in=change.taken_up)
+            taken_up.update(on_path=True)
+            taken_up.exclude(sequence__in=gone).update(superseded=False)
+        for removed in change.removals:
+            _remove(messages, removed)
         if change.completes:
             messages.filter(sequence__in=change.completes).update(is_complete=True)
-        counted = list(change.counts)
-        for batch in (counted[first : first + MAX_ROWS] for first in range(0, len(counted), MAX_ROWS)):
-            counts = Case(*(When(sequence=sequence, then=Value(change.counts[sequence])) for sequence in batch))
-            messages.filter(sequence__in=batch).update(token_count=counts, counted_by=after.counted_by)
+        write_counts(messages, change.counts, after.counted_by)
 
     def _announce(self, change: Change, rows: Sequence[NewRow]) -> None:
         """Send the signals of *change*, by which *rows* were stored, once it is committed."""
@@ -253,6 +295,45 @@ class Write:
             # The block makes a difference with autocommit off, when Django takes no callback outside of one.
             with transaction.atomic(using=self._using, savepoint=False):
                 transaction.on_commit(send, using=self._using)
+
+
+def write_counts(messages: MessageQuerySet, counts: Mapping[int, int], counted_by: str) -> None:
+    """Write the token *counts* that *counted_by* made, by the sequence of *messages*, of one conversation."""
+    counted = list(counts.items())
+    for first in range(0, len(counted), MAX_ROWS):
+        batch = dict(counted[first : first + MAX_ROWS])
+        tokens = Case(*(When(sequence=sequence, then=Value(count)) for sequence, count in batch.items()))
+        messages.filter(sequence__in=batch).update(token_count=tokens, counted_by=counted_by)
+
+
+def _seen(see: Callable[[Snapshot], _T], snapshot: Snapshot | None) -> tuple[_T | None, MessageNotFoundError | None]:
+    """What *see* makes of *snapshot*, or what it refuses to."""
+    try:
+        return None if snapshot is None or not snapshot.is_own else see(snapshot), None
+    except MessageNotFoundError as exc:
+        return None, exc
+
+
+def _relocate(messages: MessageQuerySet, relocation: Relocation) -> None:
+    """Write which of *messages*, of one conversation, are on its path."""
+    behind = messages.filter(Q(on_path=True) | Q(superseded=False), sequence__gt=relocation.shared)
+    behind.update(on_path=False, superseded=True)
+    for first in range(0, len(relocation.entered), MAX_ROWS):
+        parts = relocation.entered[first : first + MAX_ROWS]
+        within = messages.filter(sequence__range=(parts[0][0], parts[-1][1]), in_history=True)
+        within.filter(reduce(or_, (Q(sequence__range=part) for part in parts))).update(on_path=True, superseded=False)
+    if relocation.shown:
+        messages.filter(sequence__in=relocation.shown).update(superseded=False)
+
+
+def _remove(messages: MessageQuerySet, removed: Removed) -> None:
+    """Take one of *messages* out of the history, and out of the way of those that followed it."""
+    messages.filter(parent_sequence=removed.sequence).update(parent_sequence=removed.parent)
+    if removed.child is not None:
+        messages.filter(sequence=removed.child).update(parent_sequence=removed.parent)
+    messages.filter(sequence=removed.sequence).update(
+        in_history=False, on_path=False, superseded=True, parent_sequence=None
+    )
 
 
 def _batches(rows: Sequence[NewRow]) -> list[Sequence[NewRow]]:

@@ -1,0 +1,123 @@
+"""Where messages are among what was said in their place on other branches: "2 of 3"."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import models
+from django.db.models import Count, F, OuterRef, Q, Subquery
+from django.db.models.functions import Lag, Lead, RowNumber
+
+from chatmemory_django.messages import MessageType
+
+if TYPE_CHECKING:
+    from chatmemory_django.models import Message, MessageQuerySet
+
+NEAR = 8
+"""How far from a message the one before it is looked for at first: between the two may be some that are no history."""
+
+
+class Place(NamedTuple):
+    """Where a message is among those that were said in its place: as in "2 of 3"."""
+
+    number: int
+    """From 1 on, in the order in which they were said."""
+    of: int
+    previous: int | None
+    """The sequence of the one before it ..."""
+    next: int | None
+    """... and of the one after it."""
+
+
+def places_of(
+    history: MessageQuerySet, rows: Iterable[Message], types: Collection[MessageType] | None
+) -> dict[int, Place]:
+    """Return what ``Conversation.places`` does; *history* has the rows of all branches of the conversation."""
+    shown = [row for row in rows if row.in_history and (types is None or row.type in types)]
+    parents = {row.sequence: row.parent_sequence for row in shown if row.parent_sequence is not None}
+    # Right behind a message may be one that follows it and does not name it: it is the first in its place.
+    first = {
+        sequence: row.sequence
+        for sequence, row in _beside(history, parents, 1).items()
+        if row.parent_sequence is None and (types is None or row.type in types)
+    }
+    unnamed = {row.sequence: row.sequence for row in shown if row.parent_sequence is None}
+    before = _beside(history, unnamed, -1)
+    follows = {sequence: before[sequence].sequence if sequence in before else 0 for sequence in unnamed}
+    named = _named_places(history, types, parents, {*parents.values(), *follows.values()})
+    leading = {parent: sequence for sequence, (parent, place) in named.items() if place.number == 1}
+    places = {
+        sequence: Place(1, named[leading[parent]][1].of + 1, None, leading[parent])
+        for sequence, parent in follows.items()
+        if parent in leading
+    }
+    for sequence in parents.keys() & named.keys():  # one may have been taken out since it was read
+        _, place = named[sequence]
+        if sequence in first:
+            place = Place(place.number + 1, place.of + 1, place.previous or first[sequence], place.next)
+        if place.of > 1:
+            places[sequence] = place
+    return places
+
+
+def _beside(history: MessageQuerySet, places: Mapping[int, int], step: int) -> dict[int, Message]:
+    """
+    The messages of *history* right before *places*, for a *step* of -1, or right behind them, for 1.
+
+    *places* are given by the sequences of messages, which they belong to, and returned by these.
+    """
+    within = range(step, step * (NEAR + 1), step)
+    near = {place + distance for place in places.values() for distance in within if place + distance > 0}
+    if not near:
+        return {}
+    rows = history.only("sequence", "parent_sequence", "type")
+    found = {row.sequence: row for row in rows.filter(sequence__in=near)}
+    beside: dict[int, Message] = {}
+    for sequence, place in places.items():
+        distance = next((each for each in within if place + each in found), None)
+        if distance is not None:
+            beside[sequence] = found[place + distance]
+    far = [sequence for sequence, place in places.items() if sequence not in beside and (step > 0 or place > NEAR + 1)]
+    return beside | _far_beside(history, far, step) if far else beside
+
+
+def _far_beside(history: MessageQuerySet, sequences: Collection[int], step: int) -> dict[int, Message]:
+    """The same for whatever distance, which MariaDB reads much of a conversation for."""
+    there = history.model.objects.filter(in_history=True, conversation=OuterRef("conversation"))
+    if step < 0:
+        nearest = there.filter(sequence__lt=OuterRef("sequence")).order_by("-sequence")
+    else:
+        nearest = there.filter(sequence__gt=OuterRef("parent_sequence")).order_by("sequence")
+    found = history.filter(sequence__in=sequences).annotate(beside=Subquery(nearest.values("sequence")[:1]))
+    beside = dict(found.exclude(beside=None).values_list("sequence", "beside"))
+    rows = history.only("sequence", "parent_sequence", "type").filter(sequence__in=set(beside.values()))
+    by_sequence = {row.sequence: row for row in rows}
+    return {sequence: by_sequence[its] for sequence, its in beside.items()}
+
+
+def _named_places(
+    history: MessageQuerySet,
+    types: Collection[MessageType] | None,
+    sequences: Collection[int],
+    parents: Collection[int],
+) -> dict[int, tuple[int, Place]]:
+    """
+    The places of messages of *types* among those alone that name their parent, with that parent, by their sequences.
+
+    Of those that name one of *parents*, these are the first of each, and those of *sequences*.
+    """
+    if not parents:
+        return {}
+    # Not by the column itself: for that order, SQLite would read the whole conversation along its primary key.
+    in_order: dict[str, Any] = {"partition_by": "parent_sequence", "order_by": F("sequence") + 0}
+    named = history.filter(parent_sequence__in=parents)
+    siblings = (named if types is None else named.filter(type__in=types)).annotate(
+        number=models.Window(RowNumber(), **in_order),
+        of=models.Window(Count("sequence"), partition_by="parent_sequence"),
+        previous=models.Window(Lag("sequence"), **in_order),
+        next=models.Window(Lead("sequence"), **in_order),
+    )
+    found = siblings.filter(Q(number=1) | Q(sequence__in=sequences))
+    rows = found.values_list("sequence", "parent_sequence", *Place._fields)
+    return {sequence: (parent or 0, Place(*place)) for sequence, parent, *place in rows}

@@ -1,0 +1,237 @@
+"""Adding messages: the decision of ``append_messages``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, repeat, zip_longest
+
+import msgspec
+
+from chatmemory_django.ids import checked_client_message_id
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.rows import Columns, NewRow, Row, State, to_message
+from chatmemory_django.stores.base import Appended, MessageNotFoundError, Metadata
+from chatmemory_django.stores.django.changes import Change, new_row
+from chatmemory_django.stores.django.entries import Counted, entry_of, place_of, read_eviction
+from chatmemory_django.stores.django.paths import (
+    Relocation,
+    memory_columns,
+    relocate,
+    stored_rows,
+)
+from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, Snapshot
+from chatmemory_django.windows import Entry, Eviction, Window, to_entry
+
+MAX_READ = 4_096
+"""How many sequences of the front of a window are read at a time at most."""
+
+
+class Addition:
+    """
+    A decision to add *messages*; called with a snapshot, it returns what comes of it and the change to write, if any.
+
+    ``ValueError`` or ``TypeError`` if a message cannot be stored.
+    """
+
+    holds_for_nothing = True  # an equal system message is read where it is in the memory, at that moment at the latest
+
+    def __init__(
+        self,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        *,
+        metadata: Sequence[Metadata] = (),
+        client_message_ids: Sequence[str | None] = (),
+        is_complete: bool = True,
+        completes: Sequence[int] = (),
+        is_retry: bool = True,
+        after: int | None = None,
+        aside: bool = False,
+        takes_up: Sequence[int] = (),
+    ) -> None:
+        self.counter = window.counter
+        self._after = after
+        self._aside = aside
+        self._takes_up = takes_up
+        self._is_retry = is_retry
+        self._messages = messages
+        self._window = window
+        self._completes = completes
+        self._rows = [new_row(message, given) for message, given in zip_longest(messages, metadata[: len(messages)])]
+        for index, (row, name) in enumerate(zip(self._rows, client_message_ids, strict=False)):
+            row.client_message_id = checked_client_message_id(name, f"client_message_ids[{index}]")
+        for row in self._rows:
+            row.is_complete = is_complete
+        _check_unique(self._rows)
+        self._costs = [window.cost(message) if window.is_additive else None for message in messages]
+        self._counted: Counted = {}
+
+    def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
+        """Decide what becomes of the memory."""
+        state, window = snapshot.state, self._window
+        names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
+        # Without the lock nothing is known: then the UPDATE makes sure, and whoever tries again comes back with it.
+        known = snapshot.sequences_of(names) if names and snapshot.is_locked else {}
+        if self._aside and self._after is not None and not known:
+            return self._set_aside(snapshot, self._after)
+        relocation: Relocation | None = None
+        uncounted: Sequence[Row] = ()
+        if self._after is not None and not known:  # what is known was stored with all that belonged to it
+            relocation = relocate(snapshot, self._after, window, self._counted)
+            eviction, uncounted = relocation.eviction, relocation.uncounted
+        elif has_counts(snapshot, window):
+            eviction = self._from_front(snapshot)
+        else:
+            eviction, uncounted = read_eviction(snapshot, window, self._counted)
+        taken_up: list[int] = []
+        if relocation is not None:
+            aside = stored_rows(snapshot, self._takes_up, window, self._counted)
+            uncounted = [*uncounted, *(row for row in aside if window.counter and row.tokens is None)]
+            taken_up = self._take_up(snapshot, eviction, aside)
+        added: list[NewRow] = []
+        keys: list[int] = []
+        for message, row, cost in zip(self._messages, self._rows, self._costs, strict=True):
+            if row.client_message_id in known:
+                keys.append(known[row.client_message_id])
+                continue
+            keys.append(eviction.add(message, cost))
+            if len(eviction.added) > len(taken_up) + len(added):
+                added.append(msgspec.structs.replace(row, sequence=keys[-1]))
+                if row.client_message_id is not None:
+                    known[row.client_message_id] = keys[-1]
+        if not added and not self._completes and not relocation:
+            return Appended(eviction, keys, state.id), None
+        change = self._change(state, eviction, added, uncounted, relocation, taken_up)
+        return Appended(eviction, keys, state.id), change
+
+    def _set_aside(self, snapshot: Snapshot, after: int) -> tuple[Appended, Change]:
+        """Store the messages as a branch that begins after message *after*, and is not on the path."""
+        state = snapshot.state
+        snapshot.is_on_path(after)  # or on another branch: it is there
+        rows = [
+            msgspec.structs.replace(
+                row, sequence=sequence, parent_sequence=parent, superseded=True, on_path=False, token_count=cost
+            )
+            for row, sequence, parent, cost in zip(
+                self._rows, count(state.next_sequence), chain([after], repeat(None)), self._costs, strict=False
+            )
+        ]
+        for row in rows:
+            if self._window.counter:
+                row.counted_by = self._window.counter
+            else:
+                row.token_count = None
+        state_after = state._replace(
+            next_sequence=state.next_sequence + len(rows),
+            total_messages=state.total_messages + len(rows),
+            parent_sequence=snapshot.head,
+        )
+        change = Change(state, state_after, rows, is_retry=self._is_retry).checked()
+        return Appended(Eviction.of([], self._window), [row.sequence for row in rows], state.id), change
+
+    def _take_up(self, snapshot: Snapshot, eviction: Eviction, aside: Sequence[Row]) -> list[int]:
+        """Add what was stored *aside* to *eviction*, and return the sequences of what was added."""
+        rows = {row.sequence: row for row in aside}
+        for sequence in self._takes_up:
+            if sequence not in rows:
+                raise MessageNotFoundError(snapshot.key, sequence)
+            entry = entry_of(rows[sequence], self._window, self._counted)
+            if entry.message is not None:
+                eviction.add(entry.message, entry.cost, key=sequence)
+        return [entry.key for entry in eviction.added]
+
+    def _from_front(self, snapshot: Snapshot) -> Eviction:
+        """The memory before anything is added, read as far as messages leave it."""
+        state, window = snapshot.state, self._window
+        systems: list[Entry] = []
+        if any(message.type == MessageType.SYSTEM for message in self._messages):
+            rows = snapshot.memory(window.counter, type=MessageType.SYSTEM.value)
+            systems = [entry_of(row, window) for row in rows if row.part != SUMMARY]
+        summary = None if state.summary_sequence is None else Entry(state.summary_sequence, MessageType.SYSTEM)
+        return Eviction(
+            window,
+            _entries(snapshot, window, summary),
+            next_key=state.next_sequence,
+            pinned=None if state.pinned_sequence is None else Entry(state.pinned_sequence, MessageType.SYSTEM),
+            summary=summary,
+            systems=systems,
+            total=window.overhead + (state.memory_tokens if window.estimator else state.memory_messages),
+        )
+
+    def _change(
+        self,
+        before: State,
+        eviction: Eviction,
+        rows: list[NewRow],
+        uncounted: Sequence[Row],
+        relocation: Relocation | None,
+        taken_up: list[int],
+    ) -> Change:
+        window = self._window
+        state = before if relocation is None else relocation.state
+        # What was stored aside is on the path whether or not its equal is in the memory: what was said next follows it.
+        aside: Sequence[int] = ()
+        if relocation is not None:
+            aside = self._takes_up
+            hidden = [*relocation.hidden, *(key for key in aside if key not in taken_up)]
+            relocation = relocation._replace(hidden=hidden)
+        start = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start
+        out = [entry.key for entry in (*eviction.evicted, *eviction.replaced)]
+        gone = set(out)
+        for row in rows:
+            row.superseded = row.sequence >= start and row.sequence in gone
+        for row, entry in zip(rows, eviction.added[len(taken_up) :], strict=True):
+            if window.counter:
+                row.token_count, row.counted_by = entry.cost, window.counter
+        if rows:
+            rows[0].parent_sequence = aside[-1] if aside else state.parent_sequence
+        count = state.memory_messages + len(taken_up) + len(rows) - len(out)
+        after = state._replace(
+            next_sequence=state.next_sequence + len(rows),
+            total_messages=state.total_messages + len(rows),
+            window_start=start,
+            parent_sequence=None if rows else aside[-1] if aside else state.parent_sequence,
+            **memory_columns(eviction, count),
+        )
+        counts = {row.sequence: self._counted[place_of(row)] for row in uncounted if row.sequence not in gone}
+        # Others may have gone on from what was stored aside; then it was in the memory, and stays there.
+        left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
+        return Change(before, after, rows, left, counts, self._completes, self._is_retry, relocation, aside).checked()
+
+
+def _check_unique(rows: Sequence[NewRow]) -> None:
+    """``ValueError`` if two different messages of *rows* have one client message id."""
+    contents: dict[str, Columns] = {}
+    for row in rows:
+        columns = Columns(row.type, row.text, row.payload)
+        if row.client_message_id is not None and contents.setdefault(row.client_message_id, columns) != columns:
+            raise ValueError(f"Two messages have the client message id {row.client_message_id!r}; give each its own.")
+
+
+def has_counts(snapshot: Snapshot, window: Window) -> bool:
+    """Whether *window* can go by the counters of the conversation, without reading its memory."""
+    state = snapshot.state
+    if not window.is_additive:
+        return False
+    return not state.memory_messages or window.counter in {"", state.counted_by}
+
+
+def _entries(snapshot: Snapshot, window: Window, summary: Entry | None) -> Iterator[Entry]:
+    """The entries of the window from its front on, read as they are asked for; then *summary* has its cost, too."""
+    pinned, start = snapshot.state.pinned_sequence, snapshot.state.window_start
+    for row in snapshot.front:
+        if row.sequence != pinned:
+            message = None if row.payload is None else to_message(row.type, "", row.payload)
+            cost = row.token_count if row.counted_by == window.counter else None
+            cost = cost if window.estimator else 1
+            yield Entry(row.sequence, row.type, cost=cost) if message is None else to_entry(row.sequence, message, cost)
+    start, size = start + snapshot.front_length, 4 * FRONT
+    while start < snapshot.state.next_sequence:
+        stored = snapshot.behind_front(start, size, window.counter)
+        yield from (entry_of(row, window) for row in stored if row.sequence != pinned)
+        start, size = start + size, min(4 * size, MAX_READ)
+        if not stored:
+            start = snapshot.next_in_window(start) or snapshot.state.next_sequence
+    if summary is not None:
+        [found] = [each for each in snapshot.memory(window.counter, sequence=summary.key) if each.part == SUMMARY]
+        summary.cost = entry_of(found, window).cost

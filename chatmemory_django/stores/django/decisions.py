@@ -1,0 +1,150 @@
+"""What most verbs decide: to set, count, clear and rewind a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from chatmemory_django.messages import ChatMessage
+from chatmemory_django.rows import Columns
+from chatmemory_django.stores.django.changes import Change, new_row
+from chatmemory_django.stores.django.entries import Counted, count_rows, place_of
+from chatmemory_django.stores.django.paths import relocate
+from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot
+from chatmemory_django.windows import Window, continuation
+
+
+class Replacement:
+    """
+    A decision to make *messages* the memory; called with a snapshot, it returns the change to write, if any.
+
+    Where that means "drop some at the front, add some at the end", so it is done, and what is added becomes history.
+    Anything else is a memory that somebody made, of a summary for example: it is written behind all other rows, and is
+    no part of the history unless there was none. *costs* are what *counter* counted for each message.
+    """
+
+    holds_for_nothing = False
+
+    def __init__(self, messages: Sequence[ChatMessage], costs: Sequence[int] = (), counter: str = "") -> None:
+        self._rows = [new_row(message) for message in messages]
+        # As columns, since to Python 1 and True are equal.
+        self._columns = [Columns(row.type, row.text, row.payload) for row in self._rows]
+        self.counter = counter
+        for row, cost in zip(self._rows, costs, strict=False):
+            row.token_count, row.counted_by = cost, counter
+
+    def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
+        """Decide what becomes of the memory."""
+        state, new = snapshot.state, self._rows
+        rows = snapshot.memory(self.counter or state.counted_by)
+        if [Columns(row.type, row.text, row.payload) for row in rows] == self._columns:
+            return None, None
+        old = [row for row in rows if row.part != SUMMARY]  # a memory that is set has none
+        columns = [Columns(row.type, row.text, row.payload) for row in old]
+        goes_on = continuation(columns, self._columns)
+        keeps_first, index = goes_on or (False, len(old))
+        kept = [*old[:keeps_first], *old[index:]]
+        is_pinned = keeps_first or (kept != [] and kept[0].sequence == state.pinned_sequence)
+        window = kept[is_pinned:]
+        in_history = goes_on is not None or state.next_sequence == 1
+        added = [
+            msgspec.structs.replace(row, sequence=sequence, in_history=in_history, on_path=in_history)
+            for sequence, row in enumerate(new[len(kept) :], state.next_sequence)
+        ]
+        parent = state.parent_sequence
+        if added and in_history:
+            added[0].parent_sequence, parent = parent, None
+        counter = self.counter or ("" if added else state.counted_by)
+        costs: list[int | None] = [row.tokens for row in kept]
+        counts: dict[int, int] = {}
+        if self.counter:
+            costs = [row.token_count for row in new]
+            counts = {row.sequence: new[place].token_count or 0 for place, row in enumerate(kept) if row.tokens is None}
+        after = state._replace(
+            next_sequence=state.next_sequence + len(added),
+            total_messages=state.total_messages + (len(added) if in_history else 0),
+            window_start=window[0].sequence if window else state.next_sequence,
+            pinned_sequence=kept[0].sequence if is_pinned else None,
+            summary_sequence=None,
+            parent_sequence=parent,
+            forgotten_through=state.forgotten_through if in_history else state.next_sequence - 1,
+            memory_messages=len(new),
+            memory_tokens=sum(cost or 0 for cost in costs) if counter else 0,
+            counted_by=counter,
+        )
+        stays = {row.sequence for row in kept}
+        left = [row.sequence for row in rows if row.sequence not in stays]
+        return None, Change(state, after, added, left, counts).checked()
+
+
+class Recount:
+    """A decision to count a memory anew by *window*; called with a snapshot, it returns its tokens and the change."""
+
+    holds_for_nothing = False
+
+    def __init__(self, window: Window) -> None:
+        self.counter = window.counter
+        self._window = window
+        self._counted: Counted = {}
+
+    def __call__(self, snapshot: Snapshot) -> tuple[int, Change | None]:
+        """Decide what the counts are."""
+        rows = snapshot.memory("")
+        count_rows(rows, snapshot, self._window, self._counted)
+        counts = {row.sequence: self._counted[place_of(row)] for row in rows}
+        total, state = sum(counts.values()), snapshot.state
+        after = state._replace(memory_tokens=total, counted_by=self._window.counter)
+        return total, Change(state, after, counts=counts).checked()
+
+
+class Clearing:
+    """A decision to empty the memory. The change names the messages that leave it if it *names_left*."""
+
+    counter = ""
+    holds_for_nothing = True  # the state says that the memory is empty
+
+    def __init__(self, *, names_left: bool) -> None:
+        self._names_left = names_left
+
+    def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
+        """Decide where the memory begins next."""
+        state = snapshot.state
+        if not state.memory_messages:
+            return None, None
+        left = [row.sequence for row in snapshot.memory("")] if self._names_left else []
+        after = state._replace(
+            window_start=state.next_sequence,
+            pinned_sequence=None,
+            summary_sequence=None,
+            forgotten_through=state.next_sequence - 1,
+            memory_messages=0,
+            memory_tokens=0,
+            counted_by="",
+        )
+        return None, Change(state, after, left=left)
+
+
+class Relocating:
+    """A decision to go on from message *to*, or from the newest that was said on from it; returns from which one."""
+
+    holds_for_nothing = False
+
+    def __init__(self, to: int, window: Window, *, newest: bool) -> None:
+        self.counter = window.counter
+        self._to = to
+        self._window = window
+        self._newest = newest
+        self._counted: Counted = {}
+
+    def __call__(self, snapshot: Snapshot) -> tuple[int, Change | None]:
+        """Decide what becomes of the memory."""
+        to, is_on_path = self._to, snapshot.is_on_path(self._to)
+        if self._newest:
+            to, is_on_path = snapshot.last_said(sequence__lte=snapshot.tree.newest_from(to))
+        if to == snapshot.head:
+            return to, None
+        relocation = relocate(snapshot, to, self._window, self._counted, is_on_path=is_on_path)
+        counts = {row.sequence: self._counted[place_of(row)] for row in relocation.uncounted}
+        change = Change(snapshot.state, relocation.state, left=relocation.left, counts=counts, relocation=relocation)
+        return to, change.checked()

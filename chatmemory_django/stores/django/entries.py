@@ -1,0 +1,93 @@
+"""The rows of a memory as what the rules of windows work on: messages, entries, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any, TypeAlias
+
+from chatmemory_django.messages import ChatMessage
+from chatmemory_django.rows import Row, to_message
+from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot
+from chatmemory_django.windows import Entry, Eviction, Window, to_entry
+
+Counted: TypeAlias = dict[tuple[int, int], int]
+"""What messages cost, by the key of their row. A row says the same for ever, so it is counted once."""
+
+place_of = attrgetter("conversation_id", "sequence")
+"""The key of a row."""
+
+_tokens = itemgetter(Row._fields.index("tokens"))
+_part = itemgetter(Row._fields.index("part"))
+
+
+class UncountedError(Exception):
+    """Messages must be counted, which is not done while others wait for the lock. *count* counts them."""
+
+    def __init__(self, count: Callable[[], object]) -> None:
+        super().__init__()
+        self.count = count
+
+
+def messages_of(rows: Sequence[tuple[Any, ...]]) -> list[ChatMessage]:
+    """Return the messages of *rows*, which are like ``Row``."""
+    types, texts, payloads, *_ = zip(*rows, strict=True) if rows else [()] * 3
+    return list(map(to_message, types, texts, payloads))
+
+
+def summary_place(rows: Sequence[tuple[Any, ...]]) -> int | None:
+    """Return where among *rows*, which are like ``Row`` and a memory, its summary is; None without one."""
+    return next((place for place, row in enumerate(rows[:2]) if _part(row) == SUMMARY), None)
+
+
+def costs_of(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
+    """Return the cost of each of *messages*, which *rows* hold; None if costs do not add up to a total."""
+    if not window.is_additive:
+        return None
+    if window.estimator is None:
+        return [1] * len(rows)
+    costs = list(map(_tokens, rows))
+    if None in costs:
+        return [window.cost(message) if cost is None else cost for message, cost in zip(messages, costs, strict=True)]
+    return costs
+
+
+def count_rows(rows: Sequence[Row], snapshot: Snapshot, window: Window, counted: Counted) -> None:
+    """Count those of *rows* that are not in *counted* into it; ``UncountedError`` where others wait meanwhile."""
+    missing = [row for row in rows if place_of(row) not in counted]
+    if not missing:
+        return
+    do_count = partial(_count, missing, window, counted)
+    if not snapshot.may_count:
+        raise UncountedError(do_count)
+    do_count()
+
+
+def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple[Eviction, Sequence[Row]]:
+    """Read a memory, to be changed by the rules of *window*, and which of its rows have tokens that must be kept."""
+    rows = snapshot.memory(window.counter)
+    uncounted = [row for row in rows if row.tokens is None] if window.counter else []
+    count_rows(uncounted, snapshot, window, counted)
+    entries = [entry_of(row, window, counted) for row in rows]
+    place = summary_place(rows)
+    summary = None if place is None else entries.pop(place)
+    pinned = entries[0] if rows and rows[0].sequence == snapshot.state.pinned_sequence else None
+    rest = entries[pinned is not None :]
+    next_key = snapshot.state.next_sequence
+    return Eviction.of_entries(rest, window, next_key=next_key, pinned=pinned, summary=summary), uncounted
+
+
+def entry_of(row: Row, window: Window, counted: Counted | None = None) -> Entry:
+    """Return the entry of *row*, which costs what its row, or *counted*, has for it."""
+    cost: int | None = None
+    if window.estimator is None:
+        cost = 1
+    elif window.is_additive:
+        cost = row.tokens if row.tokens is not None or counted is None else counted.get(place_of(row))
+    return to_entry(row.sequence, to_message(row.type, row.text, row.payload), cost)
+
+
+def _count(rows: Sequence[Row], window: Window, counted: Counted) -> None:
+    for row, message in zip(rows, messages_of(rows), strict=True):
+        counted[place_of(row)] = window.cost(message)

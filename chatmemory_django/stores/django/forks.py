@@ -1,0 +1,219 @@
+"""Forks: a new conversation with a copy of what another one said, which the database copies by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import partial, reduce
+from operator import or_
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import IntegrityError, connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Value, When
+
+from chatmemory_django.ids import memory_key
+from chatmemory_django.models import Conversation, Message, MessageQuerySet, in_memory, new_memory_id
+from chatmemory_django.rows import State
+from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
+from chatmemory_django.stores.django.changes import Change
+from chatmemory_django.stores.django.entries import Counted, UncountedError, place_of
+from chatmemory_django.stores.django.paths import MAX_PARTS, Relocation, relocate
+from chatmemory_django.stores.django.recorded import Parameter, Statement
+from chatmemory_django.stores.django.snapshots import Snapshot
+from chatmemory_django.stores.django.statements import NEW_ROW
+from chatmemory_django.stores.django.whole import in_lock, is_there
+from chatmemory_django.stores.django.writes import MAX_COUNTS, write_counts
+from chatmemory_django.windows import Window
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+
+def fork(
+    conversation: Conversation,
+    memory_id: object = None,
+    *,
+    through: int | None = None,
+    owner: AbstractBaseUser | EllipsisType | None = ...,
+    window: Window | None = None,
+) -> Conversation:
+    """Store the copy of *conversation* that ``Conversation.fork`` describes, and return it."""
+    if isinstance(owner, EllipsisType):
+        owner_key: Any = ...
+    elif owner is not None and owner.pk is None:
+        raise ValueError("owner must be a saved user, or None for no owner at all.")
+    else:
+        owner_key = None if owner is None else owner.pk
+    key = new_memory_id() if memory_id is None else memory_key(memory_id)
+    using = router.db_for_write(Conversation, instance=conversation)
+    forking = _Forking(key, using, through, owner_key, window)
+    sources = Conversation.objects.using(using)
+    for attempt in range(MAX_COUNTS + 1):
+        try:
+            forked = in_lock(sources, conversation.pk, partial(forking, may_count=attempt == MAX_COUNTS))
+        except UncountedError as exc:
+            exc.count()
+        else:
+            break
+    if forked is None:
+        raise ConversationErasedError(f"The conversation {conversation.memory_id!r} was erased; nothing is forked.")
+    return forked
+
+
+class _Plan(NamedTuple):
+    """What of a conversation is copied, and what becomes of it."""
+
+    state: State
+    """The conversation's row, as the copy begins."""
+    path: list[Q]
+    """The rows of the history, in as many conditions as an INSERT each is worth."""
+    others: Q
+    """The rows that are no part of it: summaries, and what a memory was made of."""
+    superseded: Case | F
+    counts: Mapping[int, int]
+    """Token counts that the copied rows do not have yet."""
+
+
+class _Forking:
+    """A conversation *key*, to be made of a source that nobody else writes to meanwhile."""
+
+    def __init__(self, key: str, using: str, through: int | None, owner_key: Any, window: Window | None) -> None:
+        self._key = key
+        self._using = using
+        self._through = through
+        self._owner_key = owner_key
+        self._window = window
+        self._counted: Counted = {}
+
+    def __call__(self, source: Conversation, *, may_count: bool) -> Conversation:
+        """Return the fork of *source*; ``UncountedError`` if messages must be counted, and it may not be done here."""
+        state = State._make(getattr(source, column) for column in State._fields)
+        snapshot = Snapshot(source.memory_id, state, self._using)
+        snapshot.is_locked, snapshot.may_count = True, may_count
+        plan = self._plan(snapshot)
+        forked = self._created(source)
+        messages = Message.objects.using(self._using).filter(conversation=source.pk).order_by()
+        with connections[self._using].cursor() as cursor:
+            for condition in (*plan.path, plan.others):
+                copying = _Copy(messages.filter(condition), plan.superseded)
+                copying.run(cursor, {"conversation": forked.pk})
+        self._settle(forked, plan)
+        return forked
+
+    def _plan(self, snapshot: Snapshot) -> _Plan:
+        through, state = self._through, snapshot.state
+        if through is None or through == snapshot.head:
+            remembered = in_memory(state.window_start, state.pinned_sequence, state.summary_sequence)
+            others = Q(in_history=False) & (remembered | _covering_shared(snapshot))
+            return _Plan(state, [Q(on_path=True)], others, F("superseded"), {})
+        window = self._window or Window(state.memory_messages)
+        relocation = relocate(snapshot, through, window, self._counted)
+        counts = {row.sequence: self._counted[place_of(row)] for row in relocation.uncounted}
+        shared = relocation.shared
+        entered = [*_conditions("sequence", relocation)]
+        kept = {entry.key for entry in relocation.eviction.entries()}
+        out_of_history = [row.sequence for row in snapshot.memory("", in_history=False) if row.sequence in kept]
+        if relocation.state.summary_sequence is not None:
+            out_of_history.append(relocation.state.summary_sequence)
+        covering = _covering_shared(snapshot) & Q(parent_sequence__lte=shared)
+        others = reduce(or_, _conditions("parent_sequence", relocation), Q(sequence__in=out_of_history) | covering)
+        return _Plan(
+            relocation.state,
+            [Q(on_path=True, sequence__lte=shared), *(Q(in_history=True) & each for each in entered)],
+            Q(in_history=False) & others,
+            _superseded(Change(state, relocation.state, left=relocation.left, relocation=relocation), relocation),
+            counts,
+        )
+
+    def _created(self, source: Conversation) -> Conversation:
+        """Store the conversation, as yet without a message."""
+        forked = Conversation(
+            memory_id=self._key,
+            owner_id=source.owner_id if self._owner_key is ... else self._owner_key,
+            title=source.title,
+            metadata=deepcopy(source.metadata),
+        )
+        try:
+            with transaction.atomic(using=self._using):
+                forked.save(using=self._using, force_insert=True)
+        except IntegrityError:
+            if not is_there(self._key, self._using):
+                raise
+            raise MemoryIdTakenError(f"The conversation {self._key!r} is there already.") from None
+        return forked
+
+    def _settle(self, forked: Conversation, plan: _Plan) -> None:
+        """Write what is known once the rows of *forked* are there: their counts, and what counts them."""
+        rows = Message.objects.using(self._using).filter(conversation=forked.pk).order_by()
+        write_counts(rows, plan.counts, plan.state.counted_by)
+        found = rows.aggregate(last=Max("sequence"), said=Count("sequence", filter=Q(in_history=True)))
+        last, state = found["last"] or 0, plan.state
+        columns = {
+            **state._asdict(),
+            "next_sequence": last + 1,
+            "total_messages": found["said"],
+            "window_start": min(state.window_start, last + 1),
+            "parent_sequence": None,  # the newest of what is copied
+            "forgotten_through": min(state.forgotten_through, last),
+        }
+        for own in ("id", "version"):
+            del columns[own]
+        if not state.counted_by and state.memory_messages:
+            remembered = in_memory(columns["window_start"], state.pinned_sequence, state.summary_sequence)
+            columns |= _token_counters(rows.filter(remembered))
+        for column, value in columns.items():
+            setattr(forked, column, value)
+        Conversation.objects.using(self._using).filter(pk=forked.pk).update(**columns)
+
+
+class _Copy(Statement):
+    """An INSERT … SELECT of *messages* into the conversation that it is run with."""
+
+    def __init__(self, messages: MessageQuerySet, superseded: Case | F) -> None:
+        changed = {
+            "conversation_id": Parameter(Message, "conversation"),
+            "on_path": F("in_history"),
+            "superseded": superseded,
+        }
+        columns = {f"copied_{field.attname}": changed.get(field.attname, F(field.attname)) for field in NEW_ROW}
+        super().__init__(lambda using: list(messages.using(using).annotate(**columns).values_list(*columns)))
+
+    def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        select, parameters = super()._record(connection)
+        quote = connection.ops.quote_name
+        columns = ", ".join(quote(field.column) for field in NEW_ROW)
+        return f"INSERT INTO {quote(Message._meta.db_table)} ({columns}) {select}", parameters
+
+
+def _covering_shared(snapshot: Snapshot) -> Q:
+    """The summaries of what is on the path in use."""
+    covered = Message.objects.filter(conversation_id=snapshot.state.id, sequence=OuterRef("parent_sequence"))
+    return Q(Exists(covered.filter(on_path=True)), parent_sequence__isnull=False)
+
+
+def _conditions(column: str, relocation: Relocation) -> Iterator[Q]:
+    """Conditions that *column* is in the parts of the path that are entered: few parts in each."""
+    entered = relocation.entered
+    for first in range(0, len(entered), MAX_PARTS):
+        yield reduce(or_, (Q(**{f"{column}__range": part}) for part in entered[first : first + MAX_PARTS]))
+
+
+def _superseded(change: Change, relocation: Relocation) -> Case | F:
+    """What a rewind would make of the column."""
+    hidden, entered = change.superseded, Q(in_history=True, sequence__gt=relocation.shared)
+    return Case(
+        When(sequence__in=hidden, then=Value(True)),
+        When(Q(sequence__in=relocation.shown) | entered, then=Value(False)),
+        default=F("superseded"),
+    )
+
+
+def _token_counters(memory: MessageQuerySet) -> dict[str, Any]:
+    """What counted the rows of *memory*, if one estimator counted them all, and what it counted."""
+    groups = memory.order_by().values("counted_by")
+    counts = list(groups.annotate(rows=Count("sequence"), counted=Count("token_count"), tokens=Sum("token_count")))
+    if len(counts) != 1 or not counts[0]["counted_by"] or counts[0]["counted"] != counts[0]["rows"]:
+        return {}
+    return {"counted_by": counts[0]["counted_by"], "memory_tokens": counts[0]["tokens"]}

@@ -1,0 +1,272 @@
+"""Where a stored conversation goes on from: its path, read as far as that is needed, and what changes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from django.db.models import Q, Value
+
+from chatmemory_django.branches import Present, Summary, fork_point, moved
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.rows import Row, State
+from chatmemory_django.stores.django.entries import Counted, count_rows, entry_of
+from chatmemory_django.stores.django.snapshots import SUMMARY, WINDOW, Snapshot, with_tokens
+from chatmemory_django.windows import Entry, Eviction, Window
+
+FIRST_PAGE = 32
+"""How many sequences of a path are read at first; each page is four times the one before it ..."""
+
+MAX_PAGE = 4_096
+"""... up to this many ..."""
+
+MAX_PARTS = 100
+"""... and to so many parts of a path, since SQLite takes an expression of no more than a thousand."""
+
+MAX_SUMMARIES = 256
+"""How many summaries of other branches are passed over at most, to find the one of this."""
+
+
+class Relocation(NamedTuple):
+    """A conversation that goes on from elsewhere."""
+
+    shared: int
+    """Up to here the path is the one that was in use."""
+    entered: Sequence[tuple[int, int]]
+    """The parts of the path behind that."""
+    eviction: Eviction
+    left: Sequence[int]
+    """The sequences of the messages that leave the memory."""
+    shown: Sequence[int]
+    """The sequences of rows that are no longer superseded."""
+    hidden: Sequence[int]
+    """The sequences of rows that are superseded, though the window now begins before them."""
+    uncounted: Sequence[Row]
+    """The rows whose tokens have to be kept."""
+    state: State
+    """The conversation's row as it becomes."""
+
+
+def relocate(
+    snapshot: Snapshot, to: int, window: Window, counted: Counted, *, is_on_path: bool | None = None
+) -> Relocation:
+    """
+    Decide what becomes of the conversation if it goes on from message *to*; *is_on_path* is whether that is, if known.
+
+    Raises:
+        MessageNotFoundError: The history has no message *to*.
+        UncountedError: Messages of its memory must be counted.
+
+    """
+    state = snapshot.state
+    shared, entered = to, []
+    if not (snapshot.is_on_path(to) if is_on_path is None else is_on_path):
+        path = snapshot.tree.path_to(to)
+        shared = fork_point(snapshot.tree.path_to(snapshot.head), path)
+        entered = [(max(start, shared + 1), end) for start, end in path if end > shared]
+    rows = snapshot.memory(window.counter)
+    remembered = [row for row in rows if row.part != SUMMARY]
+    path_rows = _StoredPath(snapshot, shared, entered, window, counted)
+    if window.counter:
+        count_rows([row for row in rows if row.tokens is None], snapshot, window, counted)
+    summary = next((row for row in rows if row.part == SUMMARY), None)
+    present = Present(
+        [entry_of(row, window, counted) for row in remembered],
+        None if summary is None else Summary(entry_of(summary, window, counted), _through(snapshot, summary.sequence)),
+        state.forgotten_through,
+    )
+    eviction, forgotten = moved(present, path_rows, window, to=to, shared=shared, next_key=state.next_sequence)
+    kept = eviction.entries()
+    front = {entry.key for entry in (eviction.pinned, eviction.summary) if entry is not None}
+    start = next((entry.key for entry in kept if entry.key not in front), state.next_sequence)
+    keys = {entry.key for entry in kept}
+    found = {row.sequence: row for row in (*rows, *path_rows.rows) if row.sequence in keys}
+    return Relocation(
+        shared,
+        entered,
+        eviction,
+        left=[row.sequence for row in rows if row.sequence not in keys],
+        shown=[each for each in path_rows.superseded if each in keys],
+        hidden=[each for each in path_rows.visible if each >= start and each not in keys],
+        uncounted=[row for row in found.values() if window.counter and row.tokens is None],
+        state=state._replace(
+            window_start=start,
+            parent_sequence=to,
+            forgotten_through=forgotten,
+            **memory_columns(eviction, len(kept)),
+        ),
+    )
+
+
+def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
+    """Return the columns of a conversation that describe its memory of *count* messages, as *eviction* has it."""
+    window = eviction.window
+    return {
+        "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
+        "summary_sequence": None if eviction.summary is None else eviction.summary.key,
+        "memory_messages": count,
+        "memory_tokens": eviction.total - window.overhead if window.counter and eviction.total is not None else 0,
+        "counted_by": window.counter,
+    }
+
+
+def stored_rows(
+    snapshot: Snapshot, sequences: Collection[int], window: Window | None = None, counted: Counted | None = None
+) -> list[Row]:
+    """Read the rows of *sequences* of the history, in order, with the tokens that *window* counts, or has *counted*."""
+    history = snapshot.messages().history(all_branches=True).filter(sequence__in=sequences).order_by("sequence")
+    rows = with_tokens(history, Value("" if window is None else window.counter)).annotate(part=Value(WINDOW))
+    found = list(map(Row._make, rows.values_list(*Row._fields)))
+    if window is not None and window.counter and counted is not None:
+        count_rows([row for row in found if row.tokens is None], snapshot, window, counted)
+    return found
+
+
+def _through(snapshot: Snapshot, summary: int) -> int:
+    return snapshot.messages().filter(sequence=summary).values_list("parent_sequence", flat=True).first() or 0
+
+
+class _StoredPath:
+    """See ``branches.Path``: what is on the path up to *shared*, then the parts *entered*."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        shared: int,
+        entered: Sequence[tuple[int, int]],
+        window: Window,
+        counted: Counted,
+    ) -> None:
+        self._snapshot = snapshot
+        self._shared = shared
+        self._entered = entered
+        self._window = window
+        self._counted = counted
+        self.rows: list[Row] = []
+        """What was read of the path."""
+        self.superseded: list[int] = []
+        """The sequences of the rows among what was read that are superseded ..."""
+        self.visible: list[int] = []
+        """... and of those that are not, or will not be."""
+
+    def system(self, to: int, behind: int) -> Entry | None:
+        parts = self._parts(to, behind)
+        while batch := list(islice(parts, MAX_PARTS)):
+            within = Q(sequence__range=(batch[-1][0], batch[0][1]))  # which SQLite would not see in the parts
+            if rows := self._read(within & self._on_path(batch) & Q(type=MessageType.SYSTEM.value), 1):
+                return entry_of(rows[0], self._window, self._counted)
+        return None
+
+    def backwards(self, to: int, behind: int) -> Iterator[Entry]:
+        size = FIRST_PAGE
+        while parts := _page(self._parts(to, behind), size):
+            start = parts[-1][0]
+            # What is not superseded must be known, too, though it is not on the path: it would be in the window.
+            visible = Q(sequence__range=(start, to), superseded=False)
+            rows = self._read(Q(sequence__range=(start, to)) & (self._on_path(parts) | visible))
+            for row in rows:
+                if row.type != MessageType.SYSTEM:
+                    yield entry_of(row, self._window, self._counted)
+            to, size = start - 1, min(4 * size, MAX_PAGE)
+            if not rows and to <= self._shared:
+                to = self._last_before(to)
+
+    def summary(self, to: int, behind: int) -> Summary | None:
+        state, messages = self._snapshot.state, self._snapshot.messages()
+        if state.total_messages == state.next_sequence - 1:
+            return None  # nothing was ever stored that is no part of the history
+        summaries = messages.filter(
+            type=MessageType.SYSTEM.value,
+            in_history=False,
+            parent_sequence__gt=behind,
+            parent_sequence__lte=to,
+            metadata__through__isnull=False,
+        ).order_by("-parent_sequence", "-sequence")
+        found = list(summaries.values_list("sequence", "parent_sequence")[:MAX_SUMMARIES])
+        # A statement of its own: behind the lock, a subquery of MySQL's would see the rows as they were.
+        covered = messages.filter(on_path=True, sequence__in={through for _, through in found})
+        shared = set(covered.filter(sequence__lte=self._shared).values_list("sequence", flat=True))
+        for sequence, through in found:
+            if through is not None and (through in shared or self._is_entered(through)):
+                [summary] = self._found(messages.filter(sequence=sequence))
+                self.rows.append(summary.row)
+                return Summary(entry_of(summary.row, self._window, self._counted), through)
+        return None
+
+    def _parts(self, to: int, behind: int) -> Iterator[tuple[int, int]]:
+        """The parts of the path from *to* back to what is behind *behind*."""
+        for start, end in reversed([(1, self._shared), *self._entered]):
+            first, last = max(start, behind + 1), min(end, to)
+            if first <= last:
+                yield first, last
+
+    def _is_entered(self, sequence: int) -> bool:
+        return any(start <= sequence <= end for start, end in self._entered)
+
+    def _on_path(self, parts: Sequence[tuple[int, int]]) -> Q:
+        """The rows that are on the path in *parts* of it."""
+        condition = Q()
+        for part in parts:
+            is_shared = part[1] <= self._shared
+            condition |= Q(sequence__range=part) & (Q(on_path=True) if is_shared else Q(in_history=True))
+        return condition
+
+    def _last_before(self, to: int) -> int:
+        """The last row up to *to* of the path in use, or that is not superseded: branches may have left a gap."""
+        rows = self._snapshot.messages().filter(Q(on_path=True) | Q(superseded=False), sequence__lte=to)
+        return rows.order_by("sequence").values_list("sequence", flat=True).last() or 0
+
+    def _read(self, condition: Q, at_most: int | None = None) -> list[Row]:
+        """Read the rows that meet *condition*, the last one first; return those on the path."""
+        rows = []
+        for found in self._found(self._snapshot.messages().filter(condition).order_by("-sequence")[:at_most]):
+            sequence = found.row.sequence
+            if sequence > self._shared:
+                if self._is_entered(sequence) and found.in_history:
+                    self.visible.append(sequence)
+                    rows.append(found.row)
+                continue
+            (self.superseded if found.superseded else self.visible).append(sequence)
+            if found.on_path:
+                rows.append(found.row)
+        self.rows += rows
+        return rows
+
+    def _found(self, messages: MessageQuerySet) -> list[_Found]:
+        """Read *messages*, and count those that nobody has counted."""
+        rows = with_tokens(messages, Value(self._window.counter)).annotate(part=Value(WINDOW))
+        found = [
+            _Found(Row._make(values), superseded, on_path, in_history)
+            for *values, superseded, on_path, in_history in rows.values_list(
+                *Row._fields, "superseded", "on_path", "in_history"
+            )
+        ]
+        if self._window.counter:
+            uncounted = [each.row for each in found if each.row.tokens is None]
+            count_rows(uncounted, self._snapshot, self._window, self._counted)
+        return found
+
+
+class _Found(NamedTuple):
+    """A row, and what else is known of it."""
+
+    row: Row
+    superseded: bool
+    on_path: bool
+    in_history: bool
+
+
+def _page(parts: Iterator[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """The first of *parts*, with *size* sequences in all, and not far apart: one range is read for them all."""
+    page: list[tuple[int, int]] = []
+    for start, end in parts:
+        if page and (len(page) == MAX_PARTS or page[0][1] - end > 4 * size):
+            break
+        first = max(start, end - size + 1)
+        page.append((first, end))
+        size -= end - first + 1
+        if size <= 0:
+            break
+    return page

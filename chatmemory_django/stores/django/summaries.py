@@ -1,0 +1,112 @@
+"""Summaries: what there is to summarize, and the decision to put a summary in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from django.db.models import Value
+
+from chatmemory_django.messages import MessageType, SystemMessage
+from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.pending import Pending, take
+from chatmemory_django.rows import Row
+from chatmemory_django.stores.django.changes import Change, new_row
+from chatmemory_django.stores.django.entries import Counted, entry_of, place_of, read_eviction
+from chatmemory_django.stores.django.paths import memory_columns
+from chatmemory_django.stores.django.snapshots import WINDOW, Snapshot, with_tokens
+from chatmemory_django.windows import Entry, Window
+
+PAGE = 32
+"""How many messages are read at a time: a summary rarely takes up more."""
+
+
+class Summarizing:
+    """
+    A decision to put *summary* in its place, where what it covers is still *pending*; returns whether it is there.
+
+    ``ValueError`` if it cannot be stored.
+    """
+
+    holds_for_nothing = False
+
+    def __init__(self, pending: Pending, summary: SystemMessage, window: Window) -> None:
+        self.counter = window.counter
+        self._pending = pending
+        self._summary = summary
+        self._window = window
+        self._row = new_row(summary, {"through": pending.keys[-1]})
+        self._cost = window.cost(summary) if window.is_additive else None
+        self._counted: Counted = {}
+
+    def __call__(self, snapshot: Snapshot) -> tuple[bool, Change | None]:
+        """Decide what becomes of the memory."""
+        state, window = snapshot.state, self._window
+        if not self._is_pending(snapshot):
+            return False, None
+        eviction, uncounted = read_eviction(snapshot, window, self._counted)
+        sequence = eviction.put_summary(self._summary, self._cost)
+        if eviction.summary is None:
+            return False, None
+        row = msgspec.structs.replace(
+            self._row,
+            sequence=sequence,
+            token_count=self._cost if window.counter else None,
+            counted_by=window.counter,
+            superseded=True,
+            in_history=False,
+            on_path=False,
+            parent_sequence=self._pending.keys[-1],
+        )
+        left = [entry.key for entry in (*eviction.evicted, *eviction.replaced)]
+        after = state._replace(
+            next_sequence=eviction.next_key,
+            window_start=state.window_start if eviction.start is None else eviction.start,
+            **memory_columns(eviction, state.memory_messages + 1 - len(left)),
+        )
+        counts = {row.sequence: self._counted[place_of(row)] for row in uncounted if row.sequence not in left}
+        return True, Change(state, after, [row], left, counts).checked()
+
+    def _is_pending(self, snapshot: Snapshot) -> bool:
+        """Whether the conversation is still as the summary goes by; what was added meanwhile makes no difference."""
+        state, pending = snapshot.state, self._pending
+        stands = state.id, state.summary_sequence, state.forgotten_through
+        if stands != (pending.conversation, pending.summary, pending.forgotten_through):
+            return False
+        keys = pending.keys
+        first = uncovered(snapshot, pending.behind).values_list("sequence", flat=True)[: len(keys)]
+        return list(first) == keys
+
+
+def read_pending(snapshot: Snapshot, window: Window, max_tokens: int) -> Pending | None:
+    """See ``ChatMemoryStore.read_pending``."""
+    state = snapshot.state
+    text: str | None = None
+    through: int | None = 0
+    if state.summary_sequence is not None:
+        summary = snapshot.messages().filter(sequence=state.summary_sequence)
+        text, through = summary.values_list("text", "parent_sequence").first() or (None, None)
+    behind = max(state.forgotten_through, through or 0)
+    entries, has_more = take(_entries(snapshot, behind, window), window, max_tokens)
+    if not entries:
+        return None
+    return Pending(entries, has_more, text, state.summary_sequence, state.forgotten_through, behind, state.id)
+
+
+def uncovered(snapshot: Snapshot, behind: int) -> MessageQuerySet:
+    """The rows of what has left the memory behind *behind*, in order; system messages are never summarized."""
+    rows = snapshot.messages().history().filter(sequence__gt=behind, sequence__lt=snapshot.state.window_start)
+    return rows.exclude(type=MessageType.SYSTEM.value).order_by("sequence")
+
+
+def _entries(snapshot: Snapshot, behind: int, window: Window) -> Iterator[Entry]:
+    while rows := _page(snapshot, behind, window):
+        yield from (entry_of(row, window) for row in rows)
+        if len(rows) < PAGE:
+            break
+        behind = rows[-1].sequence
+
+
+def _page(snapshot: Snapshot, behind: int, window: Window) -> Sequence[Row]:
+    rows = with_tokens(uncovered(snapshot, behind), Value(window.counter)).annotate(part=Value(WINDOW))
+    return list(map(Row._make, rows.values_list(*Row._fields)[:PAGE]))

@@ -1,0 +1,643 @@
+"""Going back in a conversation, and on from there: the same in every store that keeps a history."""
+
+import asyncio
+
+import pytest
+
+from chatmemory_django.branches import Tree, fork_point
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, MemoryStatus, Message
+from chatmemory_django.signals import messages_evicted
+from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore, SingleSlotChatMemoryStore
+from chatmemory_django.stores.base import MessageNotFoundError, SimpleStoreAdapter
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.estimators import ADDITIVE_WORDS, JOINT
+
+pytestmark = pytest.mark.django_db
+
+CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")
+
+
+@pytest.fixture(
+    params=[DjangoChatMemoryStore, lambda: InMemoryChatMemoryStore(keep_history=True)], ids=["django", "in process"]
+)
+def store(request) -> ChatMemoryStore:
+    return request.param()
+
+
+def memory_in(store: ChatMemoryStore, *messages: ChatMessage | str, size: int = 20, **options) -> ChatMemory:
+    memory = MessageWindowChatMemory(max_messages=size, id="a", store=store, **options)
+    for message in messages:
+        memory.add(UserMessage(message) if isinstance(message, str) else message)
+    return memory
+
+
+def texts(messages: list[ChatMessage]) -> list[str]:
+    return [
+        message.text if isinstance(message, (SystemMessage, AiMessage)) else message.single_text for message in messages
+    ]
+
+
+def history(**options) -> list[str]:
+    return [row.text for row in Conversation.objects.get().history(**options).order_by("sequence")]
+
+
+class TestRewind:
+    def test_what_came_later_leaves_the_memory(self, store):
+        memory = memory_in(store, "one", "two", "three")
+
+        memory.rewind(1)
+
+        assert texts(memory.messages()) == ["one"]
+
+    def test_the_conversation_goes_on_from_there(self, store):
+        memory = memory_in(store, "one", "two", "three")
+
+        memory.rewind(1)
+        [sequence] = memory.add(UserMessage("other"))
+
+        assert sequence == 4
+        assert texts(memory.messages()) == ["one", "other"]
+
+    def test_to_0_is_to_the_start(self, store):
+        memory = memory_in(store, SystemMessage("Be brief."), "one")
+
+        memory.rewind(0)
+        memory.add(UserMessage("other"))
+
+        assert texts(memory.messages()) == ["other"]
+
+    def test_to_the_newest_message_changes_nothing(self, store):
+        memory = memory_in(store, "one", "two")
+
+        memory.rewind(2)
+
+        assert texts(memory.messages()) == ["one", "two"]
+
+    def test_before_the_window_the_memory_is_filled_again(self, store):
+        memory = memory_in(store, *"abcdefgh", size=3)
+
+        memory.rewind(4)
+
+        assert texts(memory.messages()) == ["b", "c", "d"]
+
+    def test_within_the_window_it_is_not(self, store):
+        memory = memory_in(store, *"abcdefgh", size=3)
+
+        memory.rewind(6)
+
+        assert texts(memory.messages()) == ["f"]
+
+    def test_with_the_system_message_of_that_time(self, store):
+        memory = memory_in(store, SystemMessage("Old."), *"abcd", SystemMessage("New."), *"efgh", size=3)
+
+        memory.rewind(4)
+
+        assert texts(memory.messages()) == ["Old.", "b", "c"]
+
+    def test_a_system_message_that_was_replaced_within_the_window_comes_back(self, store):
+        memory = memory_in(store, SystemMessage("Old."), "a", SystemMessage("New."), "b")
+
+        memory.rewind(2)
+
+        assert texts(memory.messages()) == ["Old.", "a"]
+
+    def test_a_system_message_comes_back_in_its_place(self, store):
+        memory = memory_in(store, "a", SystemMessage("Old."), "b", SystemMessage("New."), "c")
+
+        memory.rewind(3)
+
+        assert texts(memory.messages()) == ["a", "Old.", "b"]
+
+    def test_or_in_front_if_it_is_kept_there(self, store):
+        memory = memory_in(
+            store, "a", SystemMessage("Old."), "b", SystemMessage("New."), always_keep_system_message_first=True
+        )
+
+        memory.rewind(3)
+
+        assert texts(memory.messages()) == ["Old.", "a", "b"]
+
+    def test_the_results_of_a_call_are_in_the_memory_with_it_or_not_at_all(self, store):
+        results = [ToolExecutionResultMessage("1", "look", text) for text in ("x", "y")]
+        memory = memory_in(store, "a", AiMessage(tool_execution_requests=[CALL]), *results, *"bcdefg", size=3)
+
+        memory.rewind(5)
+
+        assert texts(memory.messages()) == ["b"]
+
+    def test_tokens_bound_it_too(self, store):
+        memory = TokenWindowChatMemory(max_tokens=12, token_count_estimator=ADDITIVE_WORDS, id="a", store=store)
+        memory.add(*(UserMessage(text) for text in ("one", "two words", "and three words", "four", "five", "six", "7")))
+        before = memory.messages()
+
+        memory.rewind(3)
+
+        assert UserMessage("and three words") in memory.messages()
+        assert memory.messages()[-1] not in before
+
+    def test_so_do_tokens_that_are_counted_together(self, store):
+        memory = TokenWindowChatMemory(max_tokens=20, token_count_estimator=JOINT, id="a", store=store)
+        memory.add(*(UserMessage(text) for text in "abcdefgh"))
+
+        memory.rewind(4)
+
+        assert texts(memory.messages()) == ["c", "d"]
+
+    def test_what_was_cleared_stays_forgotten(self, store):
+        memory = memory_in(store, *"abc", size=3)
+        memory.clear()
+        memory.add(*(UserMessage(text) for text in "defgh"))
+
+        memory.rewind(5)
+
+        assert texts(memory.messages()) == ["d", "e"]
+
+    def test_unless_the_conversation_goes_on_from_before(self, store):
+        memory = memory_in(store, *"abc", size=3)
+        memory.clear()
+        memory.add(UserMessage("d"))
+
+        memory.rewind(2)
+
+        assert texts(memory.messages()) == ["a", "b"]
+
+    def test_it_can_be_undone(self, store):
+        memory = memory_in(store, *"abcdef", size=3)
+        before = memory.messages()
+
+        memory.rewind(2)
+        memory.rewind(6)
+
+        assert memory.messages() == before
+
+    def test_it_reaches_messages_of_other_branches(self, store):
+        memory = memory_in(store, *"abcd", size=3)
+        memory.rewind(1)
+        memory.add(UserMessage("other"))
+
+        memory.rewind(3)
+
+        assert texts(memory.messages()) == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("to", [5, -1, 10**12])
+    def test_a_message_that_there_is_not_is_an_error_and_changes_nothing(self, store, to):
+        memory = memory_in(store, "one", "two")
+
+        with pytest.raises(MessageNotFoundError, match=str(to)):
+            memory.rewind(to)
+
+        assert texts(memory.messages()) == ["one", "two"]
+
+    def test_a_conversation_that_there_is_not_can_only_go_on_from_the_start(self, store):
+        memory = memory_in(store)
+
+        memory.rewind(0)
+        with pytest.raises(MessageNotFoundError):
+            memory.rewind(1)
+
+        assert memory.messages() == []
+
+    def test_the_branch_that_is_left_stays_in_the_history_of_all(self):
+        memory = memory_in(DjangoChatMemoryStore(), "one", "two")
+        memory.rewind(1)
+        memory.add(UserMessage("other"))
+
+        assert history() == ["one", "other"]
+        assert history(all_branches=True) == ["one", "two", "other"]
+
+    def test_a_message_on_another_branch_says_so(self):
+        memory_in(DjangoChatMemoryStore(), "one", "two").rewind(1)
+
+        statuses = [row.status for row in Conversation.objects.get().messages.with_status()]
+
+        assert statuses == [MemoryStatus.IN_MEMORY, MemoryStatus.OFF_PATH]
+
+    def test_without_history_what_leaves_is_gone(self):
+        memory = memory_in(DjangoChatMemoryStore(keep_history=False), "one", "two", "three")
+
+        memory.rewind(1)
+
+        assert list(Message.objects.values_list("text", flat=True)) == ["one"]
+        with pytest.raises(MessageNotFoundError):
+            memory.rewind(3)
+
+    def test_a_store_without_history_says_so(self):
+        class Three:
+            def get_messages(self, memory_id):
+                return []
+
+            def update_messages(self, memory_id, messages):
+                pass
+
+            def delete_messages(self, memory_id):
+                pass
+
+        memory = memory_in(SimpleStoreAdapter(Three()))
+
+        for verb in (lambda: memory.rewind(1), lambda: memory.switch(1), memory.pop, lambda: memory.remove(1)):
+            with pytest.raises(NotImplementedError, match="SimpleStoreAdapter keeps no history"):
+                verb()
+
+    def test_every_verb_has_an_asynchronous_twin(self):
+        async def converse() -> tuple[list[ChatMessage], ChatMessage | None]:
+            memory = MessageWindowChatMemory(
+                max_messages=9, id="a", store=SingleSlotChatMemoryStore("a", keep_history=True)
+            )
+            await memory.aadd(UserMessage("one"), UserMessage("two"), UserMessage("three"))
+            await memory.arewind(1)
+            assert await memory.aswitch(2) == 3
+            assert await memory.aremove(2) == [2]
+            return await memory.amessages(), await memory.apop()
+
+        assert asyncio.run(converse()) == ([UserMessage("one"), UserMessage("three")], UserMessage("three"))
+
+
+class TestSwitch:
+    def test_it_goes_on_from_the_newest_message_of_that_branch(self, store):
+        memory = memory_in(store, *"abcd")
+        memory.rewind(1)
+        memory.add(UserMessage("other"), UserMessage("and on"))
+
+        assert memory.switch(2) == 4
+
+        assert texts(memory.messages()) == ["a", "b", "c", "d"]
+        assert memory.switch(5) == 6
+        assert texts(memory.messages()) == ["a", "other", "and on"]
+
+    def test_to_the_branch_in_use_changes_nothing(self, store):
+        memory = memory_in(store, *"abcd")
+
+        assert memory.switch(2) == 4
+
+        assert texts(memory.messages()) == ["a", "b", "c", "d"]
+
+    def test_from_a_message_of_both_it_goes_on_to_the_newer(self, store):
+        memory = memory_in(store, *"abcd")
+        memory.rewind(2)
+        memory.add(UserMessage("other"))
+        memory.switch(3)
+
+        assert memory.switch(1) == 5
+
+        assert texts(memory.messages()) == ["a", "b", "other"]
+
+    def test_with_the_system_message_of_that_branch(self, store):
+        memory = memory_in(store, SystemMessage("Old."), "a", SystemMessage("New."), "b")
+        memory.rewind(2)
+        memory.add(UserMessage("c"))
+
+        memory.switch(4)
+
+        assert texts(memory.messages()) == ["a", "New.", "b"]
+
+    def test_branches_of_branches(self, store):
+        memory = memory_in(store, *"abc")
+        memory.rewind(2)
+        memory.add(*(UserMessage(text) for text in "def"))
+        memory.rewind(5)
+        memory.add(UserMessage("g"))
+        memory.rewind(0)
+        memory.add(UserMessage("h"))
+
+        assert memory.switch(6) == 6
+        assert texts(memory.messages()) == ["a", "b", "d", "e", "f"]
+        assert memory.switch(7) == 7
+        assert texts(memory.messages()) == ["a", "b", "d", "e", "g"]
+        assert memory.switch(8) == 8
+        assert texts(memory.messages()) == ["h"]
+
+
+class TestPopAndRemove:
+    def test_pop_takes_the_newest_message_out_and_gives_it_back(self, store):
+        memory = memory_in(store, "one", "two")
+
+        assert memory.pop() == UserMessage("two")
+
+        assert texts(memory.messages()) == ["one"]
+
+    def test_of_an_empty_memory_it_gives_none(self, store):
+        memory = memory_in(store, "one")
+        memory.clear()
+
+        assert memory.pop() is None
+        assert memory_in(store).pop() is None
+
+    def test_a_sequence_is_never_given_again(self, store):
+        memory = memory_in(store, "one", "two")
+        memory.pop()
+
+        assert memory.add(UserMessage("three")) == [3]
+
+    def test_remove_takes_any_message_out(self, store):
+        memory = memory_in(store, "one", "two", "three")
+
+        assert memory.remove(2) == [2]
+
+        assert texts(memory.messages()) == ["one", "three"]
+
+    def test_with_a_call_go_its_results_if_asked(self, store):
+        call, result = AiMessage(tool_execution_requests=[CALL]), ToolExecutionResultMessage("1", "look", "x")
+        for sequence in (2, 3):
+            memory = memory_in(store, "one", call, result, "two")
+
+            assert memory.remove(sequence, with_results=True) == [2, 3]
+
+            assert texts(memory.messages()) == ["one", "two"]
+            store.delete_messages("a")
+            Conversation.objects.all().delete()
+            if isinstance(store, InMemoryChatMemoryStore):
+                store = InMemoryChatMemoryStore(keep_history=True)
+
+    def test_without_being_asked_they_stay(self, store):
+        call, result = AiMessage(tool_execution_requests=[CALL]), ToolExecutionResultMessage("1", "look", "x")
+        memory = memory_in(store, "one", call, result)
+
+        assert memory.remove(2) == [2]
+
+        assert memory.messages() == [UserMessage("one"), result]
+
+    def test_what_is_removed_is_in_no_history_and_can_not_be_gone_on_from(self):
+        memory = memory_in(DjangoChatMemoryStore(), "one", "two", "three")
+        memory.remove(2)
+
+        assert history(all_branches=True) == ["one", "three"]
+        assert Conversation.objects.get().total_messages == 2
+        with pytest.raises(MessageNotFoundError):
+            memory.rewind(2)
+
+    def test_what_followed_it_follows_what_it_followed(self, store):
+        memory = memory_in(store, *"abc")
+        memory.rewind(1)
+        memory.add(UserMessage("d"), UserMessage("e"))
+        memory.remove(4)
+
+        memory.switch(3)
+        memory.switch(5)
+
+        assert texts(memory.messages()) == ["a", "e"]
+
+    def test_a_message_on_another_branch_can_be_removed(self, store):
+        memory = memory_in(store, *"abc")
+        memory.rewind(1)
+        memory.add(UserMessage("d"))
+
+        assert memory.remove(2) == [2]
+        memory.switch(3)
+
+        assert texts(memory.messages()) == ["a", "c"]
+
+    def test_an_evicted_one_too(self, store):
+        memory = memory_in(store, *"abcdef", size=2)
+
+        assert memory.remove(2) == [2]
+        memory.rewind(3)
+
+        assert texts(memory.messages()) == ["a", "c"]
+
+    @pytest.mark.parametrize("sequence", [0, 3, -1])
+    def test_a_message_that_there_is_not_is_an_error(self, store, sequence):
+        memory = memory_in(store, "one", "two")
+
+        with pytest.raises(MessageNotFoundError):
+            memory.remove(sequence)
+
+        assert texts(memory.messages()) == ["one", "two"]
+
+
+class TestTurns:
+    def test_an_answer_is_regenerated_from_the_users_message(self, store):
+        memory = memory_in(store, "question", AiMessage("answer"))
+
+        with memory.turn(after=1) as turn:
+            assert texts(turn.messages) == ["question"]
+            turn.add(AiMessage("better"))
+
+        assert texts(memory.messages()) == ["question", "better"]
+        assert memory.switch(2) == 2
+
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_a_question_is_edited_from_the_message_before_it(self, store, persist):
+        memory = memory_in(store, "hi", AiMessage("hello"), "question", AiMessage("answer"))
+
+        with memory.turn(persist, after=2) as turn:
+            turn.add(UserMessage("other question"))
+            assert texts(turn.messages) == ["hi", "hello", "other question"]
+            turn.add(AiMessage("other answer"))
+
+        assert texts(memory.messages()) == ["hi", "hello", "other question", "other answer"]
+
+    def test_what_is_said_replaces_the_system_message_of_the_branch_that_it_goes_on_from(self, store):
+        memory = memory_in(store, "one", SystemMessage("Be brief."))
+        memory.rewind(1)
+        memory.add(UserMessage("two"))
+
+        memory.add(SystemMessage("Be kind."), after=2)
+
+        assert texts(memory.messages()) == ["one", "Be kind."]
+
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_if_the_model_fails_the_conversation_is_where_it_was(self, store, persist):
+        memory = memory_in(store, "question", AiMessage("answer"), size=2)
+
+        with pytest.raises(ZeroDivisionError), memory.turn(persist, after=0) as turn:
+            turn.add(UserMessage("other"))
+            raise ZeroDivisionError
+
+        assert texts(memory.messages()) == ["question", "answer"]
+        memory.add(UserMessage("next"))
+        assert texts(memory.messages()) == ["answer", "next"]
+
+    def test_what_an_early_one_stored_is_a_branch_whose_turn_has_not_ended(self):
+        memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
+
+        with pytest.raises(ZeroDivisionError), memory.turn("early", after=0) as turn:
+            turn.add(UserMessage("other"))
+            raise ZeroDivisionError
+
+        [row] = Message.objects.incomplete()
+        assert (row.text, row.on_path) == ("other", False)
+        assert list(Conversation.objects.get().alternatives(1)) == [row]
+
+    def test_an_early_one_that_ends_well_has_no_incomplete_message(self):
+        memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
+
+        with memory.turn("early", after=0) as turn:
+            turn.add(UserMessage("other"))
+            turn.add(UserMessage("and more"))
+            turn.add(AiMessage("fine"))
+
+        assert not Message.objects.incomplete().exists()
+        assert history() == ["other", "and more", "fine"]
+
+    def test_others_may_write_meanwhile_and_stay_on_their_branch(self, store):
+        memory = memory_in(store, "question", AiMessage("answer"))
+
+        with memory.turn("early", after=0) as turn:
+            turn.add(UserMessage("other"))
+            memory.add(UserMessage("meanwhile"))
+            turn.add(AiMessage("fine"))
+
+        assert texts(memory.messages()) == ["other", "fine"]
+        assert memory.switch(2) == 4
+        assert texts(memory.messages()) == ["question", "answer", "meanwhile"]
+
+    def test_others_may_go_on_from_what_an_early_one_stored(self, store):
+        memory = memory_in(store, "question", AiMessage("answer"))
+
+        with memory.turn("early", after=0) as turn:
+            turn.add(UserMessage("other"))
+            memory.rewind(3)
+            assert texts(memory.messages()) == ["other"]
+            turn.add(AiMessage("fine"))
+
+        assert texts(memory.messages()) == ["other", "fine"]
+
+    def test_a_system_message_that_is_there_already_is_on_the_path_of_what_follows_it(self, store):
+        memory = memory_in(store, SystemMessage("Be brief."), "question", AiMessage("answer"))
+
+        with memory.turn("early", after=1) as turn:
+            turn.add(SystemMessage("Be brief."), UserMessage("other"))
+            turn.add(AiMessage("fine"))
+        memory.rewind(5)
+        memory.add(AiMessage("better"))
+
+        assert texts(memory.messages()) == ["Be brief.", "other", "better"]
+        if isinstance(store, DjangoChatMemoryStore):
+            assert history() == ["Be brief.", "Be brief.", "other", "better"]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_what_stays_in_the_memory_is_not_announced_as_evicted(self):
+        memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
+        evicted: list[int] = []
+
+        def hear(sequences, **kwargs):
+            evicted.extend(sequences)
+
+        with memory.turn("early", after=0) as turn:
+            turn.add(UserMessage("other"))
+            memory.rewind(3)
+            messages_evicted.connect(hear)
+            turn.add(AiMessage("fine"))
+        messages_evicted.disconnect(hear)
+
+        assert evicted == []
+
+    def test_an_end_that_is_tried_again_does_nothing_twice(self):
+        memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
+        turn = memory.turn(after=1)
+        turn._begin()
+        turn.add(AiMessage("better"))
+        unwritten = list(turn._unwritten)
+        turn.end()
+
+        turn._unwritten, turn._is_retry = unwritten, True  # as after a commit whose answer was lost
+        turn.end()
+
+        assert history() == ["question", "better"]
+        assert history(all_branches=True) == ["question", "answer", "better"]
+
+
+class TestAlternatives:
+    def test_they_are_what_was_said_in_that_place_on_other_branches(self):
+        memory = memory_in(DjangoChatMemoryStore(), "question", "first")
+        for text in ("second", "third"):
+            memory.rewind(1)
+            memory.add(UserMessage(text), UserMessage("and on"))
+        conversation = Conversation.objects.get()
+
+        assert [row.text for row in conversation.alternatives(2)] == ["second", "third"]
+        assert [row.text for row in conversation.alternatives(5)] == ["first", "second"]
+        assert not conversation.alternatives(1).exists()
+        assert not conversation.alternatives(4).exists()
+
+    def test_of_the_first_message_too(self):
+        memory = memory_in(DjangoChatMemoryStore(), "one", "two")
+        memory.rewind(0)
+        memory.add(UserMessage("other"))
+
+        assert [row.text for row in Conversation.objects.get().alternatives(1)] == ["other"]
+        assert [row.text for row in Conversation.objects.get().alternatives(3)] == ["one"]
+
+    def test_what_was_removed_is_none(self):
+        memory = memory_in(DjangoChatMemoryStore(), "one", "two")
+        memory.pop()
+        memory.add(UserMessage("other"))
+
+        assert not Conversation.objects.get().alternatives(3).exists()
+
+    def test_of_a_message_that_there_is_not_there_are_none(self):
+        memory_in(DjangoChatMemoryStore(), "one")
+
+        assert not Conversation.objects.get().alternatives(9).exists()
+
+
+class TestStatements:
+    @pytest.mark.parametrize("length", [30, 3_000])
+    def test_a_rewind_takes_as_many_however_long_the_history_is(self, length, django_assert_max_num_queries):
+        memory = memory_in(DjangoChatMemoryStore(), size=10)
+        memory.add(*(UserMessage(f"{number}") for number in range(length)))
+
+        with django_assert_max_num_queries(12):
+            memory.rewind(length - 20)
+        with django_assert_max_num_queries(12):
+            memory.rewind(length - 22)
+
+        assert texts(memory.messages())[-1] == f"{length - 23}"
+
+    @pytest.mark.parametrize("count", [3, 1_000])
+    def test_a_switch_takes_as_many_however_many_branches_there_are(self, count, django_assert_max_num_queries):
+        memory = memory_in(DjangoChatMemoryStore(), "question", size=10)
+        conversation = Conversation.objects.get()
+        memory.add(UserMessage("answer"))
+        Message.objects.bulk_create(
+            Message(
+                conversation=conversation,
+                sequence=sequence,
+                type="USER",
+                text=f"{sequence}",
+                parent_sequence=1,
+                on_path=False,
+                superseded=True,
+            )
+            for sequence in range(3, 3 + count)
+        )
+        Conversation.objects.update(next_sequence=3 + count, parent_sequence=2, total_messages=2 + count)
+
+        with django_assert_max_num_queries(14):
+            assert memory.switch(count) == count
+
+        assert texts(memory.messages()) == ["question", f"{count}" if count > 2 else "answer"]
+        with django_assert_max_num_queries(4):
+            assert conversation.alternatives(2).count() == count
+
+
+class TestTree:
+    def test_a_path_is_made_of_the_runs_that_lead_to_a_message(self):
+        tree = Tree([(4, 2), (6, 0), (7, 5)], 9)
+
+        assert tree.path_to(3) == [(1, 3)]
+        assert tree.path_to(5) == [(1, 2), (4, 5)]
+        assert tree.path_to(8) == [(1, 2), (4, 5), (7, 8)]
+        assert tree.path_to(6) == [(6, 6)]
+        assert tree.path_to(0) == []
+
+    def test_the_newest_message_is_on_the_last_run_that_goes_on_from_there(self):
+        tree = Tree([(4, 2), (6, 0), (7, 5)], 9)
+
+        assert [tree.newest_from(sequence) for sequence in range(1, 9)] == [8, 8, 3, 8, 8, 6, 8, 8]
+
+    def test_two_paths_part_at_the_last_message_that_both_have(self):
+        assert fork_point([(1, 5)], [(1, 2), (6, 7)]) == 2
+        assert fork_point([(1, 2), (6, 7)], [(1, 2), (8, 8)]) == 2
+        assert fork_point([(1, 5)], [(1, 3)]) == 3
+        assert fork_point([(1, 5)], [(6, 6)]) == 0
+        assert fork_point([], [(1, 1)]) == 0
