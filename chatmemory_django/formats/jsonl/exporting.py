@@ -6,33 +6,47 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import msgspec
 from django.db.models import QuerySet
 
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.formats.jsonl.lines import SPOOL_BYTES, Head, Said
+from chatmemory_django.lineage import Thinning
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.rows import aware, to_message
 from chatmemory_django.stores.django.whole import at_one_moment, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode
-_ROW_COLUMNS = (
-    "sequence",
-    "created_at",
-    "type",
-    "text",
-    "payload",
-    "token_count",
-    "counted_by",
-    "superseded",
-    "in_history",
-    "is_complete",
-    "client_message_id",
-    "metadata",
+_PLACES = (
+    "next_sequence",
+    "window_start",
+    "pinned_sequence",
+    "parent_sequence",
+    "summary_sequence",
+    "forgotten_through",
 )
+
+
+class _Row(NamedTuple):
+    """The row of a message."""
+
+    sequence: int
+    created_at: datetime
+    type: str
+    text: str
+    payload: str | None
+    token_count: int | None
+    counted_by: str
+    superseded: bool
+    in_history: bool
+    is_complete: bool
+    client_message_id: str | None
+    on_path: bool
+    parent_sequence: int | None
+    metadata: dict[str, Any] | None
 
 
 def export_lines(
@@ -40,6 +54,9 @@ def export_lines(
 ) -> Iterator[str]:
     """
     Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline.
+
+    All branches are among them. Where messages of other types are left out, the nearest ones before them on their path
+    stand for them, as parents of others.
 
     Each is told as it was at one moment, when its turn came; what was erased before that is left out. No transaction is
     open and no lock is held between two lines, however slowly they are read. ``ValueError`` if something is stored that
@@ -60,16 +77,41 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
     spool.truncate()
     name = f"conversation {conversation.memory_id!r}"
     rows = messages_of(conversation)
+    thinning: Thinning | None = None
     if types is not None:
         rows = rows.filter(type__in=types)
-    count = 0
-    for page in pages(rows, *_ROW_COLUMNS):
+        newest = _newest(conversation)
+        thinning = _thinning(conversation, newest)
+    count = last = 0
+    for page in pages(rows, *_Row._fields):
         for row in page:
-            spool.write(_line(f"message {row[0]} of {name}", _said, *row))
+            said = _Row._make(row)
+            if thinning is not None and said.in_history:
+                last = said.sequence
+                said = said._replace(parent_sequence=thinning.parent_of(last))
+            spool.write(_line(f"message {said.sequence} of {name}", _said, said))
         count += len(page)
-    is_pinned_there = types is None or MessageType.SYSTEM in types
-    pinned_sequence = conversation.pinned_sequence if is_pinned_there else None
-    return _line(name, _head, conversation, pinned_sequence, count)
+    columns: dict[str, Any] = {}
+    if types is not None and MessageType.SYSTEM not in types:
+        columns |= {"pinned_sequence": None, "summary_sequence": None}
+    if thinning is not None:
+        head = thinning.stand_in(newest)
+        columns["parent_sequence"] = None if head == last and conversation.parent_sequence is None else head
+    return _line(name, _head, conversation, columns, count)
+
+
+def _newest(conversation: Conversation) -> int:
+    """The message from which *conversation* goes on."""
+    if conversation.parent_sequence is not None:
+        return conversation.parent_sequence
+    history = messages_of(conversation).history(all_branches=True)
+    return history.values_list("sequence", flat=True).last() or 0
+
+
+def _thinning(conversation: Conversation, newest: int) -> Thinning:
+    named = messages_of(conversation).history(all_branches=True).filter(parent_sequence__isnull=False)
+    pairs = [(sequence, parent or 0) for sequence, parent in named.values_list("sequence", "parent_sequence")]
+    return Thinning(pairs, [newest, *(parent for _, parent in pairs)])
 
 
 def _line(name: str, tell: Callable[..., Head | Said], *told: Any) -> bytes:
@@ -80,12 +122,10 @@ def _line(name: str, tell: Callable[..., Head | Said], *told: Any) -> bytes:
         raise ValueError(f"Cannot export {name}: {type(exc).__name__}. See check_chatmemory.") from None
 
 
-def _head(conversation: Conversation, pinned_sequence: int | None, messages: int) -> Head:
+def _head(conversation: Conversation, columns: dict[str, Any], messages: int) -> Head:
+    places = {name: getattr(conversation, name) for name in _PLACES} | columns
     return Head(
         memory_id=conversation.memory_id,
-        next_sequence=conversation.next_sequence,
-        window_start=conversation.window_start,
-        pinned_sequence=pinned_sequence,
         total_messages=conversation.total_messages,
         title=conversation.title,
         metadata=conversation.metadata,
@@ -94,13 +134,27 @@ def _head(conversation: Conversation, pinned_sequence: int | None, messages: int
         messages=messages,
         is_pinned=conversation.is_pinned,
         is_archived=conversation.is_archived,
+        **places,
     )
 
 
-def _said(sequence: int, created_at: datetime, type: str, text: str, payload: str | None, *rest: Any) -> Said:
-    message = to_message(type, text, payload)
-    written = message_to_json(message) if payload is None else _one_line(payload)
-    return Said(sequence, _utc(created_at), msgspec.Raw(written.encode()), *rest)
+def _said(row: _Row) -> Said:
+    message = to_message(row.type, row.text, row.payload)
+    written = message_to_json(message) if row.payload is None else _one_line(row.payload)
+    return Said(
+        sequence=row.sequence,
+        created_at=_utc(row.created_at),
+        message=msgspec.Raw(written.encode()),
+        token_count=row.token_count,
+        counted_by=row.counted_by,
+        superseded=row.superseded,
+        in_history=row.in_history,
+        is_complete=row.is_complete,
+        client_message_id=row.client_message_id,
+        on_path=None if row.on_path == row.in_history else row.on_path,
+        parent_sequence=row.parent_sequence,
+        metadata=row.metadata,
+    )
 
 
 def _one_line(payload: str) -> str:

@@ -25,12 +25,14 @@ from chatmemory_django.formats.jsonl.lines import (
     Said,
     read_records,
 )
+from chatmemory_django.formats.jsonl.paths import Branches
 from chatmemory_django.ids import checked_client_message_id, is_uuid, memory_key
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message, is_in_memory, new_memory_id
 from chatmemory_django.rows import in_batches, to_metadata, to_moment
 from chatmemory_django.stores.base import Metadata
 from chatmemory_django.stores.django.changes import MAX_INTEGER, max_row_bytes, new_row
+from chatmemory_django.stores.django.whole import is_there
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -142,6 +144,9 @@ class _Import:
             "next_sequence": head.next_sequence,
             "window_start": head.window_start,
             "pinned_sequence": head.pinned_sequence,
+            "summary_sequence": head.summary_sequence,
+            "parent_sequence": head.parent_sequence,
+            "forgotten_through": head.forgotten_through,
             "total_messages": head.total_messages,
             "created_at": _checked_moment(self.number, head.created_at),
             "updated_at": _checked_moment(self.number, head.updated_at),
@@ -153,6 +158,7 @@ class _Import:
         self._counted_by: set[str] = set()
         self._client_message_ids: set[str] = set()
         self._is_pinned_there = head.pinned_sequence is None
+        self._branches = Branches(head)
 
     def rows(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Yield the columns of the rows to come, each with the bytes it takes in an INSERT; then check the whole."""
@@ -178,11 +184,7 @@ class _Import:
             return tried_again(using, partial(self._store, spool, count, using))
         except IntegrityError:
             memory_id = self.columns["memory_id"]
-            with transaction.atomic(using=using):
-                same = Conversation.objects.using(using).filter(memory_id=memory_id)
-                # The lock has MariaDB say what is there now, and not at the beginning of the caller's transaction.
-                is_there = bool(same.select_for_update().values_list("pk"))
-            if not is_there:
+            if not is_there(memory_id, using):
                 raise
             if not skip_existing:
                 raise ConversationExistsError(
@@ -237,6 +239,7 @@ class _Import:
             metadata = to_metadata(said.metadata, self.limits.max_metadata_bytes)
             new = new_row(message_from_json(bytes(said.message)), metadata)
             client_message_id = checked_client_message_id(said.client_message_id, "client_message_id")
+            on_path = self._branches.add(said, new.type)
         except ValueError as exc:
             raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
         if client_message_id is not None:
@@ -256,13 +259,16 @@ class _Import:
             "superseded": said.superseded,
             "in_history": said.in_history,
             "is_complete": said.is_complete,
+            "on_path": on_path,
+            "parent_sequence": said.parent_sequence,
             "client_message_id": client_message_id,
         }
         self._rows += 1
         self._said += said.in_history
         if said.sequence == head.pinned_sequence:
             self._is_pinned_there = new.type == MessageType.SYSTEM and not said.superseded
-        if is_in_memory(said.sequence, head.window_start, head.pinned_sequence, superseded=said.superseded):
+        places = head.window_start, head.pinned_sequence, head.summary_sequence
+        if is_in_memory(said.sequence, *places, superseded=said.superseded):
             self._remembered += 1
             self._tokens += tokens or 0
             self._counted_by.add("" if tokens is None else counted_by)
@@ -275,6 +281,10 @@ class _Import:
             raise self._error(f"{head.messages} messages are to follow, but {self._rows} do.")
         if not self._is_pinned_there:
             raise self._error(f"pinned_sequence is {head.pinned_sequence}, which is no system message in the memory.")
+        try:
+            self._branches.check()
+        except ValueError as exc:
+            raise self._error(str(exc)) from None
         if self._said > head.total_messages:
             raise self._error(f"total_messages is {head.total_messages}, but there are {self._said} in the history.")
         if head.total_messages + self._rows - self._said >= head.next_sequence:

@@ -39,12 +39,15 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     messages: _Number | None = None
     is_pinned: bool = False
     is_archived: bool = False
+    parent_sequence: _Number | None = None
+    summary_sequence: _Place | None = None
+    forgotten_through: _Number = 0
 
 
 class Said(
     msgspec.Struct, frozen=True, tag_field="record", tag="message", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The line of a message."""
+    """The line of a message. One of the history is on the path unless it says otherwise."""
 
     sequence: _Place
     created_at: _Moment
@@ -55,6 +58,8 @@ class Said(
     in_history: bool = True
     is_complete: bool = True
     client_message_id: str | None = None
+    on_path: bool | None = None
+    parent_sequence: _Number | None = None
     metadata: dict[str, Any] | None = None
 
 

@@ -1,0 +1,365 @@
+"""Branches in JSON lines, in forks of them, and in what is left once a history is pruned."""
+
+import datetime
+import itertools
+import json
+from collections.abc import Collection
+
+import pytest
+from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chatmemory_django import operations
+from chatmemory_django.branches import Tree
+from chatmemory_django.formats.jsonl import JsonLinesError, check_lines, export_lines, import_lines
+from chatmemory_django.lineage import Thinning
+from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation
+from tests.test_fork import AN_ADD, EVERY_VERB, VERBS, a_memory, do, said, source, summarize, texts
+
+pytestmark = pytest.mark.django_db
+
+numbers = itertools.count()
+COLUMNS = ("sequence", "type", "text", "payload", "superseded", "in_history", "on_path", "parent_sequence", "metadata")
+PLACES = (
+    *("next_sequence", "window_start", "pinned_sequence", "summary_sequence", "parent_sequence", "forgotten_through"),
+    *("total_messages", "memory_messages", "memory_tokens", "counted_by"),
+)
+
+
+def lines_of(conversation: Conversation, types: Collection[MessageType] | None = None) -> list[str]:
+    return list(export_lines(Conversation.objects.filter(pk=conversation.pk), types=types))
+
+
+def imported(lines: list[str]) -> Conversation:
+    found: list[Conversation] = []
+    import_lines(lines, rename=True, each=lambda conversation, _: found.append(conversation))
+    return Conversation.objects.get(pk=found[0].pk)
+
+
+def rows(conversation: Conversation) -> list[tuple]:
+    return list(conversation.messages.order_by("sequence").values_list(*COLUMNS))
+
+
+def places(conversation: Conversation) -> list:
+    return [getattr(conversation, name) for name in PLACES]
+
+
+def alternatives(conversation: Conversation) -> dict[int, list[int]]:
+    return {
+        row.sequence: list(conversation.alternatives(row.sequence).values_list("sequence", flat=True))
+        for row in conversation.history(all_branches=True)
+    }
+
+
+def a_tree() -> Conversation:
+    """1 and 2, then three branches: 3 and 4; 5; 6 in use, with 7 that nobody follows and 8."""
+    memory = a_memory(limit=9)
+    memory.add(SystemMessage("be brief"), UserMessage("hi"), AiMessage("first"), UserMessage("and?"))
+    memory.rewind(2)
+    memory.add(AiMessage("second"))
+    memory.rewind(2)
+    memory.add(AiMessage("third"), UserMessage("well"))
+    memory.rewind(6)
+    memory.add(UserMessage("good"))
+    return source()
+
+
+class TestThereAndBack:
+    def test_branches_and_where_the_conversation_goes_on_from(self):
+        conversation = a_tree()
+        a_memory(limit=9).rewind(6)
+
+        copy = imported(lines_of(conversation))
+
+        assert rows(copy) == rows(conversation)
+        assert places(copy) == places(source())
+        assert alternatives(copy) == alternatives(source())
+        assert a_memory(copy.memory_id, 9).switch(3) == a_memory(limit=9).switch(3) == 4
+        assert texts(Conversation.objects.get(pk=copy.pk).history()) == ["be brief", "hi", "first", "and?"]
+
+    def test_a_summary_and_what_was_forgotten(self):
+        memory = a_memory(limit=9)
+        memory.add(*said("one", "two", "three"))
+        memory.clear()
+        memory.add(*said("four", "five"))
+        summarize(6, 4)
+
+        copy = imported(lines_of(source()))
+
+        assert texts(copy.memory()) == ["summary of 4", "five"]
+        assert (rows(copy), places(copy)) == (rows(source()), places(source()))
+
+    def test_a_summary_whose_last_message_was_removed(self):
+        memory = a_memory(limit=9)
+        memory.add(*said("one", "two", "three"))
+        summarize(4, 2)
+        memory.remove(2)
+
+        copy = imported(lines_of(source()))
+
+        assert texts(copy.memory()) == ["summary of 2", "three"]
+        assert (rows(copy), places(copy)) == (rows(source()), places(source()))
+
+    def test_lines_of_before_there_were_branches(self):
+        a_memory(limit=9).add(*said("one", "two"))
+        head, *others = map(json.loads, lines_of(source()))
+        for name in ("parent_sequence", "summary_sequence", "forgotten_through"):
+            del head[name]
+        assert [set(each) for each in others] == [{"record", "sequence", "created_at", "message"}] * 2
+
+        copy = imported(list(map(json.dumps, [head, *others])))
+
+        assert (rows(copy), places(copy)) == (rows(source()), places(source()))
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
+        later=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=4),
+        keep_history=st.booleans(),
+    )
+    def test_whatever_was_done(self, verbs, later, keep_history):
+        memory = a_memory(f"machine {next(numbers)}", 4, keep_history=keep_history)
+        do(memory, verbs)
+        conversation = Conversation.objects.filter(memory_id=memory.id).first()
+        if conversation is None:
+            return
+        lines = lines_of(conversation)
+        copy = imported(lines)
+        assert (rows(copy), places(copy)) == (rows(conversation), places(conversation))
+        assert alternatives(copy) == alternatives(conversation)
+        do(memory, later)
+        do(a_memory(copy.memory_id, 4, keep_history=keep_history), later)
+        assert rows(copy) == rows(conversation)
+        assert places(Conversation.objects.get(pk=copy.pk)) == places(Conversation.objects.get(pk=conversation.pk))
+
+
+class TestOfSomeTypesAlone:
+    def test_what_is_left_out_is_not_in_the_way(self):
+        conversation = a_tree()
+
+        copy = imported(lines_of(conversation, [MessageType.USER]))
+
+        assert [(row.sequence, row.parent_sequence, row.on_path) for row in copy.messages.all()] == [
+            (2, None, True),
+            (4, None, False),
+            (7, 2, False),
+            (8, 2, True),
+        ]
+        assert texts(copy.history()) == ["hi", "good"]
+
+    def test_neither_a_summary_nor_a_system_message_is_among_them(self):
+        a_memory(limit=9).add(SystemMessage("secret"), *said("one", "two"))
+        summarize(4, 2)
+
+        lines = lines_of(source(), [MessageType.USER, MessageType.AI])
+
+        assert "secret" not in "".join(lines)
+        assert "summary of" not in "".join(lines)
+        assert texts(imported(lines).memory()) == ["two"]
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20), types=st.sets(st.sampled_from(MessageType)))
+    def test_they_can_always_be_imported_and_are_on_the_paths_they_were_on(self, verbs, types):
+        memory = a_memory(f"machine {next(numbers)}", 4)
+        do(memory, verbs)
+        conversation = Conversation.objects.filter(memory_id=memory.id).first()
+        if conversation is None:
+            return
+        copy = imported(lines_of(conversation, types))
+        kept = conversation.messages.filter(type__in=types)
+        assert set(copy.history().values_list("sequence", flat=True)) == set(
+            kept.history().values_list("sequence", flat=True)
+        )
+        for row in copy.history(all_branches=True):
+            expected = paths(conversation).path_to(row.sequence)
+            sequences = kept.history(all_branches=True).values_list("sequence", flat=True)
+            wanted = [each for each in sequences if any(start <= each <= end for start, end in expected)]
+            found = [each for each in sequences if any(s <= each <= e for s, e in paths(copy).path_to(row.sequence))]
+            assert found == wanted
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("line", "changes", "problem"),
+        [
+            (5, {"parent_sequence": 5}, "parent_sequence is 5, but must be below the sequence, 5"),
+            (2, {"on_path": False, "superseded": True}, "the messages 2 to 4 have on_path false"),
+            (4, {"on_path": True, "superseded": False}, "the messages 4 to 4 have on_path true"),
+            (5, {"superseded": False}, "on_path is false, so superseded must be true"),
+            (6, {"parent_sequence": 1}, "the messages 1 to 2 have on_path true"),
+            (0, {"parent_sequence": 4}, "have on_path"),
+            (0, {"parent_sequence": 9}, "parent_sequence is 9, which is no message of the history"),
+            (0, {"forgotten_through": 9}, "forgotten_through is 9, but next_sequence is 9"),
+            (0, {"summary_sequence": 1}, "summary_sequence is 1, which is no summary"),
+            (0, {"summary_sequence": 8}, "summary_sequence is 8, which is no summary"),
+            (7, {"in_history": False, "on_path": True}, "on_path is true, but in_history is false"),
+            (8, {"in_history": False, "on_path": False}, "parent_sequence is for messages of the history"),
+        ],
+    )
+    def test_a_tree_that_cannot_be(self, line, changes, problem):
+        lines = list(map(json.loads, lines_of(a_tree())))
+        lines[line] |= changes
+
+        with pytest.raises(JsonLinesError, match=problem):
+            check_lines(map(json.dumps, lines))
+
+    def test_a_parent_that_is_no_part_of_the_history(self):
+        memory = a_memory(limit=9)
+        memory.add(*said("one"))
+        memory.set([AiMessage("set")])
+        memory.add(*said("two"))
+        lines = list(map(json.loads, lines_of(source())))
+        lines[3]["parent_sequence"] = 2
+
+        with pytest.raises(JsonLinesError, match="parent_sequence is 2, which is no part of the history"):
+            check_lines(map(json.dumps, lines))
+
+    @pytest.mark.parametrize(
+        "changes", [{"message": {"type": "AI", "text": "x"}}, {"superseded": False}, {"metadata": {}}]
+    )
+    def test_a_summary_that_is_none(self, changes):
+        a_memory(limit=9).add(*said("one", "two"))
+        summarize(3, 1)
+        lines = list(map(json.loads, lines_of(source())))
+        lines[3] |= changes
+
+        with pytest.raises(JsonLinesError, match="parent_sequence is for messages of the history, and for summaries"):
+            check_lines(map(json.dumps, lines))
+
+
+class TestPruning:
+    def test_what_follows_a_message_that_is_gone_follows_the_one_before_it(self):
+        memory = a_memory(limit=9)
+        memory.add(*said("one", "two", "three"))
+        memory.rewind(1)
+        memory.add(*said("old", "young"))
+        memory.switch(3)
+        prune(memory.id, 4)
+
+        assert memory.switch(5) == 5
+        assert texts(source().history()) == ["one", "young"]
+        assert alternatives(source()) == {1: [], 2: [5], 3: [], 5: [2]}
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
+        old=st.sets(st.integers(1, 30)),
+        page=st.integers(1, 6),
+    )
+    def test_what_stays_is_on_the_paths_that_it_was_on(self, verbs, old, page):
+        memory = a_memory(f"machine {next(numbers)}", 3)
+        do(memory, verbs)
+        conversation = Conversation.objects.filter(memory_id=memory.id).first()
+        if conversation is None:
+            return
+        before, on_path = paths(conversation), list(conversation.history().values_list("sequence", flat=True))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("chatmemory_django.stores.django.whole.PAGE", page)
+            prune(memory.id, *old)
+        conversation.refresh_from_db()
+        after = paths(conversation)
+        left = list(conversation.history(all_branches=True).values_list("sequence", flat=True))
+        assert list(conversation.history().values_list("sequence", flat=True)) == [
+            each for each in on_path if each in left
+        ]
+        for sequence in left:
+            assert reached(left, after, sequence) == reached(left, before, sequence)
+        parents = conversation.history(all_branches=True).exclude(parent_sequence=None)
+        assert set(parents.values_list("parent_sequence", flat=True)) <= {0, *left}
+        imported(lines_of(conversation))
+
+
+def test_a_tree_is_thinned_as_its_paths_are():
+    thinning = Thinning([(4, 2), (6, 4), (8, 3)], [2, 3, 4, 9])
+
+    assert [thinning.parent_of(sequence) for sequence in (1, 3, 5, 7, 8)] == [None, None, 1, 1, 3]
+    assert [thinning.stand_in(sequence) for sequence in (2, 4, 9)] == [1, 1, 8]
+
+
+def prune(memory_id: object, *sequences: int) -> None:
+    conversations = Conversation.objects.filter(memory_id=memory_id)
+    long_ago = timezone.now() - datetime.timedelta(days=9)
+    conversations.get().messages.filter(sequence__in=sequences).update(created_at=long_ago)
+    operations.prune(conversations, history_older_than=datetime.timedelta(days=5))
+
+
+def paths(conversation: Conversation) -> Tree:
+    named = conversation.history(all_branches=True).exclude(parent_sequence=None)
+    return Tree(named.values_list("sequence", "parent_sequence"), conversation.next_sequence)
+
+
+def reached(sequences: list[int], tree: Tree, to: int) -> list[int]:
+    return [each for each in sequences if any(start <= each <= end for start, end in tree.path_to(to))]
+
+
+class TestExamination:
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
+        keep_history=st.booleans(),
+        old=st.sets(st.integers(1, 30)),
+    )
+    def test_nothing_is_found_whatever_was_done(self, verbs, keep_history, old):
+        memory = a_memory(f"machine {next(numbers)}", 4, keep_history=keep_history)
+        do(memory, verbs)
+        sets = [message for verb, message, _ in verbs if verb in VERBS[2:4]]
+        several = {"system_message"} if any(isinstance(message, SystemMessage) for message in sets) else set()
+        if conversation := Conversation.objects.filter(memory_id=memory.id).first():
+            assert broken(conversation) - several == set()  # a ``set`` may put several there
+            assert broken(conversation.fork()) - several == set()
+            prune(memory.id, *old)
+            assert broken(conversation) - several == set()
+
+    def test_nothing_is_found_of_a_summary(self):
+        a_memory(limit=9).add(SystemMessage("be brief"), *said("one", "two"))
+        summarize(4, 2)
+
+        assert broken(source()) == set()
+
+    @pytest.mark.parametrize(
+        ("sequence", "changes", "rule"),
+        [
+            (5, {"parent_sequence": 5}, "parent_sequence"),
+            (5, {"parent_sequence": 7}, "parent_sequence"),
+            (3, {"on_path": True}, "on_path"),
+            (2, {"on_path": False}, "on_path"),
+            (8, {"parent_sequence": 5}, "on_path"),
+            (7, {"superseded": False}, "off_path"),
+            (7, {"in_history": False, "on_path": True}, "on_path"),
+            (8, {"in_history": False}, "parent_sequence"),
+        ],
+    )
+    def test_a_row_that_is_wrong(self, sequence, changes, rule):
+        assert broken(a_tree()) == set()
+        source().messages.filter(sequence=sequence).update(**changes)
+
+        assert rule in broken(source())
+
+    @pytest.mark.parametrize(
+        ("changes", "rule"),
+        [
+            ({"parent_sequence": 9}, "parent_sequence"),
+            ({"parent_sequence": 7}, "on_path"),
+            ({"forgotten_through": 9}, "forgotten_through"),
+            ({"summary_sequence": 8}, "summary_sequence"),
+        ],
+    )
+    def test_a_conversation_that_is_wrong(self, changes, rule):
+        a_tree()
+        Conversation.objects.update(**changes)
+
+        assert rule in broken(source())
+
+    def test_a_summary_of_another_branch(self):
+        a_tree()
+        summarize(9, 3)
+
+        assert broken(source()) == {"summary_sequence"}
+
+
+def broken(conversation: Conversation) -> set[str]:
+    findings: list[operations.Finding] = []
+    operations.check(Conversation.objects.filter(pk=conversation.pk), lambda _: None, findings.append)
+    return {finding.rule.value for finding in findings}
