@@ -179,9 +179,10 @@ def _memory() -> Iterator[CheckMessage]:
     # A dynamic limit depends on the memory id, so there is nothing to ask it here.
     try:
         options = dict(memory.get("OPTIONS", {}))
-        options.update({name: 1 for name in ("max_messages", "max_tokens") if callable(options.get(name))})
-        built = build_chat_memory({**memory, "OPTIONS": options}, "check", InMemoryChatMemoryStore())
-    except (TypeError, ValueError) as exc:
+        options.update({name: limit for name, limit in _SOME_LIMITS.items() if callable(options.get(name))})
+        store = InMemoryChatMemoryStore(keep_history=conf.keep_history() is not False)
+        built = build_chat_memory({**memory, "OPTIONS": options}, "check", store)
+    except (ImportError, TypeError, ValueError) as exc:
         yield Error(
             f"CHATMEMORY['MEMORY']['OPTIONS'] do not fit {memory_class.__name__}: {exc}",
             hint=f"They are the arguments of {memory_class.__name__}, but for id and store.",
@@ -190,6 +191,9 @@ def _memory() -> Iterator[CheckMessage]:
         return
     if isinstance(built, TokenWindowChatMemory) and isinstance(built.token_count_estimator, OpenAiTokenCountEstimator):
         yield from _encoding(built.token_count_estimator)
+
+
+_SOME_LIMITS = {"max_messages": 1, "max_tokens": 1_000_000, "summary_tokens": 1, "after_tokens": 1}
 
 
 def _imported(path: str) -> object:

@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-SITES = ("uuid_user", "text_user", "naive_time", "atomic_requests", "separate_database", "encrypted_fields")
+SITES = ("uuid_user", "text_user", "naive_time", "atomic_requests", "separate_database", "encrypted_fields", "search")
+
+ALSO = {"search": ["tests/search", "tests/test_search.py"]}
 
 
 @pytest.mark.django_db
@@ -22,7 +24,7 @@ def test_it_is_the_same_on(site):
         environment["DATABASE_URL"] = url._replace(path=f"{url.path}_{site}").geturl()
 
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/sites"],
+        [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/sites", *ALSO.get(site, [])],
         env=environment,
         cwd=ROOT,
         capture_output=True,

@@ -1,0 +1,78 @@
+"""The order of what a search finds: the same on every database, with an index and without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import BooleanField, F, FloatField, Lookup, Q, Subquery, Value
+from django.db.models.functions import Concat, Left, Length, Replace, Upper
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models import QuerySet
+    from django.db.models.expressions import Combinable
+    from django.db.models.sql.compiler import SQLCompiler
+
+    Sql = tuple[str, tuple[Any, ...]]
+
+RANKED = 500
+"""How many hits, the newest of them, a search ranks: a word that is everywhere costs no more than another."""
+
+RANKED_LENGTH = 4_000
+"""How many characters of a message are read for its rank."""
+
+NEWEST_FIRST = ("-created_at", "-conversation_id", "-sequence")
+
+_LONG = 1_000.0
+"""In a text of so many characters, a word weighs half as much as in a very short one."""
+
+
+def has(terms: Sequence[str]) -> Q:
+    """Whether a message has all of *terms*, in whatever case."""
+    return Q(*(Q(text__icontains=term) for term in terms))
+
+
+def rank_of(text: str, terms: Sequence[str]) -> Combinable:
+    """
+    Return how well a message answers a search for *text*, which has *terms*.
+
+    Each term counts more the more often it is there and the shorter the message is; more where a word begins with it,
+    and most of all where the terms stand together as they were typed.
+    """
+    beginning = Left("text", RANKED_LENGTH)
+    words = Concat(Value(" "), Upper(beginning))
+    length = Length(beginning) + Value(1.0)
+    weights = dict.fromkeys(terms, 1.0) | {f" {term}": 2.0 for term in terms}
+    if len(terms) > 1:
+        weights[text.strip()] = 4.0
+    rank: Any = Value(sum(weights.values()), FloatField())
+    for wanted, weight in weights.items():
+        # Longer by one character for each time that it is there.
+        needle, longer = (Upper(Value(each)) for each in (wanted, f"{wanted}+"))
+        times = Length(Replace(words, needle, longer)) - length  # type: ignore[arg-type]  # the stubs know but Value
+        missed = Value(1.0) + length / Value(_LONG)
+        rank -= Value(weight) * missed / (times + missed)
+    return rank  # type: ignore[no-any-return]
+
+
+class Rows(Subquery):
+    """The rows of a queryset, of several columns, as SQL has them in FROM."""
+
+    output_field = BooleanField()  # of no meaning: Django asks each expression for one
+    template = "(%(subquery)s )"  # not that of Subquery, which would be taken apart
+
+
+class IsAmong(Lookup):
+    """Whether the key on the left is among the rows on the right. MariaDB and MySQL take no LIMIT next to IN."""
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
+        """See ``Lookup.as_sql``."""
+        key, _ = self.process_lhs(compiler, connection)
+        rows, params = compiler.compile(self.rhs)
+        return f"({key}) IN (SELECT * FROM {rows} AS found)", tuple(params)  # noqa: S608  # names
+
+
+def is_among_newest(hits: QuerySet[Any]) -> IsAmong:
+    """Return the condition for being among the newest of *hits*."""
+    return IsAmong(F("pk"), Rows(hits.order_by(*NEWEST_FIRST).values_list("conversation_id", "sequence")[:RANKED]))

@@ -1,0 +1,171 @@
+"""
+The index on PostgreSQL: words, and parts of words.
+
+Words are what stands between spaces and punctuation, in whatever case; of scripts that put no spaces between words,
+each character is one. An index of an expression has them, so that the table has no other column and no other rows
+because of it. What matters is which rows an index reads, and that they are few: so the planner does not choose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError
+from django.db.models import BooleanField, F, Func, Lookup
+
+from chatmemory_django.ranking import RANKED, IsAmong, Rows, has
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+    from django.db.models import QuerySet
+    from django.db.models.sql.compiler import SQLCompiler
+
+    from chatmemory_django.ranking import Sql
+
+INDEXED = 100_000
+"""How many characters of a message have their words in the index: of any more, they might not fit a tsvector."""
+
+RECENT = 10_000
+"""How many messages, the newest, are looked through for a word that is nearly everywhere, or nowhere."""
+
+_TRIGRAM = re.compile(r"[^\W_]{3}")
+"""What of a term an index of trigrams can look up."""
+
+# ASCII's punctuation; Thai, Lao, Burmese, Khmer, Chinese and Japanese.
+_ALONE = (
+    r"([!-/:-@\[-`{-~\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+    r"\u2e80-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+)
+
+
+def create(editor: BaseDatabaseSchemaEditor, table: str) -> None:
+    """Build the indexes on *table*."""
+    _create_extension(editor)
+    drop(editor, table)  # what is left of a build that did not end
+    concurrently = _concurrently(editor, table)
+    for name, method, expression, condition in (
+        ("words", "gin", f"({_vector('text')})", " WHERE in_history"),
+        ("parts", "gin", "upper(text) gin_trgm_ops", " WHERE in_history"),
+        ("recent", "btree", "created_at", ""),
+    ):
+        editor.execute(
+            f"CREATE INDEX {concurrently} {_name(editor, name)} ON {editor.quote_name(table)} "
+            f"USING {method} ({expression}){condition}",
+            None,
+        )
+
+
+def drop(editor: BaseDatabaseSchemaEditor, table: str) -> None:
+    """Drop the indexes. The extension stays: somebody else may need it."""
+    concurrently = _concurrently(editor, table)
+    for name in ("words", "parts", "recent"):
+        editor.execute(f"DROP INDEX {concurrently} IF EXISTS {_name(editor, name)}", None)
+
+
+def candidates(scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:
+    """Return the condition for being among those messages of *scope* with all of *terms* that are to be ranked."""
+    return IsAmong(F("pk"), _Found(scope, terms))
+
+
+def _create_extension(editor: BaseDatabaseSchemaEditor) -> None:
+    try:
+        editor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm", None)
+    except DatabaseError as exc:
+        raise ImproperlyConfigured(
+            f"chatmemory_django.search needs PostgreSQL's extension pg_trgm, which could not be created: {exc} "
+            "Install the server's contrib package, or have CREATE EXTENSION pg_trgm run by the owner of the database "
+            "or a superuser; then migrate again."
+        ) from exc
+
+
+def _concurrently(editor: BaseDatabaseSchemaEditor, table: str) -> str:
+    """Return what has others write meanwhile: not to a table in partitions, which PostgreSQL cannot."""
+    with editor.connection.cursor() as cursor:
+        cursor.execute("SELECT relkind FROM pg_class WHERE oid = to_regclass(%s)", [editor.quote_name(table)])
+        return "" if cursor.fetchone() == ("p",) else "CONCURRENTLY"
+
+
+def _name(editor: BaseDatabaseSchemaEditor, name: str) -> str:
+    return editor.quote_name(f"chatmemory_search_{name}")
+
+
+def _spaced(text: str) -> str:
+    return rf"regexp_replace({text}, '{_ALONE}', ' \1 ', 'g')"
+
+
+def _vector(column: str) -> str:
+    return f"""to_tsvector('simple'::regconfig, {_spaced(f'"left"({column}, {INDEXED})')})"""
+
+
+class _HasWords(Lookup):
+    """Whether the text on the left has the words of all terms on the right; the last of each may begin a longer one."""
+
+    prepare_rhs = False
+
+    # Of no words, the query is empty. It is not for the planner to know: beginnings of words it takes for common.
+    _query = (
+        "COALESCE((NULLIF(plainto_tsquery('simple'::regconfig, "
+        + _spaced("%s::text")
+        + ")::text, '') || ':*')::tsquery, plainto_tsquery(''))"
+    )
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
+        """See ``Lookup.as_sql``."""
+        column, _ = self.process_lhs(compiler, connection)
+        query = " && ".join([self._query] * len(self.rhs))
+        return f"{_vector(column)} @@ (SELECT {query})", tuple(self.rhs)
+
+
+class _Found(Func):
+    """
+    The keys of what is found: at most the messages with certain words, and some hundred more.
+
+    Where the words are in fewer than ``RANKED`` messages, it is all of these, in the *scope* or not. What is more
+    common, or has no words, is looked for in the newest messages of the *scope*; what is not even there and may be part
+    of a word, by trigrams, last of all: where each of them is common, reading them takes long.
+
+    A CTE is planned as if all of its rows were wanted, which takes an index, and then read only as far as they are.
+    Without it, a LIMIT has the planner read the table in the hope of soon finding enough.
+    """
+
+    output_field = BooleanField()  # of no meaning: Django asks each expression for one
+
+    def __init__(self, scope: QuerySet[Any], terms: Sequence[str]) -> None:
+        columns = ("conversation_id", "sequence", "text")
+        every = scope.model._default_manager.using(scope.db).filter(in_history=True).order_by().values_list(*columns)
+        newest = scope.order_by("-created_at").values_list(*columns)[:RECENT]
+        rows = (every.filter(_HasWords(F("text"), terms)), newest, every.filter(has(terms)))
+        super().__init__(*map(Rows, rows))
+        self.terms = tuple(terms)
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:  # type: ignore[override]
+        """See ``Func.as_sql``."""
+        (with_words, with_words_params), (newest, newest_params), (with_parts, with_parts_params) = map(
+            compiler.compile, self.source_expressions
+        )
+        patterns = tuple(f"%{connection.ops.prep_for_like_query(term)}%" for term in self.terms)
+        has_all = " AND ".join(["UPPER(text) LIKE UPPER(%s)"] * len(patterns))
+        has_trigrams = any(map(_TRIGRAM.search, self.terms))
+        sql = f"""(
+            WITH with_words AS MATERIALIZED {with_words}, newest AS MATERIALIZED {newest},
+            with_parts AS MATERIALIZED {with_parts},
+            words AS MATERIALIZED (
+                SELECT conversation_id, sequence FROM with_words WHERE {has_all} LIMIT {RANKED}
+            ),
+            recent AS MATERIALIZED (
+                SELECT conversation_id, sequence FROM newest
+                WHERE (SELECT COUNT(*) FROM words) NOT BETWEEN 1 AND {RANKED} - 1 AND {has_all} LIMIT {RANKED}
+            ),
+            parts AS MATERIALIZED (
+                SELECT conversation_id, sequence FROM with_parts
+                WHERE {has_trigrams} AND NOT EXISTS (SELECT FROM words) AND NOT EXISTS (SELECT FROM recent)
+                AND (SELECT COUNT(*) FROM newest) = {RECENT} LIMIT {RANKED}
+            )
+            TABLE words UNION TABLE recent UNION TABLE parts
+        )"""  # noqa: S608  # names and numbers
+        params = (*with_words_params, *newest_params, *with_parts_params, *patterns, *patterns)
+        return sql, params

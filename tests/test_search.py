@@ -1,0 +1,288 @@
+"""What a search finds, in which order, and for whom: the same with the app ``chatmemory_django.search`` and without."""
+
+import datetime
+
+import pytest
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AnonymousUser
+from django.db import connection
+from django.utils import timezone
+
+from chatmemory_django import ranking
+from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import export_lines, import_lines
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.terms import MAX_SEARCH, MAX_TERMS, terms_of
+
+# InnoDB's FULLTEXT has what is committed.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HAS_INDEX = apps.is_installed("chatmemory_django.search")
+
+
+def say(*texts, memory_id="c", owner=None):
+    """A conversation in which *texts* were said, a minute after each other."""
+    conversation = Conversation.objects.create(memory_id=memory_id, owner=owner, next_sequence=len(texts) + 1)
+    start = timezone.now() - datetime.timedelta(days=1)
+    rows = (
+        Message(
+            conversation=conversation,
+            sequence=number,
+            type="USER",
+            text=text,
+            created_at=start + datetime.timedelta(minutes=number),
+        )
+        for number, text in enumerate(texts, 1)
+    )
+    Message.objects.bulk_create(rows)
+    return conversation
+
+
+def found(text, **options):
+    return [row.text for row in Message.objects.search(text, **options)]
+
+
+class TestTerms:
+    @pytest.mark.parametrize(
+        ("text", "terms"),
+        [
+            ("blue parcel", ("blue", "parcel")),
+            ('"blue parcel" Kiel', ("blue parcel", "Kiel")),
+            ("  blue \n parcel\u3000Kiel ", ("blue", "parcel", "Kiel")),
+            ("parcel PARCEL Parcel", ("Parcel",)),
+            ('say "hi', ("say", '"hi')),
+            ('x="1" ""', ('x="1"', '""')),
+            ('"foo"bar', ('"foo"bar',)),
+            ('" " a', ("a",)),
+            ("-v --no +x NOT (a|b)", ("-v", "--no", "+x", "NOT", "(a|b)")),
+            ("", ()),
+            (" \n\t", ()),
+        ],
+    )
+    def test_are_words_and_what_is_in_quotation_marks(self, text, terms):
+        assert terms_of(text) == terms
+
+    def test_are_not_too_many_nor_too_long(self):
+        assert len(terms_of(" ".join(map(str, range(100))))) == MAX_TERMS
+        assert terms_of("x" * 100_000) == ("x" * MAX_SEARCH,)
+
+
+class TestWhatIsFound:
+    @pytest.mark.parametrize(
+        ("wanted", "text"),
+        [
+            ("parcel", "Where is my PARCEL?"),
+            ("PARC", "Parcels, please"),
+            ("straße", "Die Straße nach Köln"),
+            ("über", "Sie ist über dem Wasser"),
+            ("köln", "Köln am Rhein"),
+            ("京都", "私は京都タワーに行きたい"),
+            ("タワー", "私は京都タワーに行きたい"),
+            ("都", "京都"),
+            ("서울", "서울에서 만나요"),
+            ("ไทย", "ประเทศไทย"),
+            ("مرحبا", "مرحبا بالعالم"),
+            ("😀", "Well 😀 done"),
+            ("👩‍👩‍👧", "The 👩‍👩‍👧 came"),
+            ("foo_bar", "call foo_bar.baz() now"),
+            ("foo_bar.baz()", "call foo_bar.baz() now"),
+            ("baz(", "call foo_bar.baz() now"),
+            ("--no-input", "pip --no-input install"),
+            ("C++", "I like C++ more"),
+            ("3.14", "pi is 3.14159"),
+            ("#42", "see #42"),
+            ("https://example.com/a?b=c", "at https://example.com/a?b=c&d"),
+            ("it's", "it's late"),
+            ("the", "the end"),
+            ("I", "I see"),
+            ("%", "100 %"),
+            ("\\", "a \\ b"),
+            ("NOT", "not now"),
+            ("parcel kiel", "Kiel has the parcel"),
+            ('"my parcel"', "Where is my parcel?"),
+            ('"', 'He said "no"'),
+            ("x" * 84, "x" * 84),
+            ("y" * 90, "y" * 3_000),
+        ],
+    )
+    def test_any_text_is_found_and_nothing_else_is(self, wanted, text):
+        say(text, "zebra")
+
+        assert found(wanted) == [text]
+        assert [row.text for row in Message.objects.containing(wanted)] == [text]
+
+    @pytest.mark.parametrize(
+        "wanted",
+        ["", " ", '" "', "zebra\0", "\0", "\ud800", "_", "*", "zeb*", "+zebra", "-parcel", "zebra -parcel", "ze~ra",
+         "zebra & parcel", "zebra:*", "parcel @@", "'; DROP TABLE",
+         "zebra parcel", '"my zebra"', '" zebra"', "x" * 1_000],
+    )  # fmt: skip
+    def test_no_character_means_anything(self, wanted):
+        say("my parcel", "zebra")
+
+        assert found(wanted) == []
+
+    def test_all_terms_must_be_there(self):
+        say("blue parcel", "blue", "parcel", "parcel, blue!")
+
+        assert sorted(found("parcel blue")) == ["blue parcel", "parcel, blue!"]
+        assert found('"parcel, blue"') == ["parcel, blue!"]
+
+    def test_parts_of_words_are_found_as_far_as_the_index_has_them(self):
+        say("Postpaket")
+
+        assert found("paket") == ([] if HAS_INDEX and connection.vendor == "mysql" else ["Postpaket"])
+        assert [row.text for row in Message.objects.containing("paket")] == ["Postpaket"]
+
+    def test_capital_letters_are_small_ones(self):
+        say("ÜBER DEN FLÜSSEN")
+
+        # SQLite knows them only where an index does.
+        expected = [] if connection.vendor == "sqlite" and not HAS_INDEX else ["ÜBER DEN FLÜSSEN"]
+        assert found("flüssen") == expected
+
+    @pytest.mark.parametrize(("wanted", "text"), [("strasse", "Straße"), ("straße", "STRASSE"), ("o", "ö")])
+    def test_letters_are_those_of_the_database(self, wanted, text):
+        say(text)
+
+        # MariaDB and MySQL take "ö" for "o" by their default collation, and MySQL also "ß" for "ss".
+        assert found(wanted) == ([text] if connection.vendor == "mysql" and text == "ö" else [])
+
+    def test_what_is_only_in_a_memory_is_not_found(self):
+        memory = get_chat_memory("c", max_messages=5)
+        memory.add(UserMessage("one parcel"))
+        memory.set([UserMessage("a summary about a parcel")])
+
+        assert found("parcel") == ["one parcel"]
+
+    def test_a_text_of_four_megabytes_of_words_can_be_added_and_is_found(self):
+        text = "needle " + " ".join(f"{number:x}" for number in range(600_000))
+        get_chat_memory("c").add(UserMessage(text[:4_000_000]))
+
+        assert len(found("needle")) == 1
+        assert len(found("1869f")) == 1
+
+    def test_what_was_erased_is_gone_and_what_was_imported_is_there(self):
+        get_chat_memory("c", max_messages=1).add(UserMessage("one parcel"), UserMessage("two parcels"))
+        lines = list(export_lines(Conversation.objects.all()))
+
+        Conversation.objects.all().delete()
+        assert found("parcel") == []
+        import_lines(lines, owner=None)
+        assert sorted(found("parcel")) == ["one parcel", "two parcels"]
+
+    def test_a_text_that_changes_is_found_by_its_new_words(self):
+        say("parcel")
+
+        Message.objects.update(text="letter")
+
+        assert found("parcel") == []
+        assert found("letter") == ["letter"]
+
+
+class TestOrder:
+    def test_the_best_comes_first(self):
+        say(
+            "a parcel that is mentioned only once " + "among very many other words " * 20,
+            "parcel parcel parcel",
+            "my parcel",
+        )
+
+        assert [text[:15] for text in found("parcel")] == [
+            "parcel parcel p", "my parcel", "a parcel that i",
+        ]  # fmt: skip
+
+    def test_terms_that_stand_together_come_before_those_that_do_not(self):
+        say("a blue parcel for me", "a parcel, blue for me")
+
+        assert found("blue parcel") == ["a blue parcel for me", "a parcel, blue for me"]
+
+    def test_of_equals_the_newest_comes_first(self):
+        say("parcel 1", "parcel 2", "parcel 3")
+
+        rows = list(Message.objects.search("parcel"))
+        assert [row.text for row in rows] == ["parcel 3", "parcel 2", "parcel 1"]
+        assert len({row.rank for row in rows}) == 1
+        assert isinstance(rows[0].rank, float)
+
+    def test_of_too_many_the_newest_are_ranked(self, monkeypatch):
+        monkeypatch.setattr(ranking, "RANKED", 2)
+        say("parcel parcel", *["a parcel"] * 3)
+
+        if not (connection.vendor == "postgresql" and HAS_INDEX):
+            assert found("parcel") == ["a parcel", "a parcel"]
+
+
+class TestWho:
+    @pytest.fixture
+    def ann(self):
+        return get_user_model().objects.create_user("ann")
+
+    @pytest.fixture
+    def bob(self, ann):
+        return get_user_model().objects.create_user("bob")
+
+    def test_an_owner_finds_what_is_theirs(self, ann, bob):
+        say("ann's parcel", memory_id="a", owner=ann)
+        say("bob's parcel", memory_id="b", owner=bob)
+        say("nobody's parcel", memory_id="n")
+
+        assert found("parcel", owner=ann) == ["ann's parcel"]
+        assert sorted(found("parcel")) == ["ann's parcel", "bob's parcel", "nobody's parcel"]
+
+    def test_somebody_who_is_not_signed_in_finds_nothing(self):
+        say("nobody's parcel")
+
+        assert found("parcel", owner=AnonymousUser()) == []
+
+    def test_others_do_not_take_an_owner_s_place(self, ann, bob, monkeypatch):
+        monkeypatch.setattr(ranking, "RANKED", 2)
+        say("ann's parcel", memory_id="a", owner=ann)
+        say(*["bob's parcel"] * 9, memory_id="b", owner=bob)
+
+        assert found("parcel", owner=ann) == ["ann's parcel"]
+
+    def test_messages_of_other_types_are_not_found(self):
+        get_chat_memory("c").add(SystemMessage("Never say gnu"), UserMessage("a gnu?"), AiMessage("No gnu"))
+
+        assert found("gnu", types=[MessageType.USER, MessageType.AI]) == ["No gnu", "a gnu?"]
+        assert found("gnu", types=[]) == []
+
+
+class TestQuerySet:
+    def test_can_be_narrowed_counted_and_sliced(self):
+        say(*["parcel"] * 5)
+        say(*["parcel"] * 4, memory_id="d")
+        hits = Message.objects.search("parcel")
+
+        assert hits.count() == 9
+        assert len(hits[2:5]) == 3
+        assert hits.filter(conversation__memory_id="d", sequence__gt=2).count() == 2
+        assert hits.exists()
+        assert not hits.filter(type="AI").exists()
+        assert len(hits.values_list("sequence", flat=True)) == 9
+
+    def test_narrows_what_it_is_asked_of(self):
+        say("parcel", "letter")
+        conversation = say("parcel", memory_id="d")
+
+        assert [row.conversation_id for row in conversation.messages.search("parcel")] == [conversation.pk]
+        (row,) = Message.objects.with_status().filter(conversation__memory_id="c").search("parcel")
+        assert row.status == "in_memory"
+
+    def test_takes_one_statement(self, django_assert_num_queries):
+        say(*["parcel"] * 5)
+
+        with django_assert_num_queries(1):
+            assert len(Message.objects.search("parcel")[:20]) == 5
+
+    def test_a_row_has_a_snippet(self):
+        say("Where is my blue parcel?")
+
+        (row,) = Message.objects.search("PARCEL my")
+
+        assert row.snippet("PARCEL my").parts == (
+            ("Where is ", False), ("my", True), (" blue ", False), ("parcel", True), ("?", False),
+        )  # fmt: skip
