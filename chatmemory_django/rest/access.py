@@ -73,6 +73,14 @@ class AccessPolicy:
         """The types of message that the user may add."""
         return ALL if request.user.has_perm("chatmemory.add_message") else {MessageType.USER}
 
+    def removable_types(self, request: Request) -> Collection[MessageType]:
+        """
+        The types of message that the user may take out of a history: none without a permission.
+
+        Whoever takes out a question makes the answer one to another. A branch that one has left stays to be read.
+        """
+        return ALL if request.user.has_perm("chatmemory.delete_message") else frozenset()
+
     def writable_metadata(self, request: Request, type: MessageType) -> Collection[str] | None:
         """The keys that the user may change in the metadata of a message of *type*; None for all."""
         return None if type in self.writable_types(request) else {FEEDBACK}

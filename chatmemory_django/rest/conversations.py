@@ -25,7 +25,7 @@ from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
 from chatmemory_django.operations import asynchronous, erase, export
-from chatmemory_django.provider import build_chat_memory, configuration, get_chat_memory, with_limit
+from chatmemory_django.provider import build_chat_memory, get_chat_memory, to_be_seen
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
@@ -34,15 +34,20 @@ from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
     ConversationSerializer,
     ErasedSerializer,
+    ForkSerializer,
+    FromSerializer,
+    HeadSerializer,
     MemoryQuery,
     MemorySerializer,
     MessageSerializer,
     NewConversationSerializer,
     NewMemorySerializer,
+    RemovedSerializer,
     ShownQuery,
     is_same,
 )
-from chatmemory_django.rest.views import ChatMemoryView, row_of
+from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
+from chatmemory_django.stores.base import MemoryIdTakenError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 
@@ -61,6 +66,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         "create": NewConversationSerializer,
         "partial_update": ConversationChangeSerializer,
         "set_memory": NewMemorySerializer,
+        "fork": ForkSerializer,
+        "rewind": FromSerializer,
+        "switch": FromSerializer,
     }
     query_serializers = {"memory": MemoryQuery, "set_memory": ShownQuery}  # noqa: RUF012
     lookup_field = "memory_id"
@@ -87,9 +95,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 conversation.save(using=using, force_insert=True)
         except IntegrityError:
             conversation = self._existing(wanted)
-        where = quote(f"{request.path.rstrip('/')}/") + quote(conversation.memory_id, safe="")
-        headers = {"Location": request.build_absolute_uri(f"{where}/")}
-        return self._described(conversation, HTTPStatus.CREATED, headers)
+        return self._created(conversation, request.path.rstrip("/"))
 
     def retrieve(self, request: Request, memory_id: str) -> Response:
         """Describe a conversation."""
@@ -171,6 +177,47 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             get_chat_memory(conversation.memory_id).clear()
         return Response(status=HTTPStatus.NO_CONTENT)
 
+    @extend_schema(responses={201: ConversationSerializer})
+    @action(detail=True, methods=["post"], throttle_scope="export")
+    def fork(self, request: Request, memory_id: str) -> Response:
+        """Copy a conversation up to a message, with its memory of then, as a new one of the same owner."""
+        wanted = self.body
+        with self.changing() as conversation, found_at("$.through"):
+            window = get_chat_memory(conversation.memory_id).window()
+            try:
+                forked = conversation.fork(wanted.get("memory_id"), through=wanted.get("through"), window=window)
+            except MemoryIdTakenError:
+                raise _taken() from None
+        return self._created(forked, request.path.rstrip("/").rpartition("/")[0].rpartition("/")[0])
+
+    @extend_schema(responses=HeadSerializer)
+    @action(detail=True, methods=["post"], url_path="memory/rewind")
+    def rewind(self, request: Request, memory_id: str) -> Response:
+        """Go on from a message, of any branch. What was said after it stays in the history, as another branch."""
+        to = self.body["to"]
+        with self.changing() as conversation, found_at("$.to"):
+            get_chat_memory(conversation.memory_id).rewind(to)
+            conversation.refresh_from_db()
+        return Response({"to": to})
+
+    @extend_schema(responses=HeadSerializer)
+    @action(detail=True, methods=["post"], url_path="memory/switch")
+    def switch(self, request: Request, memory_id: str) -> Response:
+        """Go on from the newest message that was said on from this one: change to the branch that it is on."""
+        wanted = self.body["to"]
+        with self.changing() as conversation, found_at("$.to"):
+            to = get_chat_memory(conversation.memory_id).switch(wanted)
+            conversation.refresh_from_db()
+        return Response({"to": to})
+
+    @extend_schema(responses=RemovedSerializer)
+    @action(detail=True, methods=["post"], url_path="memory/pop")
+    def pop(self, request: Request, memory_id: str) -> Response:
+        """Take the newest message in the memory out of it and of the history."""
+        with self.changing() as conversation:
+            said = conversation.memory().exclude(sequence=conversation.summary_sequence or 0).order_by("sequence")
+            return Response(self.remove(conversation, said.values_list("sequence", flat=True).last()))
+
     @extend_schema(responses={(200, LinesParser.media_type): OpenApiTypes.BINARY})
     @action(detail=True, throttle_scope="export")
     def export(self, request: Request, memory_id: str) -> StreamingHttpResponse:
@@ -190,8 +237,13 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def _existing(self, wanted: Mapping[str, Any]) -> Conversation:
         there: Conversation | None = self.get_conversations("change").filter(memory_id=wanted["memory_id"]).first()
         if there is None or not all(is_same(getattr(there, name), value) for name, value in wanted.items()):
-            raise Problem(HTTPStatus.CONFLICT, "exists", "This memory id is taken; choose another.", "$.memory_id")
+            raise _taken()
         return there
+
+    def _created(self, conversation: Conversation, root: str) -> Response:
+        where = quote(f"{root}/") + quote(conversation.memory_id, safe="")
+        headers = {"Location": self.request.build_absolute_uri(f"{where}/")}
+        return self._described(conversation, HTTPStatus.CREATED, headers)
 
     def _described(
         self, conversation: Conversation, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None
@@ -211,7 +263,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             raise InvalidQuery({"max_tokens": "Give max_messages or max_tokens, not both."})
         key = conversation.memory_id
         try:
-            wanted = with_limit(configuration(key), **limits)
+            wanted = to_be_seen(key, **limits)
         except ValueError as exc:
             raise InvalidQuery({"max_tokens": str(exc)}) from None
         return build_chat_memory(wanted, key, DjangoChatMemoryStore())
@@ -227,3 +279,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         window = memory.window()
         unit = "messages" if window.estimator is None else "tokens"
         return {"messages": serializer.data, "limit": window.limit, "unit": unit}
+
+
+def _taken() -> Problem:
+    return Problem(HTTPStatus.CONFLICT, "exists", "This memory id is taken; choose another.", "$.memory_id")

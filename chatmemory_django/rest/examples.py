@@ -28,6 +28,8 @@ STORED = {
     "sequence": 2,
     "created_at": MOMENT,
     "in_memory": True,
+    "on_path": True,
+    "place": {"number": 1, "of": 2, "previous": None, "next": 4},
     "token_count": 9,
     "client_message_id": "msg_1b4e28ba",
     "metadata": None,
@@ -40,6 +42,7 @@ NEW_CONVERSATION = {"memory_id": MEMORY_ID, "title": "Where is my parcel?"}
 NEW_MESSAGES: dict[str, Any] = {
     "What a person says": {"messages": [{"message": QUESTION, "client_message_id": "msg_1b4e28ba"}]},
     "The same in OpenAI's format": {"messages": [{"message": {"role": "user", "content": "Where is my parcel?"}}]},
+    "An edit of message 2": {"messages": [{"message": QUESTION}], "after": 1},
     "A picture": {"messages": [{"message": PICTURE}]},
     "A tool call and its result": {
         "messages": [{"message": CALL, "metadata": {"model": "gpt-4o-mini"}}, {"message": RESULT}]
@@ -48,6 +51,9 @@ NEW_MESSAGES: dict[str, Any] = {
 STORED_MESSAGES = {"messages": [STORED]}
 NEW_MEMORY = {"messages": [{"message": {"type": "SYSTEM", "text": "They ask for order 4711."}}, {"message": QUESTION}]}
 MEMORY = {"messages": [STORED], "limit": 20, "unit": "messages", "explanation": [EXPLAINED]}
+FROM = {"to": 1}
+FORK = {"through": 1}
+REMOVED = {"removed": [2]}
 FEEDBACK = {"metadata": {"feedback": {"rating": 5}}}
 
 

@@ -161,7 +161,9 @@ class MessageFilter(filters.FilterSet):
     in_memory = BooleanFilter(method="filter_in_memory", label="In the memory, or not.")
     is_complete = BooleanFilter(label="Of a turn that has ended, or not.")
     search = filters.CharFilter(
-        method="filter_search", max_length=255, label="With this in a text that the user may read; see `snippet`."
+        method="filter_search",
+        max_length=255,
+        label="With all of these words, or parts of words, in a text that the user may read; see `snippet`.",
     )
 
     class Meta:
@@ -170,11 +172,16 @@ class MessageFilter(filters.FilterSet):
 
     def filter_in_memory(self, queryset: Any, name: str, value: bool) -> Any:
         """Narrow to the memory, or to what is not in it."""
-        return queryset.in_memory() if value else queryset.evicted()
+        return queryset.in_memory() if value else queryset.evicted(all_branches=self._all_branches)
 
     def filter_search(self, queryset: Any, name: str, value: str) -> Any:
         """Narrow to what is found."""
-        return queryset.search(value).filter(type__in=_view(self).readable_types)
+        found = queryset.containing(value, all_branches=self._all_branches)
+        return found.filter(type__in=_view(self).readable_types)
+
+    @property
+    def _all_branches(self) -> bool:
+        return bool(_view(self).query.get("all_branches"))
 
 
 def owned(view: Any, queryset: Any, owner: str | None) -> Any:

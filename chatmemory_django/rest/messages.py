@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID, uuid5
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
@@ -30,14 +30,18 @@ from chatmemory_django.rest.filters import MessageFilter
 from chatmemory_django.rest.pagination import MessagePagination
 from chatmemory_django.rest.problems import Problem, invalid
 from chatmemory_django.rest.serializers import (
+    IN_MEMORY,
     MessageSerializer,
+    MessagesQuery,
     MetadataChangeSerializer,
     NewMessagesSerializer,
+    RemovalQuery,
+    RemovedSerializer,
     ShownQuery,
     StoredMessagesSerializer,
     is_same,
 )
-from chatmemory_django.rest.views import ChatMemoryView, row_of
+from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
 from chatmemory_django.rows import to_columns
 from chatmemory_django.stores.django.changes import MAX_INTEGER
 
@@ -60,20 +64,30 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     filterset_class = MessageFilter
     ordering = ("-sequence",)
     ordering_fields = ("sequence",)
-    query_serializers = dict.fromkeys(("list", "retrieve", "create", "partial_update"), ShownQuery)
+    list_actions = frozenset({"list", "alternatives"})
+    query_serializers = {  # noqa: RUF012
+        **dict.fromkeys(("retrieve", "create", "partial_update", "alternatives"), ShownQuery),
+        "list": MessagesQuery,
+        "destroy": RemovalQuery,
+    }
     lookup_field = "sequence"
     lookup_value_regex = "[^/]+"
 
     def get_queryset(self) -> QuerySet[Message]:
         """See ``GenericAPIView.get_queryset``."""
-        return self.find().history().with_status()
+        conversation = self.find()
+        if self.action == "alternatives":
+            row = self.find_message(conversation)
+            return conversation.alternatives(row.sequence).filter(type__in=self.readable_types).with_status()
+        return conversation.history(all_branches=self.query.get("all_branches", False)).with_status()
 
     def get_serializer_context(self) -> dict[str, Any]:
         """See ``GenericAPIView.get_serializer_context``."""
         return {**super().get_serializer_context(), "search": self.request.query_params.get("search")}
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """List what was said, the newest messages first."""
+        """List what was said on the path, or on all branches, the newest messages first."""
+        self.filter_queryset(Message.objects.none())  # a wrong filter is refused, whether anything has changed or not
         return super().list(request, *args, **kwargs)
 
     def retrieve(self, request: Request, memory_id: str, sequence: str) -> Response:
@@ -85,18 +99,23 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """
         Add messages at the end, all or none. What no longer fits the memory leaves it, and stays in the history.
 
-        The response has the messages as they are stored.
+        With `after`, the conversation goes on from that message, and what came later stays as another branch: that is
+        how to edit what was said. The response has the messages as they are stored.
         """
-        items = self.body["messages"]
+        body = self.body
+        items = body["messages"]
         messages = [item["message"] for item in items]
         refuse_types(messages, self.policy.writable_types(request))
         key = _idempotency_key(request)
-        with self.changing(check=False) as conversation:
+        with self.changing(check=False) as conversation, found_at("$.after"):
             ids = _client_message_ids(conversation, items, key)
             if not _is_repeated(conversation, items, ids, key):
                 self.check_match()
             sequences = get_chat_memory(conversation.memory_id).add(
-                *messages, metadata=[item.get("metadata") for item in items], client_message_ids=ids
+                *messages,
+                metadata=[item.get("metadata") for item in items],
+                client_message_ids=ids,
+                after=body.get("after"),
             )
             conversation.refresh_from_db()
             rows = {row.sequence: row for row in conversation.messages.with_status().filter(sequence__in=sequences)}
@@ -127,6 +146,20 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             row = self.find_message(conversation)
         return Response(self.get_serializer(row).data)
 
+    @extend_schema(responses={200: RemovedSerializer})
+    def destroy(self, request: Request, memory_id: str, sequence: str) -> Response:
+        """Take a message out of the memory and the history. Its sequence is never given again."""
+        with self.changing(check=False) as conversation:
+            row = self.find_message(conversation)
+            self.check_match()
+            return Response(self.remove(conversation, row.sequence, with_results=self.query.get("with_results", False)))
+
+    @extend_schema(responses=MessageSerializer(many=True), filters=False)
+    @action(detail=True)
+    def alternatives(self, request: Request, memory_id: str, sequence: str) -> Response:
+        """List what else was said in the place of a message, on other branches, the newest messages first."""
+        return super().list(request)
+
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     @action(detail=True, url_path=r"media/(?P<index>[^/]+)")
     def media(self, request: Request, memory_id: str, sequence: str, index: str) -> HttpResponse:
@@ -145,7 +178,10 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         sequence = self.kwargs["sequence"]
         # Here and not in the path, whose 404 would be a page of the site's.
         if _NUMBER.fullmatch(sequence) and int(sequence) <= MAX_INTEGER:
-            row = conversation.messages.with_status().filter(sequence=int(sequence)).first()
+            rows = conversation.messages.with_status()
+            # What was taken out of the history is shown to nobody.
+            shown = Q(in_history=True) | Q(status__in=IN_MEMORY)
+            row = rows.filter(shown, sequence=int(sequence)).first()
             if row is not None:
                 return row
         raise Http404

@@ -42,6 +42,8 @@ PLACES: dict[str, dict[str, Any]] = {
     "sequence": {"type": "integer", "minimum": 1},
     "index": {"type": "integer", "minimum": 0},
 }
+MOVES = frozenset({"/memory/rewind/", "/memory/switch/", "/memory/pop/"})
+"""The paths, behind the memory id, of what is done with branches."""
 WHERE = {
     HTTPStatus.BAD_REQUEST: ("$.title", "Not a valid string."),
     HTTPStatus.CONFLICT: ("$.memory_id", "This memory id is taken; choose another."),
@@ -117,7 +119,12 @@ class Schema(AutoSchema):
 
     @property
     def _is_idempotent(self) -> bool:
-        return self.method == "POST" and "{memory_id}" in self.path
+        return self.method == "POST" and self._below == "/messages/"
+
+    @property
+    def _below(self) -> str:
+        """What the path has behind the memory id."""
+        return str(self.path).partition("{memory_id}")[2]
 
     def _get_request_body(self, direction: Any = "request") -> Any:
         body = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
@@ -149,7 +156,7 @@ class Schema(AutoSchema):
             yield HTTPStatus.LENGTH_REQUIRED
         if self._is_idempotent:
             yield HTTPStatus.UNPROCESSABLE_ENTITY
-        elif self.method in {"POST", "DELETE"}:
+        elif self.method in {"POST", "DELETE"} and self._below not in {"/messages/{sequence}/", *MOVES}:
             yield HTTPStatus.CONFLICT
 
     def _problem(self, status: HTTPStatus) -> dict[str, Any]:

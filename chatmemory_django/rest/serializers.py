@@ -15,12 +15,13 @@ from rest_framework.exceptions import ErrorDetail
 
 from chatmemory_django import conf
 from chatmemory_django.bounds import MAX_WHERE
-from chatmemory_django.explain import Reason
 from chatmemory_django.formats.openai_chat import INVALID, message_from_openai, message_to_openai
 from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH, is_uuid, memory_key
 from chatmemory_django.media import without_files
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MemoryStatus
+from chatmemory_django.places import Place
+from chatmemory_django.reasons import Reason
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.filters import moment
 from chatmemory_django.rest.problems import InvalidQuery
@@ -166,13 +167,37 @@ class NewMessageSerializer(NewMemoryMessageSerializer):
     metadata = MetadataField(required=False, allow_null=True, help_text="A JSON object of the client's.")
 
 
+class SequenceField(serializers.IntegerField):
+    """The sequence of a message, or 0 for the place before the first. DRF's own field takes texts, too."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(min_value=0, max_value=MAX_INTEGER, **kwargs)
+
+    def to_internal_value(self, data: Any) -> int:
+        """See ``Field``."""
+        if type(data) is not int and not (isinstance(data, float) and data.is_integer()):  # as JSON Schema has it
+            self.fail("invalid")
+        return int(data)
+
+
 @extend_schema_serializer(examples=examples.shown(examples.NEW_MESSAGES, request=True))
 class NewMessagesSerializer(Strict, serializers.Serializer[Any]):
-    """Messages to be added at the end, all or none."""
+    """Messages to be added at the end or, as a branch, after another message: all or none."""
+
+    after = SequenceField(
+        required=False, help_text="Go on from this message: to edit what was said, the one before it; 0 for the start."
+    )
 
     def get_fields(self) -> dict[str, Any]:
         """See ``Serializer``. How many there may be is read from the settings of the moment."""
-        return {"messages": _many(NewMessageSerializer)}
+        return {"messages": _many(NewMessageSerializer), **super().get_fields()}
+
+
+@extend_schema_serializer(examples=examples.shown(examples.FROM, request=True))
+class FromSerializer(Strict, serializers.Serializer[Any]):
+    """From which message a conversation is to go on."""
+
+    to = SequenceField(help_text="The sequence of a message on any branch; 0 for the start.")
 
 
 @extend_schema_serializer(examples=examples.shown(examples.FEEDBACK, request=True))
@@ -180,6 +205,15 @@ class MetadataChangeSerializer(Strict, serializers.Serializer[Any]):
     """What to change of the metadata of a message: key by key, null removes one."""
 
     metadata = MetadataField()
+
+
+class PlaceSerializer(serializers.Serializer[Any]):
+    """Where a message is among those that were said in its place, on other branches: 2 of 3."""
+
+    number = serializers.IntegerField()
+    of = serializers.IntegerField()
+    previous = serializers.IntegerField(allow_null=True, help_text="The sequence of the one before, to switch to.")
+    next = serializers.IntegerField(allow_null=True, help_text="The sequence of the one after.")
 
 
 class SnippetPartSerializer(serializers.Serializer[Any]):
@@ -195,11 +229,13 @@ class MessageSerializer(serializers.Serializer[Any]):
 
     # Of a row with its ``status``, and with a ``sent``, where that is shown instead. The context has the ``types``
     # that the user may read, the format ``as``, ``media``, ``media_url``, which makes an address of a sequence and an
-    # index, and the text that was searched for, ``search``.
+    # index, the text that was searched for, ``search``, and ``places``, a function from rows to their places.
 
     sequence = serializers.IntegerField()
     created_at = MomentField()
     in_memory = serializers.BooleanField()
+    on_path = serializers.BooleanField(help_text="False on other branches than the one in use.")
+    place = PlaceSerializer(allow_null=True, help_text="Null where nothing else was said in the place of the message.")
     token_count = serializers.IntegerField(allow_null=True)
     client_message_id = serializers.CharField(allow_null=True)
     metadata = serializers.DictField(allow_null=True)
@@ -217,6 +253,8 @@ class MessageSerializer(serializers.Serializer[Any]):
             "sequence": row.sequence,
             "created_at": aware(row.created_at),
             "in_memory": row.status in IN_MEMORY,
+            "on_path": row.on_path,
+            "place": self._place(row),
             "token_count": row.token_count,
             "client_message_id": row.client_message_id,
             "metadata": row.metadata if is_readable else None,
@@ -237,6 +275,21 @@ class MessageSerializer(serializers.Serializer[Any]):
     def _shown_in(self) -> Mapping[str, Any]:
         """The context, looked up once, and not for each row."""
         return self.context
+
+    def _place(self, row: Any) -> dict[str, Any] | None:
+        """The place of *row*; it is read for all rows of a page at once."""
+        if row.sequence not in self._places and "place" in type(self)._declared_fields:
+            page = self.parent.instance if isinstance(self.parent, serializers.ListSerializer) else None
+            rows = [row] if page is None else page
+            places: Mapping[int, Place] = self._shown_in["places"](rows)
+            self._places.update({each.sequence: places.get(each.sequence) for each in rows})
+        place = self._places.get(row.sequence)
+        return None if place is None else place._asdict()
+
+    @cached_property
+    def _places(self) -> dict[int, Place | None]:
+        """Those that were read."""
+        return {}
 
     @cached_property
     def _own(self) -> list[tuple[str, Any]]:
@@ -273,6 +326,25 @@ class MemorySerializer(serializers.Serializer[Any]):
     explanation = ExplainedSerializer(many=True, required=False)
 
 
+class NewMemoryIdField(TextField):
+    """The memory id of a new conversation. Only staff may choose one that is no UUID: the site may use it itself."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        about = "A UUID; staff may choose others."
+        super().__init__(**{"max_length": MAX_MEMORY_ID_LENGTH, "help_text": about, **kwargs})
+
+    def run_validators(self, value: Any) -> None:
+        """See ``Field``."""
+        super().run_validators(value)
+        view = self.context["view"]
+        if not is_uuid(value) and not view.policy.may_name(view.request):
+            raise serializers.ValidationError("It must be a UUID, such as 0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11.")
+        try:
+            memory_key(value)
+        except ValueError as exc:
+            raise serializers.ValidationError(str(exc)) from None
+
+
 class ConversationChangeSerializer(Strict, serializers.Serializer[Any]):
     """What to change of a conversation. Metadata are replaced as a whole; what is left out stays."""
 
@@ -286,17 +358,17 @@ class ConversationChangeSerializer(Strict, serializers.Serializer[Any]):
 class NewConversationSerializer(ConversationChangeSerializer):
     """A conversation to be created. With a memory id of the client's, the request can be sent again."""
 
-    memory_id = TextField(required=False, max_length=MAX_MEMORY_ID_LENGTH, help_text="A UUID; staff may choose others.")
+    memory_id = NewMemoryIdField(required=False)
 
-    def validate_memory_id(self, value: str) -> str:
-        """Refuse what is no memory id, and what only staff may choose, since the site may use it itself."""
-        view = self.context["view"]
-        if not is_uuid(value) and not view.policy.may_name(view.request):
-            raise serializers.ValidationError("It must be a UUID, such as 0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11.")
-        try:
-            return memory_key(value)
-        except ValueError as exc:
-            raise serializers.ValidationError(str(exc)) from None
+
+@extend_schema_serializer(examples=examples.shown(examples.FORK, request=True))
+class ForkSerializer(Strict, serializers.Serializer[Any]):
+    """What is to be copied, and to where."""
+
+    memory_id = NewMemoryIdField(required=False)
+    through = SequenceField(
+        required=False, help_text="The last message of the copy, on any branch; without it, the newest on the path."
+    )
 
 
 class ConversationSerializer(serializers.Serializer[Any]):
@@ -347,6 +419,20 @@ class ImportsSerializer(serializers.Serializer[Any]):
     conversations = ImportedSerializer(many=True)
 
 
+@extend_schema_serializer(examples=examples.shown(examples.FROM))
+class HeadSerializer(serializers.Serializer[Any]):
+    """From which message a conversation goes on now."""
+
+    to = serializers.IntegerField(help_text="The sequence of the newest message on the path; 0 for the start.")
+
+
+@extend_schema_serializer(examples=examples.shown(examples.REMOVED))
+class RemovedSerializer(serializers.Serializer[Any]):
+    """What was taken out of the history."""
+
+    removed = serializers.ListField(child=serializers.IntegerField(), help_text="Sequences.")
+
+
 class ErasedSerializer(serializers.Serializer[Any]):
     """What was erased in bulk."""
 
@@ -387,6 +473,20 @@ class ShownQuery(serializers.Serializer[Any]):
         """See ``Serializer``. The parameter has a name that Python keeps for itself."""
         form = serializers.ChoiceField(choices=FORMATS, required=False, help_text="The format of `message`.")
         return {"as": form, **super().get_fields()}
+
+
+class MessagesQuery(ShownQuery):
+    """How messages are shown, and which."""
+
+    all_branches = serializers.BooleanField(required=False, help_text="Those of other branches, too.")
+
+
+class RemovalQuery(serializers.Serializer[Any]):
+    """What is taken out."""
+
+    with_results = serializers.BooleanField(
+        required=False, help_text="What belongs to it, too: the results of its calls, or the call that it answers."
+    )
 
 
 class MemoryQuery(ShownQuery):

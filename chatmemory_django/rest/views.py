@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -26,12 +26,14 @@ from rest_framework.views import APIView
 from chatmemory_django.ids import memory_key
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
+from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.access import AccessPolicy, IsAllowed, Verb, access_policy
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
 from chatmemory_django.rest.problems import InvalidQuery, NotModified, Problem, handle_exception
 from chatmemory_django.rest.schema import Schema
 from chatmemory_django.rest.throttles import ScopedThrottle, SignInThrottle
+from chatmemory_django.stores.base import MessageNotFoundError
 
 
 class Metadata(SimpleMetadata):
@@ -66,6 +68,8 @@ class ChatMemoryView(GenericAPIView[Any]):
     """The query parameters by action or method, beside those of filters and pages."""
     filterset_class: Any = None
     ordering_fields: Collection[str] = ()
+    list_actions: Set[str] = frozenset({"list"})
+    """The actions that answer with pages."""
 
     action: str = ""
     conversation: Conversation | None = None
@@ -167,12 +171,15 @@ class ChatMemoryView(GenericAPIView[Any]):
         """See ``GenericAPIView.get_serializer_context``, and ``MessageSerializer``."""
         context: dict[str, Any] = dict(super().get_serializer_context())
         if self.conversation is not None:
-            context |= {**self.query, "types": self.readable_types, "media_url": self.media_url}
+            types = self.readable_types
+            places = partial(self.conversation.places, types=types)
+            context |= {**self.query, "types": types, "media_url": self.media_url, "places": places}
         return context
 
     def media_url(self, sequence: int, index: int) -> str:
         """The address of a file in a message of the conversation."""
-        root = self.request.path.rstrip("/").rsplit("/", 2 if "sequence" in self.kwargs else 1)[0]
+        parts = 1 + ("sequence" in self.kwargs) + (self.action in self.list_actions - {"list"})
+        root = self.request.path.rstrip("/").rsplit("/", parts)[0]
         return self.request.build_absolute_uri(quote(f"{root}/messages/{sequence}/media/{index}/"))
 
     def find(self, verb: Verb = "view") -> Conversation:
@@ -203,6 +210,19 @@ class ChatMemoryView(GenericAPIView[Any]):
         if wanted is not None and self.conversation is not None and not _matches(wanted, self.conversation):
             detail = "The conversation has changed; read it again."
             raise Problem(HTTPStatus.PRECONDITION_FAILED, "precondition_failed", detail, "If-Match")
+
+    def remove(self, conversation: Conversation, sequence: int | None, **options: bool) -> dict[str, list[int]]:
+        """Take a message, if any, out of the locked *conversation*; 403 if the user may not remove all that goes."""
+        if not (removable := set(self.policy.removable_types(self.request))):
+            raise exceptions.PermissionDenied
+        if sequence is None:
+            return {"removed": []}
+        removed = get_chat_memory(conversation.memory_id).remove(sequence, **options)
+        types = conversation.messages.filter(sequence__in=removed).order_by().values_list("type", flat=True)
+        if not removable.issuperset(types):
+            raise exceptions.PermissionDenied  # which undoes it
+        conversation.refresh_from_db()
+        return {"removed": removed}
 
     def _found(self, verb: Verb, locked: Callable[[QuerySet[Conversation]], QuerySet[Conversation]]) -> Conversation:
         try:
@@ -236,11 +256,21 @@ class ChatMemoryView(GenericAPIView[Any]):
         if self.action in {"list", "bulk_destroy"}:
             names |= set(getattr(self.filterset_class, "base_filters", ()))
             names |= {StrictOrderingFilter.ordering_param} if self.ordering_fields else set()
-        if self.action == "list":
+        if self.action in self.list_actions:
             # Whatever pagination a subclass has chosen.
             parameters = ("cursor", "page", "page_size", "limit", "offset")
             names |= {getattr(self.paginator, f"{each}_query_param", None) for each in parameters}
         return names
+
+
+@contextmanager
+def found_at(path: str) -> Iterator[None]:
+    """404 if the conversation has no message of the sequence that is at *path* of the request."""
+    try:
+        yield
+    except MessageNotFoundError as exc:
+        detail = f"The history has no message {exc.sequence}."
+        raise Problem(HTTPStatus.NOT_FOUND, "not_found", detail, path) from None
 
 
 def row_of(conversation: Conversation) -> ConversationQuerySet:

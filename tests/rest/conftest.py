@@ -26,18 +26,21 @@ PROMPT = {"type": "SYSTEM", "text": "be brief"}
 SEE, CHANGE, DELETE = "view_conversation", "change_conversation", "delete_conversation"
 READ, EXPORT = "view_message_text", "export_conversation"
 WRITE, SET, BRING = "add_message", "set_conversation", "import_conversation"
-EVERYTHING = (SEE, CHANGE, DELETE, READ, EXPORT, WRITE, SET, BRING)
+REMOVE = "delete_message"
+EVERYTHING = (SEE, CHANGE, DELETE, READ, EXPORT, WRITE, SET, BRING, REMOVE)
 
 PEOPLE: dict[str, tuple[str, ...]] = {
     "owner": (),
     "owner who writes": (WRITE,),
     "owner who sets": (SET,),
     "owner who imports": (BRING,),
+    "owner who removes": (REMOVE,),
     "other": (),
     "other with every permission": EVERYTHING,  # which without being staff is not enough
     "staff": (),
     "staff who see": (SEE,),
     "staff who change": (SEE, CHANGE),
+    "staff who remove": (SEE, CHANGE, REMOVE),
     "staff who delete": (SEE, DELETE),
     "staff who delete unseen": (DELETE,),
     "staff who read": (SEE, READ),

@@ -22,10 +22,11 @@ from tests.rest.conftest import ANSWER, HI, MESSAGES, PEOPLE, ROOT, memory_ids, 
 U1, U2 = UserMessage("one"), UserMessage("two")
 
 EVERYBODY = set(PEOPLE)
-OWNER = {"owner", "owner who writes", "owner who sets", "owner who imports"}
+OWNER = {"owner", "owner who writes", "owner who sets", "owner who imports", "owner who removes"}
 ALL = {"staff with every permission"}
 SEE = OWNER | ALL | {name for name in PEOPLE if name.startswith("staff who")} - {"staff who delete unseen"}
-CHANGE = OWNER | ALL | {"staff who change"}
+CHANGE = OWNER | ALL | {"staff who change", "staff who remove"}
+REMOVE = ALL | {"owner who removes", "staff who remove"}
 DELETE = OWNER | ALL | {"staff who delete"}
 EXPORT = OWNER | ALL | {"staff who export"}
 ODD = {"other with every permission"}
@@ -46,6 +47,8 @@ MATRIX = [
     ),
     ("conversations/c/messages/1/", "get", None, {200: SEE}),
     ("conversations/c/messages/1/", "patch", {"metadata": {"feedback": 1}}, {200: OWNER | ALL, 403: SEE - OWNER - ALL}),
+    ("conversations/c/messages/1/", "delete", None, {200: REMOVE, 403: SEE - REMOVE}),
+    ("conversations/c/messages/1/alternatives/", "get", None, {200: SEE}),
     ("conversations/c/messages/1/media/0/", "get", None, {}),
     ("conversations/c/memory/", "get", None, {200: SEE}),
     (
@@ -53,6 +56,10 @@ MATRIX = [
         {200: {"owner who sets"} | ALL, 403: EVERYBODY - {"owner who sets"} - ALL - ODD},
     ),
     ("conversations/c/memory/", "delete", None, {204: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/memory/rewind/", "post", {"to": 1}, {200: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/memory/switch/", "post", {"to": 1}, {200: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/fork/", "post", {}, {201: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/memory/pop/", "post", None, {200: REMOVE, 403: SEE - REMOVE}),
     ("conversations/c/export/", "get", None, {200: EXPORT, 403: SEE - EXPORT}),
     (
         "import/", "post", "lines",

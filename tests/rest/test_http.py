@@ -156,6 +156,9 @@ class TestNotModified:
         for name, status in (("other", 404), ("anonymous", 401)):
             assert client_of(name).get(MESSAGES, headers=headers).status_code == status
 
+    def test_is_not_said_where_a_filter_is_wrong(self, api):
+        assert api.get(f"{MESSAGES}?after=true", headers={"If-None-Match": "*"}).status_code == 400
+
     def test_is_not_said_of_another_conversation_in_the_same_place(self, api, begin):
         """A conversation that was erased and begun again is another one, whatever its version."""
         etag = api.get(f"{ROOT}c/")["ETag"]

@@ -149,6 +149,8 @@ class TestOneMessage:
         assert found == {
             "sequence": 1,
             "in_memory": False,
+            "on_path": True,
+            "place": None,
             "token_count": 7,
             "client_message_id": "m",
             "metadata": {"a": 1},

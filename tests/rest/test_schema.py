@@ -69,14 +69,31 @@ def test_in_the_older_version_it_has_no_type_of_null_no_const_and_no_tuples():
 def test_each_operation_describes_what_can_go_wrong(whole):
     found = list(operations(whole))
 
-    assert len(found) == 17
-    assert len({operation["operationId"] for _, _, operation in found}) == 17
+    assert len(found) == 23
+    assert len({operation["operationId"] for _, _, operation in found}) == 23
     for where, verb, operation in found:
         assert operation["description"], (where, verb)
         assert operation["security"], (where, verb)
         assert {"400", "401", "403", "429", "500"} <= set(operation["responses"])
         assert ("404" in operation["responses"]) == ("{memory_id}" in where)
         assert "Retry-After" in operation["responses"]["429"]["headers"]
+
+
+def test_each_answers_as_it_says(whole, writer, begin):
+    begin("c", UserMessage("hi"), UserMessage("hello"))
+    for where, verb, body in (
+        (f"{ROOT}{{memory_id}}/memory/rewind/", "post", {"to": 1}),
+        (f"{ROOT}{{memory_id}}/memory/switch/", "post", {"to": 2}),
+        (f"{ROOT}{{memory_id}}/fork/", "post", {}),
+        (f"{ROOT}{{memory_id}}/messages/{{sequence}}/alternatives/", "get", None),
+        (f"{ROOT}{{memory_id}}/messages/{{sequence}}/", "delete", None),
+        (f"{ROOT}{{memory_id}}/memory/pop/", "post", None),
+    ):
+        answer = getattr(writer, verb)(where.format(memory_id="c", sequence=2), body, format="json")
+
+        described = whole["paths"][where][verb]["responses"][str(answer.status_code)]["content"]
+        check(whole, described["application/json"]["schema"], answer.json())
+        assert answer.status_code < 300
 
 
 def test_which_kind_a_message_is_a_constant_says(whole):

@@ -8,8 +8,12 @@ from chat_memory_client.api.chat_memory import (
     conversations_create,
     conversations_destroy,
     conversations_export_retrieve,
+    conversations_fork_create,
     conversations_memory_destroy,
     conversations_memory_retrieve,
+    conversations_memory_rewind_create,
+    conversations_memory_switch_create,
+    conversations_messages_alternatives_list,
     conversations_messages_create,
     conversations_messages_list,
     import_create,
@@ -17,6 +21,9 @@ from chat_memory_client.api.chat_memory import (
 from chat_memory_client.models import (
     AiMessage,
     Conversation,
+    Fork,
+    From,
+    Head,
     Imports,
     Memory,
     NewConversation,
@@ -61,6 +68,25 @@ assert content.text == "Where is my parcel?"
 memory = conversations_memory_retrieve.sync(memory_id, client=client, explain=True)
 assert isinstance(memory, Memory)
 assert [type(each.message) for each in memory.messages] == [UserMessage, AiMessage]
+head = conversations_memory_rewind_create.sync(memory_id, client=client, body=From(1))
+assert head == Head(1)
+answer = NewMessages([NewMessage(AiMessage("AI", text="It left Hamburg."))])
+regenerated = conversations_messages_create.sync(memory_id, client=client, body=answer)
+assert isinstance(regenerated, StoredMessages), regenerated
+(message,) = regenerated.messages
+assert (message.place.number, message.place.of, message.place.previous) == (2, 2, 2)
+others = conversations_messages_alternatives_list.sync(memory_id, message.sequence, client=client)
+assert isinstance(others, PaginatedMessageList)
+assert [each.sequence for each in others.results] == [2]
+edit = NewMessages([NewMessage(UserMessage("USER", [TextContent("TEXT", "And my letter?")]))], after=0)
+edited = conversations_messages_create.sync(memory_id, client=client, body=edit)
+assert isinstance(edited, StoredMessages), edited
+assert conversations_memory_switch_create.sync(memory_id, client=client, body=From(2)) == Head(2)
+everything = conversations_messages_list.sync(memory_id, client=client, all_branches=True)
+assert [(each.sequence, each.on_path) for each in everything.results] == [(4, False), (3, False), (2, True), (1, True)]
+forked = conversations_fork_create.sync(memory_id, client=client, body=Fork(through=3))
+assert isinstance(forked, Conversation), forked
+
 wrong = conversations_memory_retrieve.sync(memory_id, client=client, max_tokens=0)
 assert isinstance(wrong, Problem)
 assert wrong.errors[0].path == "?max_tokens"
@@ -78,6 +104,6 @@ assert isinstance(imported, Imports), imported
 (copy,) = imported.conversations
 assert copy.original_memory_id == memory_id
 
-for each in (memory_id, copy.memory_id):
+for each in (memory_id, forked.memory_id, copy.memory_id):
     assert conversations_destroy.sync_detailed(each, client=client).status_code == 204
-print("The Python client created, posted to, read, cleared, exported, imported and erased a conversation.")
+print("The Python client created, posted to, read, branched, cleared, exported, imported and erased a conversation.")

@@ -1,4 +1,4 @@
-// Drives the live server with the client that is generated from its schema: create, post, read, clear, export, import, erase.
+// Drives the live server with the client that is generated from its schema: create, post, read, branch, clear, export, import, erase.
 import assert from "node:assert/strict";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
@@ -43,12 +43,44 @@ const memory = await client.GET("/api/conversations/{memory_id}/memory/", { para
 assert.equal(memory.data?.messages.length, 4);
 assert.deepEqual(memory.data?.explanation?.map((each) => each.is_sent), Array(4).fill(true));
 
+const branches = { params, body: { to: 2 } };
+const rewound = await client.POST("/api/conversations/{memory_id}/memory/rewind/", branches);
+assert.deepEqual(rewound.data, { to: 2 });
+const regenerated = await client.POST("/api/conversations/{memory_id}/messages/", {
+  params,
+  body: { messages: [{ message: { type: "AI", text: "It left Hamburg." } }] },
+});
+assert.deepEqual(regenerated.data?.messages[0]?.place, { number: 2, of: 2, previous: 3, next: null });
+const edited = await client.POST("/api/conversations/{memory_id}/messages/", {
+  params,
+  body: { messages: [{ message: { role: "user", content: "And my letter?" } }], after: 1 },
+});
+assert.equal(edited.data?.messages[0]?.sequence, 6);
+const others = await client.GET("/api/conversations/{memory_id}/messages/{sequence}/alternatives/", {
+  params: { path: { ...params.path, sequence: 6 } },
+});
+assert.deepEqual(others.data?.results.map((each) => each.sequence), [2]);
+const back = await client.POST("/api/conversations/{memory_id}/memory/switch/", {
+  params,
+  body: { to: regenerated.data?.messages[0]?.place?.previous ?? 0 },
+});
+assert.deepEqual(back.data, { to: 4 });
+const everything = await client.GET("/api/conversations/{memory_id}/messages/", { params: { ...params, query: { all_branches: true } } });
+assert.deepEqual(everything.data?.results.map((each) => each.on_path), [false, false, true, true, true, true]);
+
+const fork = await client.POST("/api/conversations/{memory_id}/fork/", { params, body: { through: 5 } });
+assert(fork.data);
+const unfit = await client.POST("/api/conversations/{memory_id}/memory/switch/", { params, body: { to: 7 } });
+assert.equal(unfit.error?.errors[0]?.path, "$.to");
+const refused = await client.POST("/api/conversations/{memory_id}/memory/pop/", { params });
+assert.equal(refused.response.status, 403);
+
 const wrong = await client.GET("/api/conversations/{memory_id}/memory/", { params: { ...params, query: { max_tokens: 0 } } });
 assert.equal(wrong.error?.errors[0]?.path, "?max_tokens");
 assert.equal(wrong.error?.type, "urn:chatmemory:invalid");
 
 const list = await client.GET("/api/conversations/", { params: { query: { is_archived: false } } });
-assert.equal(list.data?.results[0]?.preview, "Hamburg");
+assert.deepEqual(list.data?.results.map((each) => each.preview), ["It left Hamburg.", "Hamburg"]);
 
 const cleared = await client.DELETE("/api/conversations/{memory_id}/memory/", { params });
 assert.equal(cleared.response.status, 204);
@@ -64,8 +96,8 @@ const imported = await client.POST("/api/import/", {
 });
 assert.equal(imported.data?.conversations[0]?.original_memory_id, created.data.memory_id);
 
-for (const memory_id of [created.data.memory_id, imported.data.conversations[0].memory_id]) {
+for (const memory_id of [created.data.memory_id, fork.data.memory_id, imported.data.conversations[0].memory_id]) {
   const erased = await client.DELETE("/api/conversations/{memory_id}/", { params: { path: { memory_id } } });
   assert.equal(erased.response.status, 204);
 }
-console.log("The TypeScript client created, posted to, read, cleared, exported, imported and erased a conversation.");
+console.log("The TypeScript client created, posted to, read, branched, cleared, exported, imported and erased a conversation.");
