@@ -14,10 +14,13 @@ from tests.estimators import ADDITIVE_WORDS
 
 EVERYTHING = (
     "view_conversation",
+    "add_conversation",
+    "change_conversation",
     "clear_conversation",
     "delete_conversation",
     "export_conversation",
     "recount_conversation",
+    "delete_message",
     "view_message_text",
 )
 

@@ -568,6 +568,49 @@ class TestClear:
         talk.refresh_from_db()
         assert (talk.memory_messages, talk.total_messages) == (0, 169)
 
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+    def test_a_branch_is_looked_at_and_switched_to(self, open_page, transactional_db, axe, theme, viewport):
+        memory = get_chat_memory("branches")
+        call = ToolExecutionRequest(id="1", name="look", arguments="{}")
+        memory.add(
+            UserMessage("Where is my parcel?"), AiMessage("In Hamburg.", None, [call]), UserMessage("Thank you!")
+        )
+        for answer in ("In Bremen, as far as is known.", "I do not know."):
+            memory.rewind(1)
+            memory.add(AiMessage(answer))
+        talk = Conversation.objects.get()
+        opened = open_page(page("change", talk.pk), theme, viewport)
+        name = f"{theme}-{'phone' if viewport == PHONE else 'laptop'}"
+
+        def check(page_name):
+            shoot(opened, f"branches-{page_name}-{name}", full_page=True)
+            assert overflow(opened) <= 0
+            assert axe(opened) == []
+            for selector in (".cm-place", ".cm-place a", ".cm-operations > summary", ".cm-operations a", ".cm-choice"):
+                for element in opened.locator(selector).all():
+                    assert element.evaluate(CONTRAST) >= 4.5, selector
+
+        assert "3 of 3" in opened.locator(".cm-place").inner_text()
+        opened.locator("#m-4, #m-5").last.locator(".cm-operations > summary").press("Enter")
+        check("path")
+        opened.get_by_role("link", name="All branches").click()
+        opened.wait_for_url("**branches=all")
+        assert opened.locator(".cm-message").count() == 5
+        check("all")
+        opened.locator("#m-4").get_by_label("Said instead, before: #2").click()
+        opened.wait_for_url("**/messages/2/switch/")
+        check("switch")
+        assert "In Hamburg." in opened.locator(".cm-message .cm-text").inner_text()
+        opened.get_by_role("button", name="Yes, switch").click()
+        opened.wait_for_url("**#m-2")
+
+        texts = [each.inner_text() for each in opened.locator(".cm-message .cm-text").all()]
+        assert texts == ["Where is my parcel?", "In Hamburg.", "Thank you!"]
+        opened.goto(page("remove", talk.pk, 2))
+        opened.get_by_label("And what belongs to it").check()
+        check("remove")
+
     def test_it_can_be_called_off(self, open_page, demo):
         talk = demo["demo-bread"]
         opened = open_page(page("clear", talk.pk))

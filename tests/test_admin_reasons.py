@@ -175,7 +175,7 @@ def test_it_takes_two_statements_for_a_page_that_shows_some_of_the_memory(reader
     settings.CHATMEMORY = MESSAGE_WINDOW
     talk = long_conversation(300)
 
-    with django_assert_num_queries(9 + 2):
+    with django_assert_num_queries(10 + 2):
         shown(reader, talk)
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(7):
         shown(reader, talk, before=200)

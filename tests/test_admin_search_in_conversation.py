@@ -49,7 +49,7 @@ def test_each_hit_leads_to_its_message(reader):
 
 def test_it_finds_what_was_evicted_but_nothing_that_only_a_memory_was_made_of(reader):
     talk = conversation(*[UserMessage(f"parcel {number}") for number in range(5)])
-    Message.objects.filter(sequence=2).update(in_history=False)
+    Message.objects.filter(sequence=2).update(in_history=False, on_path=False)
 
     assert numbers(shown(reader, talk, q="parcel")) == [5, 4, 3, 1]
 
@@ -72,15 +72,15 @@ def test_a_page_searches_no_more_than_some_messages_and_says_how_far_it_got(read
     monkeypatch.setattr(search, "SEARCHED", 30)
     talk = long_conversation(100)
 
-    html = shown(reader, talk, q="number 7")
+    html = shown(reader, talk, q='"number 7"')
     assert numbers(html) == [79, 78, 77, 76, 75, 74, 73, 72, 71]
     assert "before=71" in html
-    html = shown(reader, talk, q="number 7", before=71)
+    html = shown(reader, talk, q='"number 7"', before=71)
     assert numbers(html) == [70]
     assert "Older hits" in html
-    html = shown(reader, talk, q="number 7", before=41)
+    html = shown(reader, talk, q='"number 7"', before=41)
     assert "Nothing was found from message #11 on." in html
-    html = shown(reader, talk, q="number 7", before=11)
+    html = shown(reader, talk, q='"number 7"', before=11)
     assert numbers(html) == [7]
     assert "Older hits" not in html
 

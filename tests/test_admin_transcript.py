@@ -156,7 +156,7 @@ class TestTranscript:
         talk = conversation(U1, A1)
         Message.objects.filter(sequence=2).update(metadata={"model": "<b>gpt</b>", "usage": {"in": 3}})
 
-        with django_assert_num_queries(9 + 1):
+        with django_assert_num_queries(10 + 1):
             html = shown(reader, talk)
 
         assert "&quot;model&quot;: &quot;&lt;b&gt;gpt&lt;/b&gt;&quot;,\n" in bubble(html, 2)
@@ -255,7 +255,7 @@ class TestTools:
     def test_a_result_on_a_newer_page_is_a_link(self, reader, django_assert_num_queries):
         talk = self.talk_with_results_behind(PAGE, before=PAGE)
 
-        with django_assert_num_queries(6 + 2):  # the calls of the page whole, and what is behind it
+        with django_assert_num_queries(7 + 2):  # the calls of the page whole, and what is behind it
             html = shown(reader, talk, after=0)
 
         result = page("message", talk.pk, PAGE + 2)
@@ -376,14 +376,14 @@ class TestPages:
         assert "No messages here." in shown(reader, talk, after=999_999_999)
 
     @pytest.mark.parametrize("length", [20, 60, 3000])
-    def test_a_page_takes_9_statements_at_any_length(self, reader, length, django_assert_num_queries):
+    def test_a_page_takes_10_statements_at_any_length(self, reader, length, django_assert_num_queries):
         talk = long_conversation(length)
 
-        # The session, the user, two for permissions; the conversation, the page, the gauge, the plot,
-        # the turns that have not ended.
-        with django_assert_num_queries(9):
+        # The session, the user, two for permissions; the conversation, whether it has branches, the page, the gauge,
+        # the plot, the turns that have not ended.
+        with django_assert_num_queries(10):
             reader.get(page("change", talk.pk))
-        with django_assert_num_queries(6):
+        with django_assert_num_queries(7):
             reader.get(page("change", talk.pk), {"before": 15})
 
     def test_messages_with_tools_and_files_take_one_more_however_many(self, reader, django_assert_num_queries):
@@ -392,13 +392,13 @@ class TestPages:
         talk = conversation(*said, owner=staff(name="ann"))
 
         # The owner, too.
-        with django_assert_num_queries(11):
+        with django_assert_num_queries(12):
             reader.get(page("change", talk.pk))
 
     def test_long_texts_take_one_more_however_many(self, reader, django_assert_num_queries):
         talk = conversation(*[UserMessage("word " * 1000)] * 10)
 
-        with django_assert_num_queries(10):
+        with django_assert_num_queries(11):
             reader.get(page("change", talk.pk))
 
     def test_what_is_read_of_a_page_has_a_bound(self, reader, monkeypatch):

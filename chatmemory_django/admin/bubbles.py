@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils.functional import Promise
 from django.utils.safestring import SafeString
@@ -26,15 +26,29 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import MemoryStatus
+from chatmemory_django.places import Place
+
+if TYPE_CHECKING:
+    from chatmemory_django.admin.message_operations import MessageOperation
+
+SUMMARY = "SUMMARY"
+"""The kind of a system message that is a summary, which the column of types does not tell."""
 
 KINDS: dict[str, str | Promise] = {
     MessageType.SYSTEM: _("System"),
+    SUMMARY: _("Summary"),
     MessageType.USER: _("User"),
     MessageType.AI: _("AI"),
     MessageType.TOOL_EXECUTION_RESULT: _("Tool result"),
     MessageType.CUSTOM: _("Custom"),
 }
 """What people call the kinds of message."""
+
+
+def kind_of(row: Any) -> str:
+    """Which of ``KINDS`` *row* is. A summary names the last message that it covers, and is no part of the history."""
+    is_summary = not row.in_history and row.parent_sequence is not None
+    return SUMMARY if is_summary else row.type
 
 
 def style_of(kind: str) -> str:
@@ -76,6 +90,10 @@ class Bubble:
     why: Words
     """Why the model is sent it, or is not."""
     begins_memory: bool = False
+    place: Place | None = None
+    """Its place among the messages that were said instead of it; None if there are no others."""
+    operations: list[MessageOperation] = field(default_factory=list)
+    """What the user can do at it."""
     is_omitted: bool = False
     """Its JSON, its metadata or its long text is not on the page, being too large."""
     is_broken: bool = False
@@ -97,14 +115,24 @@ class Bubble:
         return cls(row=row, why=why or words_of(MemoryStatus(row.status)))
 
     @property
+    def is_summary(self) -> bool:
+        """Whether it is a summary of what was said up to its parent."""
+        return kind_of(self.row) == SUMMARY
+
+    @property
+    def is_on_other_branch(self) -> bool:
+        """Whether it was said on another branch than the one in use."""
+        return self.row.in_history and not self.row.on_path
+
+    @property
     def kind(self) -> str | Promise:
         """What people call it."""
-        return KINDS[self.row.type]
+        return KINDS[kind_of(self.row)]
 
     @property
     def style(self) -> str:
         """The names of its CSS classes."""
-        style = f"cm-{style_of(self.row.type)} {'cm-sent' if self.why.is_sent else 'cm-unsent'}"
+        style = f"cm-{style_of(kind_of(self.row))} {'cm-sent' if self.why.is_sent else 'cm-unsent'}"
         return f"{style} cm-failed" if self.is_error else style
 
     def fill(self, message: ChatMessage, limit: int = EXCERPT, markdown: Markdown | None = None) -> None:

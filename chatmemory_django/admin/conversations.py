@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from django.contrib import admin, messages
@@ -21,8 +21,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from chatmemory_django.admin import columns, downloads, filters, pages
+from chatmemory_django.admin.branches import shown
 from chatmemory_django.admin.changelist import DATE_PARTS, ConversationList, check_request
-from chatmemory_django.admin.execution import export, perform
+from chatmemory_django.admin.execution import export, perform, perform_at
+from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.media import served_as
@@ -31,7 +33,11 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 
 @admin.register(Conversation)
 class ConversationAdmin(admin.ModelAdmin):
-    """Conversations to look into. What was said cannot be edited, only cleared, erased, exported and recounted."""
+    """
+    Conversations to look into, clear, erase, export, recount, rewind, switch and fork.
+
+    What was said cannot be edited, only removed.
+    """
 
     list_display = (  # type: ignore[assignment]  # None is allowed for: it is shown as a dash
         columns.memory_id,
@@ -88,10 +94,26 @@ class ConversationAdmin(admin.ModelAdmin):
         """Whether the user may read what was said."""
         return request.user.has_perm("chatmemory.view_message_text")
 
+    def has_rewind_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Whether the user may have a conversation go on from another message: that is to change it."""
+        return self._has_permission(request, "change")
+
+    def has_switch_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Whether the user may have a conversation go on along another branch."""
+        return self.has_rewind_permission(request, obj)
+
+    def has_fork_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Whether the user may begin a conversation with a copy of another: that is to add one."""
+        return self._has_permission(request, "add")
+
+    def has_remove_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Whether the user may take messages out: Django's own permission to delete them."""
+        return request.user.has_perm("chatmemory.delete_message")
+
     def _has_permission(self, request: HttpRequest, action: str) -> bool:
         return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename(action, self.opts)}")
 
-    def _may(self, operation: Operation, request: HttpRequest, conversation: Conversation) -> bool:
+    def _may(self, operation: Operation | MessageOperation, request: HttpRequest, conversation: Conversation) -> bool:
         may_do: bool = getattr(self, f"has_{operation.name}_permission")(request, conversation)
         return may_do and self.has_view_permission(request, conversation)
 
@@ -152,6 +174,10 @@ class ConversationAdmin(admin.ModelAdmin):
             page("messages/<int:sequence>/json/", self.json_view, "json"),
             page("messages/<int:sequence>/openai/", self.message_openai_view, "message_openai"),
             page("messages/<int:sequence>/files/<int:index>/", self.file_view, "file"),
+            *(
+                page(f"messages/<int:sequence>/{each.name}/", partial(self.operate_at_view, operation=each), each.name)
+                for each in MESSAGE_OPERATIONS
+            ),
             *super().get_urls(),
         ]
 
@@ -164,12 +190,13 @@ class ConversationAdmin(admin.ModelAdmin):
         if conversation is None:
             return self._gone(request)
         if "on" in request.GET:
-            place, level, told = pages.landing(conversation, request.GET["on"])
+            place, level, told = pages.landing(request, conversation)
             if told:
                 self.message_user(request, told, level)
             return HttpResponseRedirect(self._url("change", conversation.pk) + place)
         is_readable = self.has_text_permission(request, conversation)
-        context = pages.transcript(request, conversation, is_readable=is_readable)
+        offered = self._offered(request, conversation)
+        context = pages.transcript(request, conversation, is_readable=is_readable, offered=offered)
         context["operations"] = [each for each in OPERATIONS if self._may(each, request, conversation)]
         return self._page(request, "transcript", conversation, {**context, **(extra_context or {})})
 
@@ -194,7 +221,8 @@ class ConversationAdmin(admin.ModelAdmin):
     def message_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """A message alone, and its JSON."""
         conversation, row = self._readable_message(request, pk, sequence)
-        return self._page(request, "message_page", conversation, pages.message(conversation, row))
+        context = pages.message(conversation, row, self._offered(request, conversation))
+        return self._page(request, "message_page", conversation, context)
 
     def json_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
         """The JSON of a message, as a file."""
@@ -231,10 +259,17 @@ class ConversationAdmin(admin.ModelAdmin):
 
     def _readable_message(self, request: HttpRequest, pk: int, sequence: int) -> tuple[Conversation, Message]:
         conversation = self._readable(request, pk)
-        row = conversation.messages.with_status().filter(sequence=sequence).first()
+        return conversation, self._message(conversation, sequence)
+
+    def _message(self, conversation: Conversation, sequence: int) -> Message:
+        row = shown(conversation, all_branches=True).with_status().filter(sequence=sequence).first()
         if row is None:
             raise Http404
-        return conversation, row
+        return row
+
+    def _offered(self, request: HttpRequest, conversation: Conversation) -> list[MessageOperation]:
+        """What the user may do at messages of *conversation*."""
+        return [each for each in MESSAGE_OPERATIONS if self._may(each, request, conversation)]
 
     def _unavailable(self, request: HttpRequest, exc: downloads.UnavailableError, back: str) -> HttpResponse:
         self.message_user(request, visible(str(exc)), messages.ERROR)
@@ -279,6 +314,34 @@ class ConversationAdmin(admin.ModelAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         return self._operate_on_one(ERASE, request, unquote(object_id))
+
+    def operate_at_view(
+        self, request: HttpRequest, pk: int, sequence: int, operation: MessageOperation
+    ) -> HttpResponseBase:
+        """Do *operation* at a message if that is confirmed, else ask."""
+        conversation = self.get_object(request, str(pk))
+        if conversation is None:
+            return self._gone(request)
+        if not self._may(operation, request, conversation):
+            raise PermissionDenied
+        row = self._message(conversation, sequence)
+        if not operation.suits(row):
+            raise Http404
+        if request.method != "POST" or request.POST.get("confirmed") != operation.name:
+            is_readable = self.has_text_permission(request, conversation)
+            context = pages.message_confirmation(operation, conversation, row, is_readable=is_readable)
+            context["back"] = self._url("change", pk) + context["back"]
+            return self._page(request, "message_confirmation", conversation, context)
+        with_counterparts = operation.has_counterparts(row) and "with_counterparts" in request.POST
+        here: Any = self.get_queryset(request)
+        try:
+            done = perform_at(operation, here, pk, sequence, request.user.pk, with_counterparts=with_counterparts)
+        except downloads.UnavailableError as exc:
+            return self._unavailable(request, exc, self._url("change", pk))
+        if done is None:
+            return self._gone(request)
+        self.message_user(request, done.words, messages.SUCCESS)
+        return HttpResponseRedirect(self._url("change", done.conversation) + done.place)
 
     def _operate_on_one(self, operation: Operation, request: HttpRequest, pk: str) -> HttpResponseBase:
         conversation = self.get_object(request, pk)

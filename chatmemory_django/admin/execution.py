@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.handlers.asgi import ASGIRequest
 from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatmemory_django import operations
+from chatmemory_django.admin.downloads import UnavailableError
+from chatmemory_django.admin.message_operations import Done, MessageOperation
 from chatmemory_django.admin.operations import EXPORT, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.models import Conversation
+from chatmemory_django.stores.base import MessageNotFoundError
+from chatmemory_django.stores.django.whole import in_lock
 
 PAGE = 1_000
 """How many conversations are written down, or exported, at a time."""
@@ -25,12 +30,43 @@ def perform(operation: Operation, conversations: QuerySet[Conversation], user_id
     refusals: list[str] = []
 
     def log(conversation: Conversation, result: int) -> None:
-        _entry(operation, conversation, result, user_id).save(force_insert=True)
+        words = operation.logged(conversation, result)
+        _entry(conversation, operation.log_flag, words, user_id).save(force_insert=True)
 
     def refuse(conversation: Conversation, error: Exception) -> None:
         refusals.append(f"“{visible(conversation.memory_id)}”: {operation.refusal(error)}")
 
     return operation.do(conversations, log, refuse), refusals
+
+
+def perform_at(
+    operation: MessageOperation,
+    conversations: QuerySet[Conversation],
+    key: int,
+    sequence: int,
+    user_id: Any,
+    *,
+    with_counterparts: bool,
+) -> Done | None:
+    """
+    Do *operation* at the message *sequence* of the conversation *key*, one of *conversations*; None if that is gone.
+
+    Raises:
+        UnavailableError: It cannot be done; the words for people say why.
+
+    """
+
+    def do(conversation: Conversation) -> Done:
+        done = operation.do(conversation, sequence, with_counterparts=with_counterparts)
+        _entry(conversation, CHANGE, done.words, user_id).save(force_insert=True)
+        return done
+
+    try:
+        return in_lock(conversations, key, do)
+    except MessageNotFoundError as exc:
+        raise UnavailableError(_("Message #%(number)d is not there any more.") % {"number": sequence}) from exc
+    except (RuntimeError, TypeError, ValueError) as exc:  # a message, a limit, or an encoding that is not there
+        raise UnavailableError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
 
 
 def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> StreamingHttpResponse:
@@ -42,7 +78,8 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
     ]
     for page in pages:
         entries = [
-            _entry(EXPORT, each, each.total_messages, request.user.pk) for each in page.order_by("pk").defer("metadata")
+            _entry(each, EXPORT.log_flag, EXPORT.logged(each, each.total_messages), request.user.pk)
+            for each in page.order_by("pk").defer("metadata")
         ]
         LogEntry.objects.bulk_create(entries, batch_size=500)
     chunks = (chunk for page in pages for chunk in operations.export(page))
@@ -54,9 +91,9 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
     )
 
 
-def _entry(operation: Operation, conversation: Conversation, result: int, user_id: Any) -> LogEntry:
+def _entry(conversation: Conversation, flag: int, words: str, user_id: Any) -> LogEntry:
     """
-    What to write down.
+    What to write down of *conversation*: these *words*.
 
     By the memory id, never the title: the log outlives what is erased.
     """
@@ -65,6 +102,6 @@ def _entry(operation: Operation, conversation: Conversation, result: int, user_i
         content_type=ContentType.objects.get_for_model(Conversation),
         object_id=str(conversation.pk),
         object_repr=visible(conversation.memory_id)[:200],
-        action_flag=operation.log_flag,
-        change_message=operation.logged(conversation, result),
+        action_flag=flag,
+        change_message=words,
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 
-from chatmemory_django.admin.bubbles import KINDS, style_of
+from chatmemory_django.admin.bubbles import KINDS, SUMMARY, style_of
 from chatmemory_django.models import Conversation, memory_parts
 from chatmemory_django.windows import Window
 
@@ -109,7 +109,8 @@ def read_plot(conversation: Conversation) -> Plot | None:
     """The plot of *conversation*; None while there is no time between its messages."""
     last = conversation.next_sequence - 1
     step = -(-last // PLOT_MESSAGES) or 1
-    rows = conversation.messages.order_by("sequence").values_list("sequence", "created_at", "token_count")
+    history = conversation.history(all_branches=True)
+    rows = history.order_by("sequence").values_list("sequence", "created_at", "token_count")
     if step > 1:
         rows = rows.filter(sequence__in=[*range(1, last, step), last])
     found = list(rows)
@@ -134,12 +135,15 @@ def read_plot(conversation: Conversation) -> Plot | None:
 
 
 def _memory_rows(conversation: Conversation) -> list[tuple[int, str, int | None]]:
-    """The memory as sequence, type and tokens, in order: what is pinned, and the newest of the rest."""
+    """The memory as sequence, kind and tokens, in order: what is pinned, the summary, and the newest of the rest."""
     rows = conversation.messages.values_list("sequence", "type", "token_count")
-    pinned, window = memory_parts(conversation.window_start, conversation.pinned_sequence)
-    newest = list(rows.filter(window).order_by("-sequence")[:GAUGE_MESSAGES])
-    front = rows.none() if conversation.pinned_sequence is None else rows.filter(pinned)
-    return [*front, *reversed(newest)]
+    places = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
+    pinned, summary, window = memory_parts(*places)
+    front = list(rows.filter(pinned)) if conversation.pinned_sequence else []
+    if conversation.summary_sequence:
+        front += [(sequence, SUMMARY, tokens) for sequence, _, tokens in rows.filter(summary)]
+    newest = rows.filter(window).exclude(pinned).order_by("-sequence")  # what is pinned may be in the window, too
+    return [*front, *reversed(newest[:GAUGE_MESSAGES])]
 
 
 def _segments(pieces: Sequence[tuple[int, str, int]], total: int, scale: float) -> list[Segment]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from django.conf import settings
 from django.utils import timezone
 
-from chatmemory_django.models import Conversation
+from chatmemory_django.admin.branches import shown
+from chatmemory_django.models import Conversation, Message
 
 
 class Landing(NamedTuple):
@@ -24,7 +25,7 @@ class Landing(NamedTuple):
         return (timezone.localtime(self.created_at) if timezone.is_aware(self.created_at) else self.created_at).date()
 
 
-def on(conversation: Conversation, date: datetime.date) -> Landing | None:
+def on(conversation: Conversation, date: datetime.date, *, all_branches: bool = False) -> Landing | None:
     """
     The first message of *conversation* on *date*, in the active time zone, or later; else the last; None without any.
 
@@ -33,7 +34,8 @@ def on(conversation: Conversation, date: datetime.date) -> Landing | None:
     """
     midnight = datetime.datetime.combine(date, datetime.time.min)
     moment = timezone.make_aware(midnight) if settings.USE_TZ else midnight
-    rows = conversation.messages.order_by("sequence").values_list("sequence", "created_at")
+    transcript = shown(conversation, all_branches=all_branches)
+    rows = transcript.order_by("sequence").values_list("sequence", "created_at")
 
     def is_reached(sequence: int) -> bool:
         found = rows.filter(sequence__gte=sequence).first()
@@ -44,10 +46,10 @@ def on(conversation: Conversation, date: datetime.date) -> Landing | None:
     return None if found is None else Landing(*found)
 
 
-def neighbours(conversation: Conversation, sequence: int) -> tuple[int | None, int | None]:
-    """The sequences of the messages before and after the one at *sequence*."""
-    rows = conversation.messages.values_list("sequence", flat=True)
+def neighbours(conversation: Conversation, row: Message, *, all_branches: bool) -> tuple[int | None, int | None]:
+    """The sequences of the messages before and after *row*, on the path in use or on *all_branches*."""
+    rows = shown(conversation, all_branches=all_branches).values_list("sequence", flat=True)
     return (
-        rows.filter(sequence__lt=sequence).order_by("-sequence").first(),
-        rows.filter(sequence__gt=sequence).order_by("sequence").first(),
+        rows.filter(sequence__lt=row.sequence).order_by("-sequence").first(),
+        rows.filter(sequence__gt=row.sequence).order_by("sequence").first(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,13 +15,15 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from chatmemory_django import conf
+from chatmemory_django.admin.bubbles import Bubble
 from chatmemory_django.admin.downloads import UnavailableError, message_as_openai, message_json
 from chatmemory_django.admin.figures import read_gauge, read_plot
 from chatmemory_django.admin.jumps import neighbours, on
+from chatmemory_django.admin.message_operations import SWITCH, MessageOperation
 from chatmemory_django.admin.operations import SHOWN, Operation, Totals
 from chatmemory_django.admin.search import search, wanted_in
-from chatmemory_django.admin.transcript import place_of, read_bubble, read_page
-from chatmemory_django.admin.wording import shortened, visible
+from chatmemory_django.admin.transcript import ALL_BRANCHES, place_of, read_bubble, read_page
+from chatmemory_django.admin.wording import EXCERPT, shortened, visible
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.provider import known_window
 
@@ -40,20 +43,33 @@ UNENDED_AMONG = 10_000
 """... of the newest messages, among which they are looked for."""
 
 
-def transcript(request: HttpRequest, conversation: Conversation, *, is_readable: bool) -> dict[str, Any]:
-    """A page of the transcript, or of the hits of a search in it; the newest page has the figures, too."""
+def transcript(
+    request: HttpRequest, conversation: Conversation, *, is_readable: bool, offered: Sequence[MessageOperation]
+) -> dict[str, Any]:
+    """
+    A page of the transcript, or of the hits of a search in it; the newest page has the figures, too.
+
+    *offered* is what the user may do at messages.
+    """
     before, after = _number(request, "before"), _number(request, "after")
     wanted = wanted_in(request.GET.get("q", "")) if is_readable else ""
     is_newest = before is None and after is None and not wanted
+    all_branches = _asks_for_all_branches(request)
     context: dict[str, Any] = {
         "is_newest": is_newest,
         "is_readable": is_readable,
         "shows_remote_media": conf.remote_media(),
-        "memory_place": _memory_place(conversation),
+        "memory_place": _memory_place(conversation, all_branches=all_branches),
+        "all_branches": all_branches,
+        "branches": f"&{ALL_BRANCHES}" if all_branches else "",
+        "may_switch": SWITCH in offered,
     }
     if wanted:
-        return {**context, "found": search(conversation, wanted, before=before)}
-    context["page"] = read_page(conversation, before=before, after=after, is_readable=is_readable)
+        return {**context, "found": search(conversation, wanted, before=before, all_branches=all_branches)}
+    page = read_page(conversation, before=before, after=after, is_readable=is_readable, all_branches=all_branches)
+    for bubble in page.bubbles:
+        _offer(bubble, conversation, offered)
+    context["page"] = page
     if is_newest:
         context["owner_name"] = visible(conversation.owner.get_username()) if conversation.owner else ""
         context["gauge"] = read_gauge(conversation, known_window(conversation.memory_id))
@@ -64,15 +80,20 @@ def transcript(request: HttpRequest, conversation: Conversation, *, is_readable:
     return context
 
 
-def message(conversation: Conversation, row: Message) -> dict[str, Any]:
-    """A message as whole as a page can bear, and its JSON."""
+def message(conversation: Conversation, row: Message, offered: Sequence[MessageOperation]) -> dict[str, Any]:
+    """A message as whole as a page can bear, its JSON, and what of *offered* can be done at it."""
     text = message_json(row)
     with suppress(ValueError, RecursionError):  # what is stored may be broken
         text = json.dumps(shortened(json.loads(text), MAX_STRING), indent=2, ensure_ascii=False)
-    earlier, later = neighbours(conversation, row.sequence)
+    bubble = read_bubble(conversation, row, MAX_SHOWN)
+    bubble.place = conversation.places([row]).get(row.sequence)
+    _offer(bubble, conversation, offered)
+    all_branches = bubble.is_on_other_branch
+    earlier, later = neighbours(conversation, row, all_branches=all_branches)
     return {
-        "bubble": read_bubble(conversation, row, MAX_SHOWN),
-        "place": place_of(row.sequence),
+        "bubble": bubble,
+        "place": place_of(row.sequence, all_branches=all_branches),
+        "may_switch": SWITCH in offered,
         "earlier": earlier,
         "later": later,
         "is_readable": True,
@@ -85,15 +106,16 @@ def message(conversation: Conversation, row: Message) -> dict[str, Any]:
     }
 
 
-def landing(conversation: Conversation, text: str) -> tuple[str, int, str]:
-    """Where a jump to the day *text* leads, and what is to be said of it, if anything, and at what level."""
+def landing(request: HttpRequest, conversation: Conversation) -> tuple[str, int, str]:
+    """Where the jump to a day leads, and what is to be said of it, if anything, and at what level."""
+    text, all_branches = request.GET["on"], _asks_for_all_branches(request)
     try:
         date = parse_date(text)
     except ValueError:
         date = None
     if date is None:
         return "", WARNING, _("“%(text)s” is no date. Write it like 2026-11-21.") % {"text": visible(text[:MAX_DATE])}
-    found = on(conversation, date)
+    found = on(conversation, date, all_branches=all_branches)
     if found is None:
         return "", INFO, _("There are no messages.")
     told = ""
@@ -102,7 +124,7 @@ def landing(conversation: Conversation, text: str) -> tuple[str, int, str]:
         if found.date > date:
             words = _("No message is of %(date)s; this is the first one after it.")
         told = words % {"date": date_format(date)}
-    return place_of(found.sequence), INFO, told
+    return place_of(found.sequence, all_branches=all_branches), INFO, told
 
 
 def confirmation(request: HttpRequest, operation: Operation, conversations: ConversationQuerySet) -> dict[str, Any]:
@@ -122,17 +144,48 @@ def confirmation(request: HttpRequest, operation: Operation, conversations: Conv
     }
 
 
+def message_confirmation(
+    operation: MessageOperation, conversation: Conversation, row: Message, *, is_readable: bool
+) -> dict[str, Any]:
+    """What *operation* at the message *row* would do to *conversation*, and the form that has it done."""
+    bubble = read_bubble(conversation, row, EXCERPT) if is_readable else Bubble.of(row)
+    return {
+        "operation": operation,
+        "consequences": list(operation.consequences(conversation, row)),
+        "bubble": bubble,
+        "has_counterparts": operation.has_counterparts(row),
+        "is_readable": is_readable,
+        "is_alone": True,
+        "shows_remote_media": conf.remote_media(),
+        "back": place_of(row.sequence, all_branches=bubble.is_on_other_branch),
+        "subtitle": operation.label,
+    }
+
+
+def _offer(bubble: Bubble, conversation: Conversation, offered: Sequence[MessageOperation]) -> None:
+    """Have *bubble*, and those of the results that are shown in it, say what of *offered* can be done there."""
+    bubble.operations = [each for each in offered if each.is_offered(conversation, bubble.row)]
+    for call in bubble.calls:
+        if call.answer is not None:
+            _offer(call.answer, conversation, offered)
+
+
+def _asks_for_all_branches(request: HttpRequest) -> bool:
+    name, _equals, value = ALL_BRANCHES.partition("=")
+    return request.GET.get(name) == value
+
+
 def _number(request: HttpRequest, name: str) -> int | None:
     """The sequence that the page is to begin or end at; None for anything that is none."""
     text = request.GET.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
-def _memory_place(conversation: Conversation) -> str:
+def _memory_place(conversation: Conversation, *, all_branches: bool) -> str:
     """Where the memory begins, if anything is before it."""
     if conversation.memory_messages == 0 or conversation.window_start == 1:
         return ""
-    return f"{place_of(conversation.window_start).partition('#')[0]}#memory"
+    return f"{place_of(conversation.window_start, all_branches=all_branches).partition('#')[0]}#memory"
 
 
 def _is_openai(row: Message) -> bool:
@@ -146,8 +199,8 @@ def _is_openai(row: Message) -> bool:
 def _unended(conversation: Conversation) -> list[tuple[int, str]]:
     """The newest messages of turns that have not ended: their sequences and places, one more than are shown."""
     newest = conversation.messages.incomplete().filter(sequence__gte=conversation.next_sequence - UNENDED_AMONG)
-    found = newest.order_by("-sequence").values_list("sequence", flat=True)[: UNENDED + 1]
-    return [(sequence, place_of(sequence)) for sequence in found]
+    found = newest.order_by("-sequence").values_list("sequence", "on_path")[: UNENDED + 1]
+    return [(sequence, place_of(sequence, all_branches=not on_path)) for sequence, on_path in found]
 
 
 def _indented(value: object) -> str:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.explain import Reading, Reason, read
+from chatmemory_django.explain import Reading, read
 from chatmemory_django.models import Conversation, MemoryStatus
 from chatmemory_django.provider import known_memory
+from chatmemory_django.reasons import Reason
 
 MAX_EXPLAINED = 2_000
 """How many messages a memory has at most whose messages are explained one by one ..."""
@@ -34,6 +35,16 @@ WORDS: dict[Reason, Words] = {
         _("The model is sent this system message first, however many messages follow."),
         is_sent=True,
     ),
+    Reason.SUMMARY: Words(
+        _("summary"),
+        _("It stands for what has left the memory: the model is sent it behind the system message."),
+        is_sent=True,
+    ),
+    Reason.REFILLED: Words(
+        _("in the memory again"),
+        _("It had left the memory and came back when the conversation went back: the model is sent it."),
+        is_sent=True,
+    ),
     Reason.DOES_NOT_FIT: Words(
         _("does not fit the window"),
         _("It is in the memory, but the window of this moment is too small for it: the model is not sent it."),
@@ -48,6 +59,14 @@ WORDS: dict[Reason, Words] = {
     ),
     Reason.EVICTED: Words(
         _("evicted"), _("It has left the memory: later messages needed the room, or the memory was cleared.")
+    ),
+    Reason.SUMMARIZED: Words(
+        _("evicted, in the summary"),
+        _("It has left the memory: later messages needed the room. The summary in the memory covers it."),
+    ),
+    Reason.OFF_PATH: Words(
+        _("on another branch"),
+        _("The conversation went on from an earlier message: the model is not sent what was said on other branches."),
     ),
     Reason.SUPERSEDED: Words(
         _("superseded"), _("It has left the memory: another system message replaced it, or another memory was set.")
@@ -65,6 +84,7 @@ _OF_STATUS = {
     MemoryStatus.PINNED: Reason.PINNED,
     MemoryStatus.EVICTED: Reason.EVICTED,
     MemoryStatus.SUPERSEDED: Reason.SUPERSEDED,
+    MemoryStatus.OFF_PATH: Reason.OFF_PATH,
 }
 
 

@@ -33,7 +33,7 @@ class Hit:
     @property
     def place(self) -> str:
         """Where it is in the transcript."""
-        return place_of(self.bubble.row.sequence)
+        return place_of(self.bubble.row.sequence, all_branches=self.bubble.is_on_other_branch)
 
 
 @dataclass(kw_only=True)
@@ -56,13 +56,18 @@ def wanted_in(text: str) -> str:
     return text.strip()[:MAX_WANTED]
 
 
-def search(conversation: Conversation, wanted: str, *, before: int | None = None) -> Hits:
-    """The newest messages in the history of *conversation* whose text has *wanted*, or of those *before* a sequence."""
+def search(conversation: Conversation, wanted: str, *, before: int | None = None, all_branches: bool = False) -> Hits:
+    """
+    The newest messages in the history of *conversation* whose text has *wanted*, or of those *before* a sequence.
+
+    They are on the path in use, or on *all_branches*.
+    """
     end = conversation.next_sequence if before is None else min(before, conversation.next_sequence)
     start = max(1, end - SEARCHED)
     if not is_storable(wanted):
         return Hits(wanted=wanted, hits=[], before=None)
-    rows = conversation.messages.search(wanted).filter(sequence__gte=start, sequence__lt=end).order_by("-sequence")
+    said = conversation.messages.containing(wanted, all_branches=all_branches)
+    rows = said.filter(sequence__gte=start, sequence__lt=end).order_by("-sequence")
     found = list(rows.with_status().with_size().defer("text", "payload", "metadata")[: HITS + 1])
     texts = _texts(conversation, found[:HITS])
     hits = [Hit(bubble=Bubble.of(row), parts=_parts(texts.get(row.sequence), wanted)) for row in found[:HITS]]

@@ -14,17 +14,21 @@ from typing import Any
 from django.db.models import Case, QuerySet, When
 from django.db.models.functions import Length
 
+from chatmemory_django.admin.branches import has_branches, shown
 from chatmemory_django.admin.bubbles import Bubble, Part
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.reasons import read_reasons
 from chatmemory_django.admin.wording import EXCERPT, excerpt
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
-from chatmemory_django.models import Conversation, MemoryStatus, Message
+from chatmemory_django.models import Conversation, MemoryStatus, Message, MessageQuerySet
 from chatmemory_django.rows import to_message
 from chatmemory_django.tool_calls import tool_answers
 
 PAGE = 50
 """How many messages are on a page."""
+
+ALL_BRANCHES = "branches=all"
+"""What an address asks for that shows all branches."""
 
 PAGE_BYTES = 8 * 1024 * 1024
 """How much long text and JSON is read for a page. Of a message whose turn comes later a short text is shown."""
@@ -42,38 +46,58 @@ class Page:
     """Those before this sequence are on older pages; None if there are none."""
     after: int | None
     """Those after it are on newer pages; None if there are none."""
+    has_branches: bool
+    """Whether the conversation has other branches than the one in use."""
 
 
-def place_of(sequence: int) -> str:
-    """Where a transcript has the message at *sequence*, in the middle of a page, as the end of an address."""
-    return f"?after={max(0, sequence - 1 - PAGE // 2)}#m-{sequence}"
+def place_of(sequence: int, *, all_branches: bool = False) -> str:
+    """
+    Where a transcript has the message at *sequence*, in the middle of a page, as the end of an address.
+
+    With *all_branches*, where one of all branches has it: that of the path in use has none of the others.
+    """
+    branches = f"&{ALL_BRANCHES}" if all_branches else ""
+    return f"?after={max(0, sequence - 1 - PAGE // 2)}{branches}#m-{sequence}"
 
 
 def read_page(
-    conversation: Conversation, *, before: int | None = None, after: int | None = None, is_readable: bool
+    conversation: Conversation,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+    is_readable: bool,
+    all_branches: bool = False,
 ) -> Page:
-    """The newest messages of *conversation*, or of those *before* a sequence, or the oldest *after* one."""
-    rows = _rows(conversation, is_readable=is_readable)
-    if after is not None:
-        found = list(rows.filter(sequence__gt=after).order_by("sequence")[:PAGE])
-    else:
-        rows = rows if before is None else rows.filter(sequence__lt=before)
-        found = list(reversed(rows.order_by("-sequence")[:PAGE]))
+    """
+    The newest messages of *conversation*, or of those *before* a sequence, or the oldest *after* one.
+
+    Those are the messages of the path in use, or of *all_branches*.
+    """
+    transcript = shown(conversation, all_branches=all_branches)
+    has_others = has_branches(conversation)
+    rows = _rows(transcript, is_readable=is_readable)
+    found, has_older, has_newer = _cut(rows, before, after)
+    if has_newer is None:  # without branches, the newest message is the last that was written
+        last = found[-1].sequence
+        has_newer = last < _last(conversation) and (not has_others or rows.filter(sequence__gt=last).exists())
     if not found:
-        return Page(bubbles=[], before=None, after=None)
+        return Page(bubbles=[], before=None, after=None, has_branches=has_others)
     bubbles = _bubbles(conversation, found, is_readable=is_readable)
+    if has_others:
+        places = conversation.places(found)
+        for bubble in bubbles:
+            bubble.place = places.get(bubble.row.sequence)
     messages: list[ChatMessage | None] = [None] * len(found)
     if is_readable:
         whole, markdown = _whole(conversation, found), Markdown()
         for index in reversed(range(len(found))):  # the newest first, while there is room
             messages[index] = _read(bubbles[index], whole.get(found[index].sequence), markdown)
-        _pair(conversation, bubbles, messages)
-    first, last = found[0].sequence, found[-1].sequence
-    has_older = len(found) == PAGE if after is None else True
+        _pair(conversation, transcript, bubbles, messages)
     return Page(
         bubbles=_unpaired(bubbles),
-        before=first if has_older and first > 1 else None,
-        after=last if last < _last(conversation) else None,
+        before=found[0].sequence if has_older else None,
+        after=found[-1].sequence if has_newer else None,
+        has_branches=has_others,
     )
 
 
@@ -92,8 +116,20 @@ def _last(conversation: Conversation) -> int:
     return conversation.next_sequence - 1
 
 
-def _rows(conversation: Conversation, *, is_readable: bool) -> QuerySet[Message]:
-    rows = conversation.messages.with_status().defer("text", "payload", "metadata")
+def _cut(rows: QuerySet[Message], before: int | None, after: int | None) -> tuple[list[Any], bool, bool | None]:
+    """The rows of a page, and whether there are older and newer ones; of newer ones, it may not know."""
+    if after is not None:
+        found = list(rows.filter(sequence__gt=after).order_by("sequence")[: PAGE + 1])
+        has_older = after > 0 and bool(found) and rows.filter(sequence__lt=found[0].sequence).exists()
+        return found[:PAGE], has_older, len(found) > PAGE
+    earlier = rows if before is None else rows.filter(sequence__lt=before)
+    found = list(earlier.order_by("-sequence")[: PAGE + 1])
+    return found[:PAGE][::-1], len(found) > PAGE, None if before is not None and found else False
+
+
+def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
+    """*rows* with what a page has to know of them; *is_readable* is whether that is what they say, too."""
+    rows = rows.with_status().defer("text", "payload", "metadata")
     if not is_readable:
         return rows
     # Not cut in the database: where the field is a subclass, only the field knows what it says.
@@ -173,7 +209,12 @@ def _read(bubble: Bubble, whole: Message | None, markdown: Markdown) -> ChatMess
     return message
 
 
-def _pair(conversation: Conversation, bubbles: list[Bubble], messages: list[ChatMessage | None]) -> None:
+def _pair(
+    conversation: Conversation,
+    transcript: MessageQuerySet,
+    bubbles: list[Bubble],
+    messages: list[ChatMessage | None],
+) -> None:
     """Show results with the calls that they answer, and say of other calls what has become of them."""
     answers = _answers(messages)
     for (index, place), answer in answers.items():
@@ -181,7 +222,7 @@ def _pair(conversation: Conversation, bubbles: list[Bubble], messages: list[Chat
         bubbles[answer].is_paired = True
     if all(call.answer for bubble in bubbles for call in bubble.calls):
         return
-    later, is_all = _later(conversation, bubbles[-1].row.sequence)
+    later, is_all = _later(conversation, transcript, bubbles[-1].row.sequence)
     answers = _answers([*messages, *later.values()])
     sequences: list[int] = [*(bubble.row.sequence for bubble in bubbles), *later]
     unread = {message is None and bubble.row.type == _RESULT for bubble, message in zip(bubbles, messages, strict=True)}
@@ -202,12 +243,14 @@ def _answers(messages: list[ChatMessage | None]) -> dict[tuple[int, int], int]:
     return tool_answers([message or CustomMessage({}) for message in messages])
 
 
-def _later(conversation: Conversation, last: int) -> tuple[dict[int, ChatMessage | None], bool]:
+def _later(
+    conversation: Conversation, transcript: MessageQuerySet, last: int
+) -> tuple[dict[int, ChatMessage | None], bool]:
     """Calls and results behind the message *last*, by sequence, as far as they are looked at; and if those are all."""
     end = last + LATER
     if last == _last(conversation):
         return {}, True
-    rows = conversation.messages.filter(
+    rows = transcript.filter(
         sequence__gt=last, sequence__lte=end, type__in=[MessageType.AI.value, _RESULT], payload__isnull=False
     ).order_by("sequence")
     payload = Message._meta.get_field("payload")

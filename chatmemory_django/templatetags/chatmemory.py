@@ -17,6 +17,14 @@ def grouped(number: int) -> str:
 
 
 @register.filter
+def place(sequence: int) -> str:
+    """Where the message *sequence* is in the transcript of all branches, as the end of an address."""
+    from chatmemory_django.admin import transcript
+
+    return transcript.place_of(sequence, all_branches=True)
+
+
+@register.filter
 def moment(value: datetime.datetime) -> str:
     """*value* as every page of the admin shows a moment."""
     # Django imports this module on every site, also where its admin is not installed.
