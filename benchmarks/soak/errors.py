@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import DatabaseError, InterfaceError, InternalError, OperationalError
 from django.db.transaction import TransactionManagementError
 
-from chatmemory_django.stores.base import ConversationErasedError
+from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 
 LOCK_TIMEOUT = "lock time-out"
 DEADLOCK = "deadlock"
@@ -13,6 +13,7 @@ SERIALIZATION = "serialization failure"
 CONNECTION = "connection lost"
 LOST_TRANSACTION = "in a transaction that is lost"
 ERASED = "erased meanwhile"
+NO_MESSAGE = "no such message"
 
 SQLSTATES = {
     "55P03": LOCK_TIMEOUT,
@@ -35,6 +36,8 @@ def kind_of(error: Exception) -> tuple[str, bool]:
         return LOST_TRANSACTION, "current transaction" in str(error)
     if isinstance(error, ConversationErasedError) or str(error).startswith("Save with update_fields did not affect"):
         return ERASED, True
+    if isinstance(error, MessageNotFoundError):
+        return NO_MESSAGE, True
     if isinstance(error, InterfaceError):
         return CONNECTION, True
     if isinstance(error, DatabaseError):

@@ -1,10 +1,14 @@
 """
 What a soak came to: the states that the database wrote down, replayed in plain Python, beside what workers were told.
 
-A state must follow from the one before it by one verb that somebody had begun by then and did not see end before. Of an
-add or a turn, its rows tell which verb it was, and the windows' rules what must then be in the memory, row by row. A
-set is known by the memory that it makes, a clear by an empty one; where nothing but counters change, somebody must have
-recounted or renamed. Who was told that a verb was done must find it between the versions before and after it.
+A state must follow from the one before it by one verb that somebody had begun by then and did not see end before. Its
+rows, its memory and its columns tell which verbs that may have been; one of them, done in the store that lives in the
+process, must come to the same: see ``Reference``. Of a summary, its text tells what it was made of, and that must be
+what had left the memory and no summary covered.
+
+Who was told that a verb was done, or that a message is not there, and who saw a memory, must be right about one of the
+states that stood meanwhile. A fork or an import must have the memory and the path that one of those states comes to.
+Its other branches, and its summaries that no memory has, are left to the check.
 """
 
 from __future__ import annotations
@@ -12,25 +16,28 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
-from benchmarks.soak.errors import CONNECTION, DEADLOCK, LOST_TRANSACTION, SERIALIZATION
+from benchmarks.soak.errors import CONNECTION, DEADLOCK, LOST_TRANSACTION, NO_MESSAGE, SERIALIZATION
+from benchmarks.soak.questions import is_absent, is_copied_as, is_done, is_seen
 from benchmarks.soak.records import ESTIMATORS, WINDOWS, Fault, Intent, Outcome, Seen, Told, label_of, part_of
+from benchmarks.soak.reference import ImpossibleError, rearranges
+from benchmarks.soak.replay import Columns, Question, Row, State, Story, by_version
 from benchmarks.soak.triggers import written
 from benchmarks.soak.verbs import labels
 from chatmemory_django.codec import messages_from_json
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.rows import to_message
-from chatmemory_django.windows import Eviction
+from chatmemory_django.stores.base import MessageNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from benchmarks.soak.records import Record
+    from benchmarks.soak.records import Place, Record
+    from benchmarks.soak.reference import Reference
     from chatmemory_django.messages import ChatMessage
 
 EXAMPLES = 5
@@ -43,6 +50,7 @@ NEVER = (
     "half written",
     "no effect",
     "wrong answer",
+    "wrong refusal",
     "unexplained state",
     "wrong counters",
     "torn read",
@@ -54,64 +62,6 @@ NEVER = (
     "finding of the check",
 )
 """What must not happen, not once."""
-
-
-class State(NamedTuple):
-    """A conversation as a write left it."""
-
-    conversation: int
-    memory_id: str
-    version: int
-    next_sequence: int
-    window_start: int
-    pinned_sequence: int | None
-    memory_messages: int
-    memory_tokens: int
-    counted_by: str
-
-
-class Row(NamedTuple):
-    """A message that was stored."""
-
-    message: ChatMessage
-    label: str
-    part: str
-    """The part of a verb that it was said in."""
-    in_history: bool
-
-
-@dataclass
-class Story:
-    """A conversation from when it was made to when it was erased, or now."""
-
-    states: list[State]
-    rows: dict[int, Row]
-    superseded: dict[int, int]
-    """By sequence, the version since when."""
-    memories: dict[int, list[int]] = field(default_factory=dict)
-    """By version, the sequences in the memory."""
-    gone: set[int] = field(default_factory=set)
-    """The sequences of the rows that are no longer kept."""
-    client_ids: set[str] = field(default_factory=set)
-    rewritten: set[int] = field(default_factory=set)
-    """The sequences of the rows that a set wrote; it may say again what was said before."""
-
-    @property
-    def name(self) -> str:
-        return self.states[0].memory_id
-
-    def messages(self, version: int) -> list[ChatMessage]:
-        return [self.rows[sequence].message for sequence in self.memories[version]]
-
-    def memory(self, state: State) -> list[int]:
-        """What is in the memory by what the database wrote down."""
-        pinned = state.pinned_sequence
-        window = [
-            sequence
-            for sequence in range(state.window_start, state.next_sequence)
-            if sequence in self.rows and sequence != pinned and self.superseded.get(sequence, 10**9) > state.version
-        ]
-        return window if pinned is None else [pinned, *window]
 
 
 class Judge:
@@ -126,6 +76,8 @@ class Judge:
         self.seen = [record for record in records if isinstance(record, Seen)]
         self.told = [record for record in records if isinstance(record, Told)]
         self.tried_once = {intent.id for intent in self.intents if intent.kind in {"title", "copy"}}
+        self.naming = {intent.id for intent in self.intents if intent.to is not None}
+        """The verbs that name a message, which may not be there."""
         self.findings: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = defaultdict(list)
         self.dirty_reads = 0
@@ -135,8 +87,12 @@ class Judge:
 
     def judge(self) -> None:
         """Look at everything."""
-        for key, story in self.stories.items():
-            self._replay(key, story)
+        copies = [key for key, story in self.stories.items() if is_copy(story)]
+        for key in copies:
+            self._replay(key, self.stories[key])
+        self._ask()
+        for key in self.stories.keys() - copies:
+            self._replay(key, self.stories[key])
         for attempts in self.by_verb.values():
             for part in range(len(attempts[0].parts)):
                 if attempts[0].kind in {"add", "turn"}:
@@ -178,21 +134,23 @@ class Judge:
         rows: dict[int, dict[int, Row]] = defaultdict(dict)
         self.places: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """By label, the conversation and the sequence of each row of a history."""
-        superseded: dict[int, dict[int, int]] = defaultdict(dict)
-        for key, sequence, kind, text, payload, metadata, in_history, is_superseded in written(self.using, "soak_row"):
-            if is_superseded:
-                superseded[key][sequence] = 0  # it never was in the memory
+        for values in written(self.using, "soak_row"):
+            key, sequence, kind, text, payload, metadata, in_history, superseded, on_path, parent = values
             label = label_of(text)
-            part = json.loads(metadata)["by"] if metadata else part_of(label)
-            rows[key][sequence] = Row(to_message(kind, text, payload), label, part, bool(in_history))
-            if in_history and part == part_of(label):  # else somebody said again what was said before
+            part = json.loads(metadata).get("by") if metadata else None
+            columns = Columns(bool(in_history), bool(superseded), bool(on_path), parent)
+            rows[key][sequence] = Row(to_message(kind, text, payload), label, part or part_of(label), columns)
+            if in_history and part in {None, part_of(label)}:  # else somebody said again what was said before
                 self.places[label].append((key, sequence))
         self.erased = {key: _aware(updated_at) for key, updated_at in written(self.using, "soak_erased")}
-        for key, sequence, version, is_deleted in written(self.using, "soak_superseded"):
-            if not is_deleted or key not in self.erased:  # else it went with its conversation
-                superseded[key].setdefault(sequence, version)
+        changes: dict[int, list[tuple[int, int, Columns | None]]] = defaultdict(list)
+        for key, sequence, version, is_deleted, *columns_now in written(self.using, "soak_change"):
+            if not is_deleted:
+                changes[key].append((version, sequence, Columns(*map(bool, columns_now[:3]), columns_now[3])))
+            elif key not in self.erased:  # else it may have gone with its conversation
+                changes[key].append((version, sequence, None))
         self.stories = {
-            key: Story(sorted(found, key=lambda state: state.version), rows[key], superseded[key])
+            key: Story(sorted(found, key=lambda state: state.version), rows[key], by_version(changes[key]))
             for key, found in sorted(states.items())
         }
         self.by_name: dict[str, list[int]] = defaultdict(list)
@@ -204,82 +162,78 @@ class Judge:
     def _replay(self, key: int, story: Story) -> None:
         before = story.states[0]._replace(version=0, next_sequence=1)
         story.memories[0] = []
-        is_copy = story.name.startswith("copy")
+        made_at_once = is_copy(story)
         for version, state in enumerate(story.states, start=1):
-            if state.version != version and not is_copy:
+            if state.version != version and not made_at_once:
                 self.find("unexplained state", f"{story.name} ({key}): version {state.version} is number {version}.")
-            state = state._replace(version=version)  # an import writes more than once before anybody sees it
-            if not is_copy and not self._is_explained(key, story, before, state):
-                new = range(before.next_sequence, state.next_sequence)
-                was, said, now = (
-                    [story.rows[sequence].label if sequence in story.rows else "?" for sequence in sequences]
-                    for sequences in (story.memories[before.version], new, story.memory(state))
-                )
-                self.find("unexplained state", f"{story.name} ({key}) version {version}: {was} + {said} became {now}.")
-            story.memories[version] = story.memory(state)
-            if not is_copy or version == len(story.states):
+            if made_at_once:  # it is written more than once before anybody sees it
+                state = state._replace(version=version)
+            touched = story.go_on(before.next_sequence, state)
+            if not made_at_once:
+                self._judge_state(key, story, before, state, touched)
+                for question in story.ask(version):
+                    self.find(question.what, f"{story.name} ({key}) until version {version}: {question.about}")
+            if not made_at_once or version == len(story.states):
                 self._judge_counters(key, story, state)
             before = state
 
-    def _is_explained(self, key: int, story: Story, before: State, state: State) -> bool:
-        """Whether there is a verb that makes *state* of the one before. If so, note what it let go of."""
-        present = story.memories[before.version]
+    def _judge_state(self, key: int, story: Story, before: State, state: State, touched: set[int]) -> None:
+        """Whether there is a verb that makes *state* of the one before; if so, what it makes is the reference."""
+        if state.version == 1 and story.is_as(state, story.reference, None):
+            return  # made, to be written to
         new = range(before.next_sequence, state.next_sequence)
-        for intent, part in self._sayers(story, new):
+        there = [story.rows[sequence].message for sequence in new if sequence in story.rows]
+        for intent, part in self._candidates(story, before, state):
             if not self._in_time(intent, key, state.version):
                 continue
-            ids, eviction = self._added(intent, part, story, present)
-            if len(eviction.added) != len(new):
+            said = said_by(intent.parts[part]) if intent.parts else []
+            try:
+                expected = story.reference.done(intent, said, part, there)
+            except (ImpossibleError, MessageNotFoundError):
                 continue
-            places = [*present, *new]  # the eviction's keys are their indexes
-            expected = [places[entry.key] for entry in eviction.entries()]
-            if story.memory(state) == expected:
-                story.client_ids |= ids
-                if not intent.keep_history:
-                    story.gone |= set(places) - set(expected)
-                return True
-        memory = story.memory(state)
-        found = tuple(story.rows[sequence].label for sequence in memory)
-        makers = [] if memory == present and not new else self.by_memory[story.name, found]
-        makers = [*makers, *([] if memory or new else self.by_kind[story.name, "clear"])]
-        if memory == present and not new:
-            makers += self.by_kind[story.name, "recount"] + self.by_kind[story.name, "title"]
-            if state.version == 1:
-                return True  # made, to be written to
-        for intent in makers:
-            if self._in_time(intent, key, state.version):
-                story.rewritten |= set(new)
-                if intent.kind in {"set", "clear"} and not intent.keep_history:
-                    story.gone |= {*present, *new} - set(memory)
-                return True
-        return False
+            if story.is_as(state, expected, None if rearranges(intent) else touched):
+                story.reference = expected
+                if intent.kind == "set":
+                    story.rewritten |= set(new)
+                return
+        was, said_now, now = (
+            [story.rows[sequence].label if sequence in story.rows else "?" for sequence in sequences]
+            for sequences in (story.memories[before.version], new, story.memories[state.version])
+        )
+        where = f"{story.name} ({key}) version {state.version}"
+        self.find("unexplained state", f"{where}: {was} + {said_now} became {now}: {before} became {state}.")
+        story.adopt(state)
 
-    def _sayers(self, story: Story, new: Sequence[int]) -> Iterator[tuple[Intent, int]]:
-        """The adds and turns that may have said the messages *new*, each with the number of its part."""
+    def _candidates(self, story: Story, before: State, state: State) -> Iterator[tuple[Intent, int]]:
+        """The verbs that may have made *state* of the one *before*, each with the number of its part."""
+        new = range(before.next_sequence, state.next_sequence)
         said = [story.rows[sequence] for sequence in new if sequence in story.rows]
-        if said and all(row.in_history for row in said):
+        memory = story.memories[state.version]
+        name = story.name
+        if said and said[0].part:
             verb, _, part = said[0].part.rpartition("/")
             for intent in self.by_verb.get(verb, ()):
-                if intent.kind in {"add", "turn"}:
+                if intent.kind in {"add", "turn", "summarize"}:
                     yield intent, int(part)
         elif new and not said:  # all of them left at once, and are not kept
-            for intent in self.by_kind[story.name, "add"] + self.by_kind[story.name, "turn"]:
+            for intent in self.by_kind[name, "add"] + self.by_kind[name, "turn"]:
                 if not intent.keep_history:
                     yield from ((intent, part) for part in range(len(intent.parts)))
-
-    def _added(self, intent: Intent, part: int, story: Story, present: list[int]) -> tuple[set[str], Eviction]:
-        """What the windows' rules make of the memory when *intent* says one of its parts, and its new client ids."""
-        eviction = Eviction.of([story.rows[sequence].message for sequence in present], WINDOWS[intent.window])
-        ids: set[str] = set()
-        for place, message in enumerate(said_by(intent.parts[part])):
-            client_id = intent.client_ids[place] if intent.client_ids else None
-            if client_id in story.client_ids:
-                continue
-            count = len(eviction.added)
-            eviction.add(message)
-            if client_id is not None and len(eviction.added) > count:
-                ids.add(client_id)
-        return ids, eviction
+        found = tuple(story.rows[sequence].label for sequence in memory)
+        others = list(self.by_memory[name, found])
+        if not new:
+            if not memory:
+                others += self.by_kind[name, "clear"]
+            if state.total_messages < before.total_messages or len(memory) < len(story.memories[before.version]):
+                others += self.by_kind[name, "pop"] + self.by_kind[name, "remove"]
+            if state.parent_sequence is not None:
+                # An add rewinds, too, where it adds nothing: the system message is there.
+                going_on = self.by_kind[name, "rewind"] + self.by_kind[name, "add"]
+                others += (each for each in going_on if each.to == state.parent_sequence)
+                others += self.by_kind[name, "switch"]
+            if memory == story.memories[before.version]:
+                others += self.by_kind[name, "recount"] + self.by_kind[name, "title"]
+        yield from ((intent, 0) for intent in others)
 
     def _in_time(self, intent: Intent, key: int, version: int) -> bool:
         """Whether *intent* may have made that version: it began before, and was not seen to end before."""
@@ -298,6 +252,39 @@ class Judge:
             self.find("wrong counters", f"{story.name} ({key}) version {state.version}: {kept}, but has {counted}.")
 
     # What workers were told
+
+    def _ask(self) -> None:
+        """Ask of the states that stood while something was done what must hold of one of them."""
+        by_id = {intent.id: intent for intent in self.intents}
+        for intent in self.intents:
+            outcome = self.outcomes.get(intent.id)
+            if intent.kind in {"copy", "fork"}:
+                after = None if outcome is None else outcome.after
+                for key in self.by_name[f"{intent.kind}-{intent.id}"]:
+                    question = is_copied_as(intent, self.stories[key])
+                    self._ask_between("no effect", question, intent, intent.before, after)
+            elif outcome is not None and outcome.after is not None and set(outcome.states) == {"acknowledged"}:
+                done = is_done(intent, outcome.answer)
+                if done is not None:
+                    self._ask_between("no effect", done, intent, intent.before, outcome.after)
+        for fault in self.faults:
+            outcome = self.outcomes.get(fault.verb)
+            if fault.kind == NO_MESSAGE and not fault.in_transaction and outcome is not None and outcome.after:
+                intent = by_id[fault.verb]
+                self._ask_between("wrong refusal", partial(is_absent, intent), intent, intent.before, outcome.after)
+        for seen in self.seen:
+            if seen.rewound_to is not None and not seen.is_dirty and seen.after is not None:
+                self._ask_between("torn read", partial(is_seen, seen), seen, seen.before, seen.after)
+
+    def _ask_between(
+        self, what: str, holds: Callable[[Reference], bool], about: Intent | Seen, before: Place, after: Place
+    ) -> None:
+        """Ask it of the states from *before* to *after*, or to the last one, if they are of one conversation."""
+        if before is None or (after is not None and after[0] != before[0]):
+            return
+        key, version = before
+        last = len(self.stories[key].states) if after is None else after[1]
+        self.stories[key].questions[version].append(Question(what, about, last, holds))
 
     def _judge_said(self, attempts: list[Intent], part: int) -> None:
         """Whether the messages of one part of a verb are there once, if they have to be, or not at all."""
@@ -346,7 +333,7 @@ class Judge:
             return  # it may still go on
         if before is None or after is None or before[0] != after[0]:
             is_erased = before is None or before[0] in self.erased
-            if intent.kind != "copy" and not is_erased:
+            if intent.kind not in {"copy", "fork"} and not is_erased:
                 self.find("lost", f"{intent.conversation}: {before[0]} is gone, and nobody erased it.")
             return
         story = self.stories[before[0]]
@@ -361,9 +348,8 @@ class Judge:
             done = WINDOWS[intent.window].counter in counted or () in found
         elif intent.kind == "erase":
             done = False
-        elif intent.kind == "copy":
-            copies = [self.stories[key] for key in self.by_name[f"copy-{intent.id}"]]
-            done = len(copies) == 1 and tuple(labels(copies[0].messages(len(copies[0].states)))) in found
+        elif intent.kind in {"copy", "fork"}:
+            done = len(self.by_name[f"{intent.kind}-{intent.id}"]) == 1
         else:
             return
         if not done:
@@ -371,6 +357,8 @@ class Judge:
 
     def _judge_read(self, seen: Seen) -> None:
         """Whether a memory that somebody saw was one while he looked."""
+        if seen.rewound_to is not None:
+            return  # it is asked in the replay
         candidates = [
             (key, version)
             for key in self.by_name[seen.conversation]
@@ -382,7 +370,7 @@ class Judge:
         if may_be_absent and not seen.labels:
             return
         for key, version in candidates:
-            if labels(window.trim(self.stories[key].messages(version))) == seen.labels:
+            if labels(self.stories[key].read(version, window)) == seen.labels:
                 return
         if seen.is_dirty:
             self.dirty_reads += 1
@@ -418,7 +406,7 @@ class Judge:
             self.find("wrong rows", f"conversations {living ^ (self.stories.keys() - self.erased.keys())}")
         for key in found.keys() | living:
             story = self.stories[key]
-            kept = set(story.rows) - story.gone if key in living else set()
+            kept = set(story.columns) if key in living else set()
             if missing := kept - found[key]:
                 self.find("lost", f"{story.name} ({key}) has no rows {sorted(missing)[:20]}.")
             if more := found[key] - kept:
@@ -434,6 +422,8 @@ class Judge:
         if fault.kind in {DEADLOCK, SERIALIZATION, LOST_TRANSACTION}:
             # Model.save() is Django's, and tries nothing again; an import has read its lines already.
             return fault.in_transaction or fault.verb in self.tried_once
+        if fault.kind == NO_MESSAGE:
+            return fault.verb in self.naming
         return fault.is_known and (self.disturbed or fault.kind != CONNECTION)
 
     # What is asked of the records
@@ -453,8 +443,13 @@ class Judge:
         return [
             (key, sequence)
             for key, sequence in self.places[label]
-            if not self.stories[key].name.startswith("copy") and sequence not in self.stories[key].rewritten
+            if not is_copy(self.stories[key]) and sequence not in self.stories[key].rewritten
         ]
+
+
+def is_copy(story: Story) -> bool:
+    """Whether the conversation was made of another one."""
+    return story.name.startswith(("copy", "fork"))
 
 
 @cache

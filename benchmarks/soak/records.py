@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -9,9 +10,10 @@ import msgspec
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.summaries import SummarizingChatMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from chatmemory_django.windows import Window
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
 APPENDED = ("appended-1", "appended-2")
 """Conversations that are only added to."""
 
-CONVERSATIONS = (*APPENDED, "any-1", "any-2", "any-3", "forgetful-1", "again-1", "again-2", "idle-1")
+CONVERSATIONS = (*APPENDED, "any-1", "any-2", "any-3", "fleeting-1", "forgetful-1", "again-1", "again-2", "idle-1")
 """
-All of them: *forgetful* ones lose the rows that leave the memory, but for what some writers keep; *again* are erased,
-copied, and made again; *idle* ones are erased if nobody wrote to them for a moment.
+All of them: *fleeting* ones lose the rows that leave the memory; *forgetful* ones, too, but for what some writers keep,
+and they have no branches; *again* are erased, copied, and made again; *idle* ones are erased if nobody wrote to them
+for a moment.
 """
 
 
@@ -90,6 +93,26 @@ def memory_of(conversation: str, window: int, *, keep_history: bool = True) -> C
 WINDOWS: tuple[Window, ...] = tuple(memory_of("any", number).window() for number in range(len(LIMITS)))
 
 
+def summarizing(
+    conversation: str, window: int, summarize: Callable[[str | None, list[ChatMessage]], str]
+) -> SummarizingChatMemory:
+    """A memory of *conversation* through a window of tokens in ``LIMITS``, which *summarize* summarizes when asked."""
+    limit, estimator, first = LIMITS[window]
+    if estimator is None:
+        raise ValueError(f"Window {window} has no tokens.")
+    return SummarizingChatMemory(
+        max_tokens=limit,
+        token_count_estimator=estimator,
+        summarize=summarize,
+        summary_tokens=20,
+        after_tokens=20,
+        summarize_after_add=False,
+        id=conversation,
+        store=DjangoChatMemoryStore(keep_history=True),
+        always_keep_system_message_first=first,
+    )
+
+
 def text_of(message: ChatMessage) -> str:
     """The text of a message, of the kinds that workers say."""
     if isinstance(message, (AiMessage, SystemMessage)):
@@ -107,10 +130,37 @@ def part_of(label: str) -> str:
     return label.rpartition(".")[0]
 
 
+def summary_text(verb: str, previous: str | None, labels: Sequence[str]) -> str:
+    """A summary by *verb*, that tells by its text what it was made of: the label of another one, and of messages."""
+    covered = digest(repr([previous and label_of(previous), *labels]))
+    return f"{verb}/0.0 {len(labels)}-{covered:08x}"
+
+
+def digest(text: str) -> int:
+    """A number that tells *text* from others."""
+    return zlib.crc32(text.encode())
+
+
 Place: TypeAlias = tuple[int, int] | None
 """A conversation's key and version, or None where there is no such conversation."""
 
-Kind = Literal["add", "turn", "set", "clear", "recount", "title", "erase", "erase idle", "copy"]
+Kind = Literal[
+    "add",
+    "turn",
+    "set",
+    "clear",
+    "rewind",
+    "switch",
+    "pop",
+    "remove",
+    "summarize",
+    "recount",
+    "title",
+    "erase",
+    "erase idle",
+    "copy",
+    "fork",
+]
 
 
 class Intent(msgspec.Struct, tag="intent", omit_defaults=True):
@@ -133,7 +183,11 @@ class Intent(msgspec.Struct, tag="intent", omit_defaults=True):
     attempts: int = 0
     """How often it was tried before."""
     fails: bool = False
-    """Whether it is a turn that fails once all is said."""
+    """Whether it is a turn that fails once all is said, or a summary that never comes."""
+    to: int | None = None
+    """The message that it is about: that it rewinds to, or adds after, or removes, or copies up to."""
+    with_results: bool = False
+    """Whether it removes what belongs to that message, too."""
     cutoff: str = ""
     """What an idle conversation must not have been written to since, in ISO format."""
 
@@ -173,6 +227,8 @@ class Seen(msgspec.Struct, tag="seen", omit_defaults=True):
     is_dirty: bool = False
     """Whether the reader had asked to see what is not committed."""
     reader: str = ""
+    rewound_to: int | None = None
+    """The message that a turn goes on from, which sees the memory as if it were rewound."""
 
 
 class Told(msgspec.Struct, tag="told"):

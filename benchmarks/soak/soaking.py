@@ -63,7 +63,7 @@ class Soaking:
 
     def _judge(self, crowd: Crowd) -> None:
         begun = time.perf_counter()
-        for name in ("soak_state", "soak_row", "soak_superseded", "soak_erased"):
+        for name in ("soak_state", "soak_row", "soak_change", "soak_erased"):
             lines = map(repr, written(self.server.name, name))
             (self.server.folder / f"{name}.txt").write_text("\n".join(lines))
         records = [record for path in crowd.logs() for record in read_log(path)]

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from django.utils import timezone
 
-from benchmarks.soak.records import APPENDED, LIMITS, WINDOWS, Intent, label_of, memory_of, text_of
+from benchmarks.soak.records import (
+    APPENDED,
+    LIMITS,
+    WINDOWS,
+    Intent,
+    digest,
+    label_of,
+    memory_of,
+    summarizing,
+    summary_text,
+    text_of,
+)
 from chatmemory_django.codec import messages_from_json, messages_to_json
 from chatmemory_django.formats.jsonl import export_lines, import_lines
 from chatmemory_django.messages import (
@@ -20,7 +33,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, Message
 
 if TYPE_CHECKING:
     import random
@@ -40,14 +53,29 @@ WEIGHTS = {
     "known": 5,
     "recount": 4,
     "title": 2,
+    "summarize": 10,
+    "fork": 2,
 }
 """How often each is done to any conversation, and ..."""
 
-MORE_WEIGHTS = {"set": 6, "clear": 2}
-"""... to those that are more than added to."""
+MORE_WEIGHTS = {"set": 6, "clear": 2, "pop": 3, "remove": 4}
+"""... to those that are more than added to, ..."""
 
-SPECIAL_WEIGHTS = {"again": {"erase": 4, "copy": 3}, "idle": {"erase idle": 10}}
+BRANCHING_WEIGHTS = {"rewind": 5, "switch": 5}
+"""... and to those that have branches."""
+
+SPECIAL_WEIGHTS = {"any": {"erase": 0.1}, "again": {"erase": 4, "copy": 3}, "idle": {"erase idle": 10}}
 """What is done to some kinds of conversation alone."""
+
+RECENT = 40
+"""From how many of the newest messages one is taken to go on from."""
+
+
+FORGETTING = ("forgetful", "fleeting")
+"""The kinds of conversation that lose rows."""
+
+ANSWERED = {"add", "turn", "switch", "pop", "remove", "summarize"}
+"""The verbs whose writes have answers of their own."""
 
 
 class Undone(Exception):  # noqa: N818  # it is no error
@@ -67,11 +95,16 @@ class Verbs:
 
     def draw(self, conversation: str, before: Place) -> Intent:
         """A verb for *conversation*, which is at *before*."""
-        weights = dict(WEIGHTS)
+        weights, kind = dict(WEIGHTS), conversation.partition("-")[0]
         if conversation not in APPENDED:
             weights |= MORE_WEIGHTS
+            weights |= BRANCHING_WEIGHTS if has_branches(conversation) else {}
             # Who sees what is not committed would copy that, and not erase what somebody else may yet leave there.
-            weights |= {} if self.is_dirty else SPECIAL_WEIGHTS.get(conversation.partition("-")[0], {})
+            weights |= {} if self.is_dirty else SPECIAL_WEIGHTS.get(kind, {})
+        if kind == "fleeting":
+            weights["summarize"] = 0  # there is nothing to summarize
+        if self.is_dirty:  # and it would summarize what is then taken back
+            weights |= {"summarize": 0, "fork": 0}
         known = [intent for intent in self.known if intent.conversation == conversation]
         if not known:
             del weights["known"]
@@ -86,8 +119,7 @@ class Verbs:
             conversation=conversation,
             window=self.random.randrange(len(LIMITS)),
             before=before,
-            # Only an add says exactly what it evicts, so only of adds some keep nothing there and some do.
-            keep_history=not conversation.startswith("forgetful"),
+            keep_history=kind not in FORGETTING,
         )
         getattr(self, f"_{name.replace(' ', '_')}")(intent)
         return intent
@@ -106,9 +138,9 @@ class Verbs:
             case "add":
                 metadata = {"by": f"{intent.verb}/0"} if intent.metadata else None
                 client_ids = intent.client_ids or None
-                answers.append(memory.add(*parts[0], metadata=metadata, client_message_ids=client_ids))
+                answers.append(memory.add(*parts[0], metadata=metadata, client_message_ids=client_ids, after=intent.to))
             case "turn":
-                with memory.turn("early" if len(parts) > 1 else "late") as turn:
+                with memory.turn("early" if len(parts) > 1 else "late", after=intent.to) as turn:
                     see(labels(turn.messages))
                     for place, part in enumerate(parts):
                         turn.add(*part)
@@ -121,6 +153,21 @@ class Verbs:
                 memory.set(parts[0])
             case "clear":
                 memory.clear()
+            case "rewind":
+                memory.rewind(intent.to or 0)
+            case "switch":
+                answers.append([memory.switch(intent.to or 0)])
+            case "pop":
+                popped = memory.pop()
+                answers.append([] if popped is None else [digest(label_of(text_of(popped)))])
+            case "remove":
+                answers.append(memory.remove(intent.to or 0, with_results=intent.with_results))
+            case "summarize":
+                summarizer = summarizing(intent.conversation, intent.window, partial(self._summary, intent))
+                answers.append([int(summarizer.summarize())])
+            case "fork":
+                for conversation in named:
+                    conversation.fork(f"fork-{intent.id}", through=intent.to, window=WINDOWS[intent.window])
             case "recount":
                 memory.store.recount(intent.conversation, WINDOWS[intent.window])
             case "title":
@@ -134,7 +181,7 @@ class Verbs:
             case "copy":
                 lines = list(export_lines(named))
                 import_lines([*(renamed(line, f"copy-{intent.id}") for line in lines[:1]), *lines[1:]])
-        if not parts or intent.kind == "set":
+        if intent.kind not in ANSWERED:
             answers.append([])
 
     def _one(self, intent: Intent) -> None:
@@ -171,13 +218,17 @@ class Verbs:
 
     def _early_turn(self, intent: Intent) -> None:
         self._turn(intent)
+        if intent.to is not None and not intent.keep_history:
+            return self._late_turn(intent)  # where nothing is kept, that is what it is
         said = (UserMessage(self._text(intent, 0)), AiMessage(self._text(intent, 0, part=1)))
         intent.parts = [messages_to_json([message]) for message in said]
+        return None
 
     def _turn(self, intent: Intent) -> None:
         intent.kind = "turn"
         intent.fails = self.random.random() < 0.1
-        intent.keep_history |= self.random.random() < 0.5
+        self._maybe_keep(intent)
+        self._maybe_after(intent, 0.2)
 
     def _set(self, intent: Intent) -> None:
         intent.kind = "set"
@@ -191,6 +242,30 @@ class Verbs:
 
     def _clear(self, intent: Intent) -> None:
         intent.kind = "clear"
+
+    def _rewind(self, intent: Intent) -> None:
+        intent.kind, intent.to = "rewind", self._some_sequence(intent)
+
+    def _switch(self, intent: Intent) -> None:
+        intent.kind, intent.to = "switch", self._some_sequence(intent)
+
+    def _pop(self, intent: Intent) -> None:
+        intent.kind = "pop"
+
+    def _remove(self, intent: Intent) -> None:
+        intent.kind, intent.to = "remove", self._some_sequence(intent)
+        intent.with_results = self.random.random() < 0.5
+
+    def _summarize(self, intent: Intent) -> None:
+        intent.kind = "summarize"
+        intent.window = self.random.choice([place for place, window in enumerate(WINDOWS) if window.estimator])
+        intent.keep_history = True  # else there is nothing to summarize
+        intent.fails = self.random.random() < 0.2
+
+    def _fork(self, intent: Intent) -> None:
+        intent.kind = "fork"
+        if self.random.random() < 0.6:
+            intent.to = self._some_sequence(intent)
 
     def _recount(self, intent: Intent) -> None:
         intent.kind = "recount"
@@ -213,16 +288,49 @@ class Verbs:
     def _say(self, intent: Intent, messages: list[ChatMessage], *, named: bool = False) -> None:
         intent.parts = [messages_to_json(messages)]
         intent.metadata = named or self.random.random() < 0.3
-        intent.keep_history |= self.random.random() < 0.5
+        self._maybe_keep(intent)
+        self._maybe_after(intent, 0.05)
         # Where rows leave the table, their client ids go with them.
-        if intent.keep_history and not intent.conversation.startswith("forgetful") and self.random.random() < 0.6:
+        if not intent.conversation.startswith(FORGETTING) and self.random.random() < 0.6:
             intent.client_ids = [f"{intent.verb}.{index}" for index in range(len(messages))]
 
     def _text(self, intent: Intent, index: int, part: int = 0) -> str:
         return " ".join([f"{intent.verb}/{part}.{index}", *["word"] * self.random.choice((0, 1, 2, 5, 9))])
 
+    def _maybe_keep(self, intent: Intent) -> None:
+        """In a forgetful conversation, have some keep what leaves the memory."""
+        intent.keep_history |= intent.conversation.startswith("forgetful") and self.random.random() < 0.5
+
+    def _maybe_after(self, intent: Intent, chance: float) -> None:
+        """Have *intent* go on from elsewhere, if its conversation is one with branches."""
+        if has_branches(intent.conversation) and self.random.random() < chance:
+            intent.to = self._some_sequence(intent)
+
+    def _some_sequence(self, intent: Intent) -> int:
+        """The sequence of a message, mostly of a recent one, so that the memory also grows."""
+        messages = Message.objects.filter(conversation__memory_id=intent.conversation).order_by("-sequence")
+        newest = list(messages.values_list("sequence", "in_history")[:RECENT])
+        said = [sequence for sequence, in_history in newest if in_history]
+        chance = self.random.random()
+        if not said or chance < 0.03:
+            return 0
+        if chance < 0.1:
+            return self.random.randrange(newest[0][0]) + 1
+        return self.random.choice(said[:5] if chance < 0.6 else said)
+
+    def _summary(self, intent: Intent, previous: str | None, messages: list[ChatMessage]) -> str:
+        time.sleep(self.random.random() * 0.02)  # meanwhile, others write
+        if intent.fails:
+            raise Undone
+        return summary_text(intent.verb, previous, labels(messages))
+
     def _memory(self, intent: Intent) -> list[ChatMessage]:
         return memory_of(intent.conversation, intent.window).messages()
+
+
+def has_branches(conversation: str) -> bool:
+    """Whether *conversation* is gone on with from elsewhere."""
+    return conversation not in APPENDED and not conversation.startswith("forgetful")
 
 
 def labels(messages: list[ChatMessage]) -> list[str]:

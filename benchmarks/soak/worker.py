@@ -34,7 +34,7 @@ MAX_VERBS = 20_000
 MAX_ATTEMPTS = 5
 """How often an add is tried again whose fate is unknown."""
 
-HEEDLESS = {"add", "set", "clear", "recount"}
+HEEDLESS = {"add", "set", "clear", "recount", "rewind", "switch", "pop", "remove"}
 """Verbs whose errors may be caught inside a transaction without a savepoint: the transaction then must be lost."""
 
 DRAIN_SECONDS = 15
@@ -172,7 +172,7 @@ class Worker:
         """Do what *make* tells of. Whatever goes wrong stays in *attempt*."""
 
         def see(found: list[str]) -> None:
-            self._seen(intent.conversation, intent.window, intent.before, found, log)
+            self._seen(intent.conversation, intent.window, intent.before, found, log, intent.to)
 
         try:
             attempt.intent = intent = make()
@@ -204,8 +204,16 @@ class Worker:
         window = self.random.randrange(len(LIMITS))
         self._seen(name, window, before, labels(memory_of(name, window).messages()), log)
 
-    def _seen(self, name: str, window: int, before: Place, found: list[str], log: Callable[[Seen], None]) -> None:
-        log(Seen(name, window, before, None, found, self.orders.is_dirty, self.orders.name))
+    def _seen(
+        self,
+        name: str,
+        window: int,
+        before: Place,
+        found: list[str],
+        log: Callable[[Seen], None],
+        rewound_to: int | None = None,
+    ) -> None:
+        log(Seen(name, window, before, None, found, self.orders.is_dirty, self.orders.name, rewound_to))
 
     def _log_seen(self, seen: Seen) -> None:
         seen.after = self._where(seen.conversation)

@@ -1,0 +1,63 @@
+"""What must hold of one of the states of a conversation that stood while a worker did something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from benchmarks.soak.records import WINDOWS, digest
+from benchmarks.soak.verbs import labels
+
+if TYPE_CHECKING:
+    from benchmarks.soak.records import Intent, Seen
+    from benchmarks.soak.reference import Reference
+    from benchmarks.soak.replay import Story
+
+
+def is_done(intent: Intent, answer: list[int]) -> Callable[[Reference], bool] | None:
+    """What holds once *intent* was done, which got *answer*; None where the judge asks otherwise."""
+    match intent.kind:
+        case "rewind":
+            return lambda reference: reference.head() == (intent.to or 0)
+        case "switch":
+            return lambda reference: reference.head() == answer[0]
+        case "pop" if answer:
+            return lambda reference: answer[0] not in map(digest, labels(reference.said()))
+        case "pop":
+            return lambda reference: reference.newest_in_memory() is None
+        case "remove":
+            out = set(answer)
+            return lambda reference: not out & {*reference.history(), *reference.memory()}
+        case "summarize":
+            label = f"{intent.verb}/0.0"
+            return lambda reference: (reference.labelled(label) is not None) == bool(answer[0])
+    return None
+
+
+def is_copied_as(intent: Intent, story: Story) -> Callable[[Reference], bool]:
+    """Whether *story* is what *intent* copies: its memory and its path."""
+    copied = labels(story.messages(len(story.states))), labels(story.path())
+    through = intent.to if intent.kind == "fork" else None
+
+    def holds(reference: Reference) -> bool:
+        if through is not None and not reference.has_said(through):
+            return False
+        memory, path = reference.forked(through, WINDOWS[intent.window])
+        return (labels(memory), labels(path)) == copied
+
+    return holds
+
+
+def is_absent(intent: Intent, reference: Reference) -> bool:
+    """Whether a message is not there that *intent* goes by."""
+    to = intent.to or 0
+    if intent.kind == "remove":
+        return to == 0 or not (reference.has_said(to) or to in reference.memory())
+    aside = reference.labelled(f"{intent.verb}/0.0") if intent.kind == "turn" else None
+    return not reference.has_said(to) or (aside is not None and not reference.has_said(aside))
+
+
+def is_seen(seen: Seen, reference: Reference) -> bool:
+    """Whether a turn sees that memory which goes on from elsewhere."""
+    to = seen.rewound_to or 0
+    return reference.has_said(to) and labels(reference.read(WINDOWS[seen.window], to)) == seen.labels

@@ -1,0 +1,166 @@
+"""What a verb makes of a conversation, done in plain Python by the store that lives in the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from benchmarks.soak.records import WINDOWS, Intent, label_of, summary_text, text_of
+from chatmemory_django.messages import SystemMessage
+from chatmemory_django.pending import Pending
+from chatmemory_django.stores.in_process import _Conversation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chatmemory_django.messages import ChatMessage
+    from chatmemory_django.windows import Window
+
+REARRANGING = {"rewind", "switch", "pop", "remove"}
+"""Verbs that change rows which are there already, as all do that go on from elsewhere."""
+
+
+class ImpossibleError(Exception):
+    """The verb cannot have done this."""
+
+
+def rearranges(intent: Intent) -> bool:
+    """Whether *intent* may change where rows are that are there already."""
+    return intent.kind in REARRANGING or intent.to is not None
+
+
+@dataclass(slots=True)
+class Reference(_Conversation):
+    """A conversation as it must be. Verbs are done to a copy, since another one may explain what is there."""
+
+    total: int = 0
+    """How many messages the history has had."""
+    client_ids: frozenset[str] = field(default=frozenset())
+
+    def done(self, intent: Intent, said: Sequence[ChatMessage], part: int, new: Sequence[ChatMessage]) -> Reference:
+        """
+        Return what becomes of this when *intent* does the part of it in which it says *said*; *new* is what came of it.
+
+        Raises:
+            ImpossibleError: It cannot do that here.
+            MessageNotFoundError: The message that it goes on from is not there.
+
+        """
+        deep = rearranges(intent)
+        rows = {key: replace(row) for key, row in self.rows.items()} if deep else dict(self.rows)
+        copy = replace(self, rows=rows, window=list(self.window))
+        copy._do(intent, said, part, new)
+        copy.total += sum(copy.rows[key].in_history for key in range(self.next_key, copy.next_key))
+        if intent.kind in {"pop", "remove"}:
+            copy.total -= len(self.history()) - len(copy.history())
+        if not intent.keep_history:
+            gone = {*self.memory(), *range(self.next_key, copy.next_key)} - set(copy.memory())
+            copy.rows = {key: row for key, row in copy.rows.items() if key not in gone}
+        return copy
+
+    def path(self) -> list[ChatMessage]:
+        """The messages from the first to the newest."""
+        return [row.message for _, row in sorted(self.rows.items()) if row.on_path]
+
+    def read(self, window: Window, after: int | None = None) -> list[ChatMessage]:
+        """The memory as *window* shows it, as if it were rewound to *after*."""
+        eviction = self.eviction(window) if after is None else self.moved(after, window).eviction
+        eviction.trim()
+        return eviction.messages()
+
+    def said(self) -> list[ChatMessage]:
+        """The memory without the summary, whose text somebody may have said, too."""
+        return [self.rows[key].message for key in self.memory(without_summary=True)]
+
+    def newest_in_memory(self) -> int | None:
+        """The newest message in the memory, the summary aside."""
+        return max(self.memory(without_summary=True), default=None)
+
+    def has_said(self, key: int) -> bool:
+        """Whether the message *key* is in the history; 0 is its beginning."""
+        return key == 0 or (key in self.rows and self.rows[key].in_history)
+
+    def labelled(self, label: str) -> int | None:
+        """The newest message with that label."""
+        found = (key for key in reversed(self.rows) if label_of(text_of(self.rows[key].message)) == label)
+        return next(found, None)
+
+    def forked(self, through: int | None, window: Window) -> tuple[list[ChatMessage], list[ChatMessage]]:
+        """The memory and the path of a copy up to *through*."""
+        if through is None or self.checked(through) == self.head():
+            return self.messages(), self.path()
+        copy = replace(self, rows={key: replace(row) for key, row in self.rows.items()}, window=list(self.window))
+        copy.go_on(copy.moved(through, window))
+        return copy.messages(), copy.path()
+
+    def _do(self, intent: Intent, said: Sequence[ChatMessage], part: int, new: Sequence[ChatMessage]) -> None:
+        window, to = WINDOWS[intent.window], intent.to or 0
+        match intent.kind:
+            case "add":
+                self._add(intent, said, window)
+            case "turn":
+                self._turn(intent, said, part, window)
+            case "set":
+                self.replace(window.trim(said))
+            case "clear":
+                self.clear()
+            case "rewind":
+                self._go_on_from(to, window)
+            case "switch":
+                self._go_on_from(self.newest_from(to), window)
+            case "pop":
+                if (newest := self.newest_in_memory()) is None:
+                    raise ImpossibleError
+                self.remove([newest])
+            case "remove":
+                self.remove(self.found(to, with_counterparts=intent.with_results))
+            case "summarize":
+                self._summarize(intent, new, window)
+
+    def _go_on_from(self, to: int, window: Window) -> None:
+        if self.checked(to) == self.head():
+            raise ImpossibleError  # it changes nothing
+        self.go_on(self.moved(to, window))
+
+    def _add(self, intent: Intent, said: Sequence[ChatMessage], window: Window) -> None:
+        ids = intent.client_ids or [""] * len(said)
+        unknown = [(name, message) for name, message in zip(ids, said, strict=True) if name not in self.client_ids]
+        before = self.next_key
+        # What is known was stored with all that belonged to it, and where it goes on from.
+        after = intent.to if len(unknown) == len(said) else None
+        keys = self.append([message for _, message in unknown], window, after, ()).keys
+        stored = {name for (name, _), key in zip(unknown, keys, strict=True) if name and key >= before}
+        self.client_ids |= stored
+
+    def _turn(self, intent: Intent, said: Sequence[ChatMessage], part: int, window: Window) -> None:
+        if intent.to is None or len(intent.parts) == 1:
+            self.append(said, window, intent.to, ())
+        elif part == 0:
+            self.set_aside(said, intent.to)
+        elif (aside := self.labelled(f"{intent.verb}/0.0")) is not None:
+            self.append(said, window, intent.to, [aside])
+        else:
+            raise ImpossibleError
+
+    def _summarize(self, intent: Intent, new: Sequence[ChatMessage], window: Window) -> None:
+        """Put the one *new* message in the place of the summary, if it tells of what now has to be summarized."""
+        [summary] = new if len(new) == 1 else [None]
+        previous = None if self.summary is None else text_of(self.rows[self.summary].message)
+        uncovered = self._uncovered()
+        labels = [label_of(text_of(self.rows[key].message)) for key in uncovered]
+        count = _count_of(text_of(summary)) if isinstance(summary, SystemMessage) else 0
+        if not isinstance(summary, SystemMessage) or not 0 < count <= len(uncovered):
+            raise ImpossibleError
+        if summary.text != summary_text(intent.verb, previous, labels[:count]):
+            raise ImpossibleError
+        entries = [self.entry(key, window) for key in uncovered[:count]]
+        pending = Pending(entries, False, previous, self.summary, self.forgotten_through, self._behind())
+        covered = uncovered[count - 1]
+        if not self.put_summary(pending, summary, window) or self.rows[self.next_key - 1].through != covered:
+            raise ImpossibleError
+
+
+def _count_of(text: str) -> int:
+    """How many messages a summary covers, as ``summary_text`` has it."""
+    count = text.partition(" ")[2].partition("-")[0]
+    return int(count) if count.isdecimal() else 0
