@@ -23,7 +23,7 @@ FRONT = (
 )
 INSERT = (
     "INSERT INTO chatmemory_message (conversation_id, sequence, type, text, token_count, counted_by, superseded, "
-    "in_history, is_complete, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+    "in_history, on_path, is_complete, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 )
 UPDATE = (
     "UPDATE chatmemory_conversation SET version = version + 1, next_sequence = %s, "
@@ -89,7 +89,7 @@ class ByHand(Subject):
         counter = estimator.name if counts_tokens else ""
         count = cost if counts_tokens else None
         kind = "USER" if is_user else "AI"
-        execute(self.insert, (conversation, sequence, kind, text, count, counter, False, True, True, now))
+        execute(self.insert, (conversation, sequence, kind, text, count, counter, False, True, True, True, now))
         tokens = tokens + cost if counts_tokens else 0
         execute(self.update, (sequence + 1, start, messages + 1, tokens, counter, now, conversation))
 

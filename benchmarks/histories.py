@@ -122,6 +122,7 @@ def load_conversation(server: str, key: str, count: int, bound: Bound) -> None:
         "counted_by": counter,
         "superseded": False,
         "in_history": True,
+        "on_path": True,
         "is_complete": True,
         "created_at": connections[server].ops.adapt_datetimefield_value(timezone.now()),
     }

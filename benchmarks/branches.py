@@ -1,0 +1,82 @@
+"""``python -m benchmarks.branches``: what going back takes in a short history and in a long one; see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LENGTHS = (100, 10_000, 100_000)
+"""How many messages the history has."""
+
+WINDOW = 20
+"""How many of them are in the memory."""
+
+BACK = 40
+"""How many messages are gone back: past the window, so that the memory is filled again."""
+
+ROUNDS = 60
+
+
+def main(servers: list[str]) -> None:
+    """Print, for each of *servers*, the medians of each verb for each length."""
+    from benchmarks import histories
+    from benchmarks.databases import database
+    from benchmarks.subjects import Bound
+    from chatmemory_django.memory import MessageWindowChatMemory
+    from chatmemory_django.messages import UserMessage
+    from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+    for server in servers:
+        with database(server):
+            histories.prepare(server)
+            memories = {}
+            for length in LENGTHS:
+                histories.load_conversation(server, f"{length}", length, Bound(WINDOW, "messages"))
+                memory = MessageWindowChatMemory(
+                    max_messages=WINDOW, id=f"{length}", store=DjangoChatMemoryStore(server)
+                )
+                memory.rewind(length - 1)
+                memory.add(UserMessage("The other answer."))
+                memories[length] = memory
+            taken: dict[tuple[str, int], list[float]] = {}
+            for _ in range(ROUNDS):
+                for length, memory in memories.items():
+                    newest = length + 1
+                    verbs: dict[str, Callable[[], object]] = {
+                        "rewind": lambda memory=memory, length=length: memory.rewind(length - BACK),
+                        "switch far": lambda memory=memory, newest=newest: memory.switch(newest),
+                        "switch": lambda memory=memory, length=length: memory.switch(length),
+                        "switch back": lambda memory=memory, newest=newest: memory.switch(newest),
+                        "read": memory.messages,
+                    }
+                    for name, verb in verbs.items():
+                        begin = time.perf_counter()
+                        verb()
+                        taken.setdefault((name, length), []).append(time.perf_counter() - begin)
+            print(f"\n{server}, microseconds | " + " | ".join(f"{length:,}" for length in LENGTHS) + " | ratio")
+            for name in verbs:
+                medians = [statistics.median(taken[name, length]) * 1e6 for length in LENGTHS]
+                print(
+                    f"{name} | " + " | ".join(f"{each:,.0f}" for each in medians) + f" | {medians[-1] / medians[0]:.2f}"
+                )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.branches", description=__doc__)
+    parser.add_argument(
+        "--on", nargs="+", choices=("postgresql", "sqlite", "mariadb"), default=["postgresql", "sqlite", "mariadb"]
+    )
+    options = parser.parse_args()
+
+    import django
+
+    django.setup()
+    main(options.on)

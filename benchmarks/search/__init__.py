@@ -1,0 +1,1 @@
+"""What a search takes, and what its index costs."""

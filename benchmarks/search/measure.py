@@ -1,0 +1,147 @@
+"""Adds with the index and without it, and searches: real messages, as often as it takes, in a database of their own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import chitchat_dataset
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connections
+
+from benchmarks.databases import database, settle
+from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+BASE = 100_000
+"""How many different messages there are at most; more of them are the same in other conversations."""
+
+LENGTH = 100
+"""How many messages a conversation has."""
+
+OWNED = 50
+"""How many conversations the user has who searches in their own."""
+
+FEW = 20_000
+"""How many messages are there where adds are measured: the index is built anew in each round."""
+
+ADDS = 300
+ROUNDS = 4
+
+
+def main(server: str, count: int) -> None:
+    """Measure on *server*, with *count* messages, and print what it takes."""
+    with database(server):
+        _load(server, FEW)
+        _adds(server)
+    with database(server):
+        _index(server, "zero")
+        user = _load(server, count)
+        taken = _timed(lambda: _index(server))
+        settle(server)
+        print(f"\n{server}: {count:,} messages, indexed in {taken:,.0f} s, {_size(server)}")
+        for name, wanted in (
+            ("in 10 messages", "zyxomatic"),
+            ("in one of a thousand", "weather"),
+            ("in every tenth", "what"),
+            ("two words", "favorite movie"),
+            ("no word", "qxqxqx"),
+        ):
+            mine = Message.objects.using(server).search
+            for who, owner in (("everybody's", None), ("one's own", user)):
+                times = [_timed(lambda: list(mine(wanted, owner=owner)[:20])) * 1000 for _ in range(5)]  # noqa: B023
+                rest = statistics.median(times[1:])
+                print(f"| {name}: {wanted} | {who} | {times[0]:,.1f} | {rest:,.1f} |", flush=True)
+
+
+def _adds(server: str) -> None:
+    """An add, its message of one sentence or 4 kB, with the index and without, by turns."""
+    taken: dict[tuple[str, str], list[float]] = {}
+    sentences = list(itertools.islice(_texts(), 2 * ADDS))
+    long = " ".join(sentences)[:4_000]
+    for _round, index in itertools.product(range(ROUNDS), ("without", "with")):
+        _index(server, *(["zero"] if index == "without" else []))
+        for size in ("a sentence", "4 kB"):
+            memory = MessageWindowChatMemory(max_messages=20, id=size, store=DjangoChatMemoryStore(using=server))
+            for number in range(ADDS):
+                start = (number * 37) % 2_000
+                text = sentences[number] if size == "a sentence" else long[start:] + long[:start]
+                message = UserMessage(text)
+                taken.setdefault((size, index), []).append(_timed(lambda: memory.add(message)))  # noqa: B023
+    for size in ("a sentence", "4 kB"):
+        without, with_index = (statistics.median(taken[size, index]) * 1e6 for index in ("without", "with"))
+        print(f"| add of {size} | {without:,.0f} µs | {with_index:,.0f} µs | {with_index / without:.2f} |", flush=True)
+
+
+def _load(server: str, count: int) -> User:
+    """Store *count* messages, and return the owner of some of the conversations."""
+    user = User.objects.db_manager(server).create_user("ann")
+    conversations = Conversation.objects.using(server).bulk_create(
+        [
+            Conversation(memory_id=f"c{number}", owner=user if number < OWNED else None, next_sequence=LENGTH + 1)
+            for number in range(count // LENGTH)
+        ],
+        batch_size=1_000,
+    )
+    first = conversations[0].pk or Conversation.objects.using(server).order_by("pk")[0].pk
+    base = min(BASE, count)
+    Message.objects.using(server).bulk_create(
+        [
+            Message(conversation_id=first + number // LENGTH, sequence=number % LENGTH + 1, type="USER", text=text)
+            for number, text in enumerate(itertools.islice(itertools.cycle(_texts()), base))
+        ],
+        batch_size=1_000,
+    )
+    columns = "created_at, sequence, superseded, in_history, on_path, is_complete, type, counted_by, text"
+    with connections[server].cursor() as cursor:
+        for copy in range(1, count // base):
+            cursor.execute(
+                f"INSERT INTO chatmemory_message (conversation_id, {columns}) "
+                f"SELECT conversation_id + {copy * base // LENGTH}, {columns} FROM chatmemory_message "
+                f"WHERE conversation_id < {first + base // LENGTH}"
+            )
+    rare = Message.objects.using(server).filter(sequence=7, conversation_id__gte=first + count // LENGTH - 10)
+    for row in rare:
+        rare.filter(conversation=row.conversation_id).update(text=f"{row.text} zyxomatic")
+    return user
+
+
+def _texts() -> Any:
+    for conversation in chitchat_dataset.Dataset().values():
+        yield from (said["text"] for part in conversation["messages"] for said in part)
+
+
+def _index(server: str, *to: str) -> None:
+    call_command("migrate", "chatmemory_search", *to, database=server, verbosity=0)
+
+
+def _size(server: str) -> str:
+    """What the tables have on disk, and what of it the index is."""
+    question = {
+        "postgresql": "SELECT pg_total_relation_size('chatmemory_message'), SUM(pg_relation_size(indexname::regclass)) "
+        "FROM pg_indexes WHERE indexname LIKE 'chatmemory_search%%'",
+        "sqlite": "SELECT (SELECT SUM(pgsize) FROM dbstat), "
+        "(SELECT SUM(pgsize) FROM dbstat WHERE name LIKE 'chatmemory_search%%')",
+        "mariadb": "SELECT SUM(file_size), SUM(IF(name LIKE '%%FTS%%', file_size, 0)) "
+        "FROM information_schema.innodb_sys_tablespaces WHERE name LIKE CONCAT(DATABASE(), '/%%')",
+    }[server]
+    try:
+        with connections[server].cursor() as cursor:
+            cursor.execute(question)
+            every, index = cursor.fetchone()
+    except Exception as exc:  # noqa: BLE001  # SQLite may be built without dbstat
+        return json.dumps(str(exc))
+    return f"{int(every) / 2**20:,.0f} MiB on disk, of which {int(index) / 2**20:,.0f} are the index"
+
+
+def _timed(run: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
