@@ -81,9 +81,9 @@ class Reference(_Conversation):
         return key == 0 or (key in self.rows and self.rows[key].in_history)
 
     def labelled(self, label: str) -> int | None:
-        """The newest message with that label."""
-        found = (key for key in reversed(self.rows) if label_of(text_of(self.rows[key].message)) == label)
-        return next(found, None)
+        """The newest message with that label, of the history if it has one: a memory that was set may have copies."""
+        found = [key for key, row in self.rows.items() if label_of(text_of(row.message)) == label]
+        return max(found, key=lambda key: (self.rows[key].in_history, key), default=None)
 
     def forked(self, through: int | None, window: Window) -> tuple[list[ChatMessage], list[ChatMessage]]:
         """The memory and the path of a copy up to *through*."""
