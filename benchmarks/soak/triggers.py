@@ -10,17 +10,19 @@ from typing import Any
 
 from django.db import connections
 
-TABLES = (
-    "CREATE TABLE soak_state (conversation bigint, memory_id varchar(255), version bigint, next_sequence bigint, "
+TABLES = {
+    "soak_state": "conversation bigint, memory_id varchar(255), version bigint, next_sequence bigint, "
     "window_start bigint, pinned_sequence bigint, memory_messages bigint, memory_tokens bigint, "
     "counted_by varchar(64), summary_sequence bigint, parent_sequence bigint, forgotten_through bigint, "
-    "total_messages bigint{key})",
-    "CREATE TABLE soak_row (conversation bigint, sequence bigint, type varchar(21), text {text}, payload {text}, "
-    "metadata {text}, in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint{key})",
-    "CREATE TABLE soak_change (conversation bigint, sequence bigint, version bigint, is_deleted {boolean}, "
-    "in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint{key})",
-    "CREATE TABLE soak_erased (conversation bigint, updated_at {moment}{key})",
-)
+    "total_messages bigint",
+    "soak_row": "conversation bigint, sequence bigint, type varchar(21), text {text}, payload {text}, "
+    "metadata {text}, in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint",
+    "soak_change": "conversation bigint, sequence bigint, version bigint, is_deleted {boolean}, "
+    "in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint",
+    "soak_erased": "conversation bigint, updated_at {moment}",
+}
+"""The columns of each table. Its key numbers the rows as they were written: a transaction may change one twice."""
+
 STATE = (
     "INSERT INTO soak_state VALUES (NEW.id, NEW.memory_id, NEW.version, NEW.next_sequence, NEW.window_start, "
     "NEW.pinned_sequence, NEW.memory_messages, NEW.memory_tokens, NEW.counted_by, NEW.summary_sequence, "
@@ -46,14 +48,20 @@ TRIGGERS = {
         "FROM chatmemory_conversation WHERE id = OLD.conversation_id"
     ),
 }
-MYSQL_KEY = ", id bigint AUTO_INCREMENT PRIMARY KEY INVISIBLE"
-"""Without a key, InnoDB gives rows numbers of its own, and after a crash it may give two rows the same."""
-
 TYPES = {
-    "sqlite": {"text": "text", "boolean": "bool", "moment": "text", "key": ""},
-    "postgresql": {"text": "text", "boolean": "boolean", "moment": "timestamptz", "key": ""},
-    "mysql": {"text": "longtext", "boolean": "boolean", "moment": "datetime(6)", "key": MYSQL_KEY},
+    "sqlite": {"text": "text", "boolean": "bool", "moment": "text"},
+    "postgresql": {"text": "text", "boolean": "boolean", "moment": "timestamptz"},
+    "mysql": {"text": "longtext", "boolean": "boolean", "moment": "datetime(6)"},
 }
+KEYS = {
+    "sqlite": ("", "rowid"),
+    # PostgreSQL writes where there is space, also in front of what was written before.
+    "postgresql": (", id bigserial", "id"),
+    # Without a key, InnoDB gives rows numbers of its own, and after a crash it may give two rows the same.
+    "mysql": (", id bigint AUTO_INCREMENT PRIMARY KEY INVISIBLE", "id"),
+}
+"""How each database numbers rows, without a value for that in an INSERT: a definition, and the name."""
+
 FORMS = {
     "sqlite": ["CREATE TRIGGER {name} AFTER {event} ON {table} BEGIN {statement}; END"],
     "mysql": ["CREATE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW {statement}"],
@@ -68,8 +76,8 @@ def create_triggers(using: str) -> None:
     """Have the database *using* write down what happens to its conversations."""
     vendor = connections[using].vendor
     with connections[using].cursor() as cursor:
-        for table in TABLES:
-            cursor.execute(table.format(**TYPES[vendor]))
+        for name, columns in TABLES.items():
+            cursor.execute(f"CREATE TABLE {name} ({columns.format(**TYPES[vendor])}{KEYS[vendor][0]})")
         for (event, table), statement in TRIGGERS.items():
             for form in FORMS[vendor]:
                 name = f"soak_{event}_{table}".lower()
@@ -77,7 +85,8 @@ def create_triggers(using: str) -> None:
 
 
 def written(using: str, table: str) -> list[tuple[Any, ...]]:
-    """All that was written to *table*."""
+    """All that was written to *table*, in that order."""
+    columns = ", ".join(column.partition(" ")[0] for column in TABLES[table].split(", "))
     with connections[using].cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {table}")
+        cursor.execute(f"SELECT {columns} FROM {table} ORDER BY {KEYS[connections[using].vendor][1]}")
         return list(cursor.fetchall())
