@@ -38,7 +38,7 @@ from chatmemory_django.stores.django.paths import relocate
 from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.snapshots import Snapshot, is_torn, sees_otherwise
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
-from chatmemory_django.stores.django.writes import Write
+from chatmemory_django.stores.django.writes import Write, call_after_commit
 from chatmemory_django.windows import Eviction, Window
 
 if TYPE_CHECKING:
@@ -184,10 +184,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         ]
 
     def after_commit(self, call: Callable[[], object]) -> None:
-        using = self.using or router.db_for_write(Conversation)
-        # The block makes a difference with autocommit off, when Django takes no callback outside of one.
-        with transaction.atomic(using=using, savepoint=False):
-            transaction.on_commit(call, using=using)
+        call_after_commit(call, self.using or router.db_for_write(Conversation))
 
     def _relocate(self, memory_id: object, relocating: Relocating, to: int) -> int:
         found = self._write(memory_id, create=False).run(relocating)

@@ -12,7 +12,7 @@ from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.rows import Columns, NewRow, Row, State, to_message
 from chatmemory_django.stores.base import Appended, MessageNotFoundError, Metadata
 from chatmemory_django.stores.django.changes import Change, new_row
-from chatmemory_django.stores.django.entries import Counted, entry_of, place_of, read_eviction
+from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.paths import (
     Relocation,
     memory_columns,
@@ -49,7 +49,6 @@ class Addition:
         aside: bool = False,
         takes_up: Sequence[int] = (),
     ) -> None:
-        self.counter = window.counter
         self._after = after
         self._aside = aside
         self._takes_up = takes_up
@@ -193,7 +192,7 @@ class Addition:
             parent_sequence=None if rows else aside[-1] if aside else state.parent_sequence,
             **memory_columns(eviction, count),
         )
-        counts = {row.sequence: self._counted[place_of(row)] for row in uncounted if row.sequence not in gone}
+        counts = counts_of((row for row in uncounted if row.sequence not in gone), self._counted)
         # Others may have gone on from what was stored aside; then it was in the memory, and stays there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
         return Change(before, after, rows, left, counts, self._completes, self._is_retry, relocation, aside).checked()

@@ -9,7 +9,7 @@ import msgspec
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.rows import Columns
 from chatmemory_django.stores.django.changes import Change, new_row
-from chatmemory_django.stores.django.entries import Counted, count_rows, place_of
+from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
 from chatmemory_django.stores.django.paths import relocate
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot
 from chatmemory_django.windows import Window, continuation
@@ -30,14 +30,14 @@ class Replacement:
         self._rows = [new_row(message) for message in messages]
         # As columns, since to Python 1 and True are equal.
         self._columns = [Columns(row.type, row.text, row.payload) for row in self._rows]
-        self.counter = counter
+        self._counter = counter
         for row, cost in zip(self._rows, costs, strict=False):
             row.token_count, row.counted_by = cost, counter
 
     def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
         """Decide what becomes of the memory."""
         state, new = snapshot.state, self._rows
-        rows = snapshot.memory(self.counter or state.counted_by)
+        rows = snapshot.memory(self._counter or state.counted_by)
         if [Columns(row.type, row.text, row.payload) for row in rows] == self._columns:
             return None, None
         old = [row for row in rows if row.part != SUMMARY]  # a memory that is set has none
@@ -55,10 +55,10 @@ class Replacement:
         parent = state.parent_sequence
         if added and in_history:
             added[0].parent_sequence, parent = parent, None
-        counter = self.counter or ("" if added else state.counted_by)
+        counter = self._counter or ("" if added else state.counted_by)
         costs: list[int | None] = [row.tokens for row in kept]
         counts: dict[int, int] = {}
-        if self.counter:
+        if self._counter:
             costs = [row.token_count for row in new]
             counts = {row.sequence: new[place].token_count or 0 for place, row in enumerate(kept) if row.tokens is None}
         after = state._replace(
@@ -84,7 +84,6 @@ class Recount:
     holds_for_nothing = False
 
     def __init__(self, window: Window) -> None:
-        self.counter = window.counter
         self._window = window
         self._counted: Counted = {}
 
@@ -92,7 +91,7 @@ class Recount:
         """Decide what the counts are."""
         rows = snapshot.memory("")
         count_rows(rows, snapshot, self._window, self._counted)
-        counts = {row.sequence: self._counted[place_of(row)] for row in rows}
+        counts = counts_of(rows, self._counted)
         total, state = sum(counts.values()), snapshot.state
         after = state._replace(memory_tokens=total, counted_by=self._window.counter)
         return total, Change(state, after, counts=counts).checked()
@@ -101,7 +100,6 @@ class Recount:
 class Clearing:
     """A decision to empty the memory. The change names the messages that leave it if it *names_left*."""
 
-    counter = ""
     holds_for_nothing = True  # the state says that the memory is empty
 
     def __init__(self, *, names_left: bool) -> None:
@@ -131,7 +129,6 @@ class Relocating:
     holds_for_nothing = False
 
     def __init__(self, to: int, window: Window, *, newest: bool) -> None:
-        self.counter = window.counter
         self._to = to
         self._window = window
         self._newest = newest
@@ -145,6 +142,6 @@ class Relocating:
         if to == snapshot.head:
             return to, None
         relocation = relocate(snapshot, to, self._window, self._counted, is_on_path=is_on_path)
-        counts = {row.sequence: self._counted[place_of(row)] for row in relocation.uncounted}
+        counts = counts_of(relocation.uncounted, self._counted)
         change = Change(snapshot.state, relocation.state, left=relocation.left, counts=counts, relocation=relocation)
         return to, change.checked()

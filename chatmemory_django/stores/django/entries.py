@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
@@ -62,6 +62,11 @@ def count_rows(rows: Sequence[Row], snapshot: Snapshot, window: Window, counted:
     if not snapshot.may_count:
         raise UncountedError(do_count)
     do_count()
+
+
+def counts_of(rows: Iterable[Row], counted: Counted) -> dict[int, int]:
+    """Return what *counted* has for each of *rows*, of one conversation, by its sequence."""
+    return {row.sequence: counted[place_of(row)] for row in rows}
 
 
 def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple[Eviction, Sequence[Row]]:

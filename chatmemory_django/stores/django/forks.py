@@ -18,7 +18,7 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet, in_
 from chatmemory_django.rows import State
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
-from chatmemory_django.stores.django.entries import Counted, UncountedError, place_of
+from chatmemory_django.stores.django.entries import Counted, UncountedError, counts_of
 from chatmemory_django.stores.django.paths import MAX_PARTS, Relocation, relocate
 from chatmemory_django.stores.django.recorded import Parameter, Statement
 from chatmemory_django.stores.django.snapshots import Snapshot
@@ -110,7 +110,7 @@ class _Forking:
             return _Plan(state, [Q(on_path=True)], others, F("superseded"), {})
         window = self._window or Window(state.memory_messages)
         relocation = relocate(snapshot, through, window, self._counted)
-        counts = {row.sequence: self._counted[place_of(row)] for row in relocation.uncounted}
+        counts = counts_of(relocation.uncounted, self._counted)
         shared = relocation.shared
         entered = [*_conditions("sequence", relocation)]
         kept = {entry.key for entry in relocation.eviction.entries()}

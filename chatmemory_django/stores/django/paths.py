@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from django.db.models import Q, Value
+from django.db.models import Q
 
 from chatmemory_django.branches import Present, Summary, fork_point, moved
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.rows import Row, State
 from chatmemory_django.stores.django.entries import Counted, count_rows, entry_of
-from chatmemory_django.stores.django.snapshots import SUMMARY, WINDOW, Snapshot, with_tokens
+from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, in_window
 from chatmemory_django.windows import Entry, Eviction, Window
 
 FIRST_PAGE = 32
@@ -117,7 +117,7 @@ def stored_rows(
 ) -> list[Row]:
     """Read the rows of *sequences* of the history, in order, with the tokens that *window* counts, or has *counted*."""
     history = snapshot.messages().history(all_branches=True).filter(sequence__in=sequences).order_by("sequence")
-    rows = with_tokens(history, Value("" if window is None else window.counter)).annotate(part=Value(WINDOW))
+    rows = in_window(history, "" if window is None else window.counter)
     found = list(map(Row._make, rows.values_list(*Row._fields)))
     if window is not None and window.counter and counted is not None:
         count_rows([row for row in found if row.tokens is None], snapshot, window, counted)
@@ -236,7 +236,7 @@ class _StoredPath:
 
     def _found(self, messages: MessageQuerySet) -> list[_Found]:
         """Read *messages*, and count those that nobody has counted."""
-        rows = with_tokens(messages, Value(self._window.counter)).annotate(part=Value(WINDOW))
+        rows = in_window(messages, self._window.counter)
         found = [
             _Found(Row._make(values), superseded, on_path, in_history)
             for *values, superseded, on_path, in_history in rows.values_list(

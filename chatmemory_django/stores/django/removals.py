@@ -21,7 +21,6 @@ class Removal:
     out now; none if the newest is asked for and the memory is empty.
     """
 
-    counter = ""
     holds_for_nothing = False
 
     def __init__(self, sequence: int | None, *, with_counterparts: bool = False) -> None:

@@ -140,6 +140,11 @@ def with_tokens(messages: MessageQuerySet, counter: Combinable) -> MessageQueryS
     return messages.annotate(tokens=Cast(tokens, PositiveIntegerField()))
 
 
+def in_window(messages: MessageQuerySet, counter: str) -> MessageQuerySet:
+    """Return *messages* annotated as ``Row`` has those of a window, with the tokens that *counter* has counted."""
+    return with_tokens(messages, Value(counter)).annotate(part=Value(WINDOW))
+
+
 def in_order(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
     """Return *rows*, like ``Row`` and by sequence, in the order of a memory, in which the pinned one comes once."""
     if not rows or min(map(_part, rows)) == WINDOW:

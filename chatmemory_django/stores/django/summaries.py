@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from django.db.models import Value
 
 from chatmemory_django.messages import MessageType, SystemMessage
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.pending import Pending, take
 from chatmemory_django.rows import Row
 from chatmemory_django.stores.django.changes import Change, new_row
-from chatmemory_django.stores.django.entries import Counted, entry_of, place_of, read_eviction
+from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.paths import memory_columns
-from chatmemory_django.stores.django.snapshots import WINDOW, Snapshot, with_tokens
+from chatmemory_django.stores.django.snapshots import Snapshot, in_window
 from chatmemory_django.windows import Entry, Window
 
 PAGE = 32
@@ -31,7 +30,6 @@ class Summarizing:
     holds_for_nothing = False
 
     def __init__(self, pending: Pending, summary: SystemMessage, window: Window) -> None:
-        self.counter = window.counter
         self._pending = pending
         self._summary = summary
         self._window = window
@@ -64,7 +62,7 @@ class Summarizing:
             window_start=state.window_start if eviction.start is None else eviction.start,
             **memory_columns(eviction, state.memory_messages + 1 - len(left)),
         )
-        counts = {row.sequence: self._counted[place_of(row)] for row in uncounted if row.sequence not in left}
+        counts = counts_of((row for row in uncounted if row.sequence not in left), self._counted)
         return True, Change(state, after, [row], left, counts).checked()
 
     def _is_pending(self, snapshot: Snapshot) -> bool:
@@ -108,5 +106,5 @@ def _entries(snapshot: Snapshot, behind: int, window: Window) -> Iterator[Entry]
 
 
 def _page(snapshot: Snapshot, behind: int, window: Window) -> Sequence[Row]:
-    rows = with_tokens(uncovered(snapshot, behind), Value(window.counter)).annotate(part=Value(WINDOW))
+    rows = in_window(uncovered(snapshot, behind), window.counter)
     return list(map(Row._make, rows.values_list(*Row._fields)[:PAGE]))

@@ -43,8 +43,6 @@ _T = TypeVar("_T")
 class Decision(Protocol[_R]):
     """What a verb does to a conversation, decided on a snapshot of it."""
 
-    counter: str
-    """The name of the estimator whose counts it goes by; empty for none."""
     holds_for_nothing: bool
     """Whether a decision to write nothing holds whatever others wrote while it was made."""
 
@@ -292,9 +290,14 @@ class Write:
                 sequences=tuple(sequences),
                 using=self._using,
             )
-            # The block makes a difference with autocommit off, when Django takes no callback outside of one.
-            with transaction.atomic(using=self._using, savepoint=False):
-                transaction.on_commit(send, using=self._using)
+            call_after_commit(send, self._using)
+
+
+def call_after_commit(call: Callable[[], object], using: str) -> None:
+    """Call *call* once what was written to the database *using* is committed; at once outside of transactions."""
+    # The block makes a difference with autocommit off, when Django takes no callback outside of one.
+    with transaction.atomic(using=using, savepoint=False):
+        transaction.on_commit(call, using=using)
 
 
 def write_counts(messages: MessageQuerySet, counts: Mapping[int, int], counted_by: str) -> None:
