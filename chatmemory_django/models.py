@@ -408,17 +408,23 @@ class Conversation(models.Model):
         None if the history has no such message.
         """
         history = self.messages.history(all_branches=True).order_by("sequence")
-        row = history.filter(sequence=sequence).first()
-        if row is None:
-            return history.none()
-        parent = row.parent_sequence
+        parent = self.parent_of(sequence)
         if parent is None:
-            parent = history.filter(sequence__lt=sequence).values_list("sequence", flat=True).last() or 0
+            return history.none()
         following = history.filter(sequence__gt=parent).values_list("sequence", "parent_sequence").first()
-        siblings = Q(parent_sequence=parent)
+        # One after the other: with OR in one statement, MariaDB and SQLite read the whole conversation.
+        siblings = set(history.order_by().filter(parent_sequence=parent).values_list("sequence", flat=True))
         if following is not None and following[1] is None:
-            siblings |= Q(sequence=following[0])
-        return history.filter(siblings).exclude(sequence=sequence)
+            siblings.add(following[0])
+        return history.filter(sequence__in=siblings - {sequence})
+
+    def parent_of(self, sequence: int) -> int | None:
+        """Which message of the history message *sequence* follows; 0 if it is the first, None if there is none such."""
+        history = self.messages.history(all_branches=True).order_by("sequence")
+        row = history.filter(sequence=sequence).values_list("parent_sequence").first()
+        if row is None or row[0] is not None:
+            return None if row is None else row[0]
+        return history.filter(sequence__lt=sequence).values_list("sequence", flat=True).last() or 0
 
     def places(self, rows: Iterable[Message], *, types: Collection[MessageType] | None = None) -> dict[int, Place]:
         """

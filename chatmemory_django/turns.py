@@ -53,6 +53,16 @@ class Turn:
         self._is_retry = False
         self._has_evicted = False
 
+    def begin(self) -> Self:
+        """Read the memory, as ``with`` does at its beginning; ``end`` is the other half."""
+        memory, window = self._memory, self._memory.window()
+        self._seen, self._conversation = (
+            memory.store.read_memory(memory.id, window)
+            if self._after is None
+            else memory.store.read_memory_after(memory.id, window, self._after)
+        )
+        return self
+
     @property
     def messages(self) -> list[ChatMessage]:
         """What to send now: the memory as it was when the turn began, with what the turn has added since."""
@@ -157,29 +167,20 @@ class Turn:
         self._has_evicted |= bool(appended.eviction.evicted)
         return appended.keys
 
-    def _begin(self) -> Self:
-        memory, window = self._memory, self._memory.window()
-        self._seen, self._conversation = (
-            memory.store.read_memory(memory.id, window)
-            if self._after is None
-            else memory.store.read_memory_after(memory.id, window, self._after)
-        )
-        return self
-
     def _begun(self) -> Eviction:
         if self._seen is None:
             raise RuntimeError("The turn has not begun; use it as 'with memory.turn() as turn:'.")
         return self._seen
 
     def __enter__(self) -> Self:
-        return self._begin()
+        return self.begin()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is None:
             self.end()
 
     async def __aenter__(self) -> Self:
-        return await self._memory.store.run(self._begin)
+        return await self._memory.store.run(self.begin)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None

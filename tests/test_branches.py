@@ -534,7 +534,7 @@ class TestTurns:
     def test_an_end_that_is_tried_again_does_nothing_twice(self):
         memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
         turn = memory.turn(after=1)
-        turn._begin()
+        turn.begin()
         turn.add(AiMessage("better"))
         unwritten = list(turn._unwritten)
         turn.end()
@@ -616,7 +616,7 @@ class TestStatements:
             assert memory.switch(count) == count
 
         assert texts(memory.messages()) == ["question", f"{count}" if count > 2 else "answer"]
-        with django_assert_max_num_queries(4):
+        with django_assert_max_num_queries(5):
             assert conversation.alternatives(2).count() == count
 
 

@@ -149,6 +149,48 @@ class TestEarlyTurns:
 
         assert memory().messages() == [SystemMessage("Be brief."), QUESTION]
 
+    def test_a_system_message_waits_for_no_answer(self):
+        with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:
+            turn.add(SystemMessage("Be brief."), QUESTION)
+            raise TimeoutError
+
+        assert [row.chat_message for row in Message.objects.incomplete()] == [QUESTION]
+
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    @pytest.mark.parametrize("branch", [False, True], ids=["on the path", "on a branch"])
+    def test_who_goes_on_from_an_unanswered_message_answers_it(self, persist, branch):
+        memory().add(UserMessage("before"), ANSWER)
+        with pytest.raises(TimeoutError), memory().turn(persist="early", after=1 if branch else None) as turn:
+            turn.add(QUESTION)
+            raise TimeoutError
+
+        with memory().turn(persist=persist, after=3) as turn:
+            turn.add(AiMessage("at last"))
+
+        assert not Message.objects.incomplete().exists()
+        assert history() == [UserMessage("before"), *([] if branch else [ANSWER]), QUESTION, AiMessage("at last")]
+
+    def test_to_go_on_before_it_leaves_it_unanswered(self):
+        memory().add(UserMessage("before"))
+        with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:
+            turn.add(QUESTION)
+            raise TimeoutError
+
+        memory().add(ANSWER, after=1)
+
+        assert [row.chat_message for row in Message.objects.incomplete()] == [QUESTION]
+        assert history() == [UserMessage("before"), ANSWER]
+
+    def test_a_turn_that_adds_nothing_answers_nothing(self):
+        with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:
+            turn.add(QUESTION)
+            raise TimeoutError
+
+        with memory().turn(after=1):
+            pass
+
+        assert [row.chat_message for row in Message.objects.incomplete()] == [QUESTION]
+
 
 class TestUnderAsgi:
     @pytest.mark.django_db(transaction=True)

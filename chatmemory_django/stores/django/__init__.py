@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
-from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 
 from chatmemory_django import conf, signals
@@ -39,6 +38,7 @@ from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.snapshots import Snapshot, is_torn, sees_otherwise
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit
+from chatmemory_django.threads import in_thread
 from chatmemory_django.windows import Eviction, Window
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         # Django has no asynchronous transactions: a whole one takes one hop into the thread that has the connection.
-        return await sync_to_async(method, thread_sensitive=True)(*args, **kwargs)
+        return await in_thread(method, *args, **kwargs)
 
     def _read(self, key: str, counter: str = "") -> Sequence[tuple[Any, ...]]:
         """The rows in the memory, like ``Row``, in its order; none if the owner is another."""

@@ -60,7 +60,7 @@ class Addition:
         for index, (row, name) in enumerate(zip(self._rows, client_message_ids, strict=False)):
             row.client_message_id = checked_client_message_id(name, f"client_message_ids[{index}]")
         for row in self._rows:
-            row.is_complete = is_complete
+            row.is_complete = is_complete or row.type == MessageType.SYSTEM  # which waits for no answer
         _check_unique(self._rows)
         self._costs = [window.cost(message) if window.is_additive else None for message in messages]
         self._counted: Counted = {}
@@ -100,7 +100,10 @@ class Addition:
                     known[row.client_message_id] = keys[-1]
         if not added and not self._completes and not relocation:
             return Appended(eviction, keys, state.id), None
-        change = self._change(state, eviction, added, uncounted, relocation, taken_up)
+        # To go on from a question is to answer it.
+        answered = [] if relocation is None else [key for key in snapshot.unanswered if key == self._after]
+        completes = [*self._completes, *answered]
+        change = self._change(state, eviction, added, uncounted, relocation, taken_up, completes)
         return Appended(eviction, keys, state.id), change
 
     def _set_aside(self, snapshot: Snapshot, after: int) -> tuple[Appended, Change]:
@@ -165,6 +168,7 @@ class Addition:
         uncounted: Sequence[Row],
         relocation: Relocation | None,
         taken_up: list[int],
+        completes: Sequence[int],
     ) -> Change:
         window = self._window
         state = before if relocation is None else relocation.state
@@ -195,7 +199,7 @@ class Addition:
         counts = counts_of((row for row in uncounted if row.sequence not in gone), self._counted)
         # Others may have gone on from what was stored aside; then it was in the memory, and stays there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
-        return Change(before, after, rows, left, counts, self._completes, self._is_retry, relocation, aside).checked()
+        return Change(before, after, rows, left, counts, completes, self._is_retry, relocation, aside).checked()
 
 
 def _check_unique(rows: Sequence[NewRow]) -> None:

@@ -52,6 +52,8 @@ class Snapshot:
         """Whether the conversation belongs to the owner that the store was given, if it was given one."""
         self.using = using
         self.is_locked = False
+        self.unanswered: set[int] = set()
+        """Which of the messages that were looked for belong to a turn that has not ended."""
         self.front = front or ()
         self.front_length = 0 if front is None else FRONT
         """How many sequences *front* covers."""
@@ -84,7 +86,14 @@ class Snapshot:
     def last_said(self, **only: Any) -> tuple[int, bool]:
         """Read the newest message of the history, on any branch, and whether it is on the path; 0 without one."""
         rows = self.messages().history(all_branches=True).filter(**only).order_by("sequence")
-        return rows.values_list("sequence", "on_path").last() or (0, True)
+        sequence, on_path, is_complete = rows.values_list("sequence", "on_path", "is_complete").last() or (
+            0,
+            True,
+            True,
+        )
+        if not is_complete:
+            self.unanswered.add(sequence)
+        return sequence, on_path
 
     def is_on_path(self, sequence: int) -> bool:
         """Read whether message *sequence* of the history is on the path; 0 is. ``MessageNotFoundError`` without it."""
