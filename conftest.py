@@ -1,6 +1,7 @@
 """The code blocks of the README are tests, each in a transaction of its own, with the names of those before it."""
 
 import pytest
+from django.db import connections
 from sybil import Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
@@ -8,6 +9,17 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md"], fixtures=["db"]
 ).pytest()
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings_parallel_suffix: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Have SQLite's test databases in files, not in memory: there, threads that write do not wait for each other."""
+    folder = tmp_path_factory.mktemp("databases")
+    for connection in connections.all():
+        if connection.vendor == "sqlite":
+            connection.settings_dict["TEST"]["NAME"] = str(folder / f"{connection.alias}.sqlite3")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

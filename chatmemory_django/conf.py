@@ -33,7 +33,21 @@ DEFAULT_REST: Mapping[str, Any] = {
     "THROTTLE_RATES": {"read": "600/min", "write": "120/min", "export": "20/min", "sign_in": "20/min"},
 }
 
-NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "REST"})
+DEFAULT_CHAT: Mapping[str, Any] = {
+    "ASSISTANT": None,
+    "ACCESS_POLICY": "chatmemory_django.chat.access.ChatAccessPolicy",
+    "STREAMS": "chatmemory_django.chat.streams.DatabaseStreams",
+    "REDIS_URL": "redis://127.0.0.1:6379/0",
+    "WAIT_SECONDS": 0,
+    "MAX_BODY_BYTES": 16 * 1024 * 1024,
+    "MAX_TEXT_LENGTH": 100_000,
+    "MAX_PARTS": 20,
+    "IMAGE_DETAIL": "AUTO",
+    "MAX_MESSAGES": 500,
+    "THROTTLE_RATE": "60/min",
+}
+
+NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "REST", "CHAT"})
 
 
 def memory() -> Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str:
@@ -64,6 +78,11 @@ def remote_media() -> bool:
 def rest() -> Mapping[str, Any]:
     """``REST``: what the REST API can be told, with ``DEFAULT_REST`` for what is left out."""
     return {**DEFAULT_REST, **_get("REST", {})}
+
+
+def chat() -> Mapping[str, Any]:
+    """``CHAT``: what the chat over HTTP can be told, with ``DEFAULT_CHAT`` for what is left out."""
+    return {**DEFAULT_CHAT, **_get("CHAT", {})}
 
 
 def _get(name: str, default: object) -> Any:

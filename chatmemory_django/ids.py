@@ -8,6 +8,10 @@ MAX_MEMORY_ID_LENGTH = 255
 MAX_CLIENT_MESSAGE_ID_LENGTH = 64
 
 
+EDIT = "#edit-"
+"""What stands between the client message id of a question and what tells its edited versions apart: ids are unique."""
+
+
 def memory_key(memory_id: object) -> str:
     """The string that *memory_id* is kept under; ``TypeError`` or ``ValueError`` if it cannot be one."""
     if memory_id is None:
@@ -39,6 +43,11 @@ def checked_client_message_id(client_message_id: str | None, where: str) -> str 
             f"{where} must have 1 to {MAX_CLIENT_MESSAGE_ID_LENGTH} characters, not {len(client_message_id)}."
         )
     return _checked_characters(where, client_message_id)
+
+
+def unedited(client_message_id: str) -> str:
+    """Return the id by which a client knows the message of *client_message_id*: that of its first version."""
+    return client_message_id.partition(EDIT)[0]
 
 
 def _checked_characters(name: str, text: str) -> str:

@@ -6,11 +6,7 @@ With ``SCREENSHOTS=folder`` in the environment, pictures of the pages are left t
 
 import io
 import json
-import os
 import re
-import shutil
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import django
 import pytest
@@ -35,83 +31,16 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
+from example_project import memories
 from tests.admin_site import EVERYTHING, conversation, page, staff
+from tests.browser import CONTRAST, LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="The tests in a browser need Playwright: pip install playwright"
-)
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+__all__ = ["chromium"]  # a fixture
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(
-        CHROMIUM is None,
-        reason="The tests in a browser need Chromium: apt-get install chromium, or set CHROMIUM to its path",
-    ),
-]
-
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync"
-)
-LAPTOP = {"width": 1366, "height": 768}
-PHONE = {"width": 390, "height": 844}
+pytestmark = [*needs_browser, pytest.mark.django_db(transaction=True)]
 
 DJANGO_S = {("label-title-only", "#searchbar")}
 """What axe finds on pages of Django's own admin, too: rules, and where they are broken."""
-
-CONTRAST = """element => {
-    // The least contrast between the element's colour and what lies behind it, by WCAG's formula.
-    const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-    const layers = [];
-    for (let each = element; each; each = each.parentElement) layers.unshift(getComputedStyle(each).backgroundColor);
-    canvas.fillStyle = getComputedStyle(document.documentElement).colorScheme === "dark" ? "black" : "white";
-    canvas.fillRect(0, 0, 1, 1);
-    for (const layer of layers) { canvas.fillStyle = layer; canvas.fillRect(0, 0, 1, 1); }
-    const behind = canvas.getImageData(0, 0, 1, 1).data;
-    canvas.fillStyle = getComputedStyle(element).color;
-    canvas.fillRect(0, 0, 1, 1);
-    const before = canvas.getImageData(0, 0, 1, 1).data;
-    const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
-        .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-    const [low, high] = [light(behind), light(before)].sort((a, b) => a - b);
-    return (high + 0.05) / (low + 0.05);
-}"""
-
-
-class Remote:
-    """
-    Something of Playwright's, used from another thread.
-
-    Playwright keeps an event loop in its thread, and where one runs, Django has other connections to the database.
-    """
-
-    def __init__(self, thread: ThreadPoolExecutor, target: object) -> None:
-        self._thread, self._target = thread, target
-
-    def __getattr__(self, name: str):
-        value = self._thread.submit(getattr, self._target, name).result()
-        return self._called(value) if callable(value) else self._wrapped(value)
-
-    def _called(self, method):
-        return lambda *args, **options: self._wrapped(self._thread.submit(method, *args, **options).result())
-
-    def _wrapped(self, value):
-        if isinstance(value, list):
-            return [self._wrapped(each) for each in value]
-        return Remote(self._thread, value) if type(value).__module__.startswith("playwright.") else value
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        running = Remote(thread, thread.submit(lambda: playwright.sync_playwright().start()).result())
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
-        yield browser
-        browser.close()
-        running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -178,19 +107,10 @@ def axe():
 
 
 @pytest.fixture
-def demo(transactional_db):
+def demo(transactional_db, settings):
+    settings.CHATMEMORY = {"MEMORY": memories.SHIPPED}  # one limit for all, which the list shows
     call_command("demo", stdout=io.StringIO())
     return {each.memory_id: each for each in Conversation.objects.all()}
-
-
-def shoot(opened, name: str, *, full_page: bool = False) -> None:
-    if folder := os.environ.get("SCREENSHOTS"):
-        opened.screenshot(path=Path(folder) / f"{name}.png", full_page=full_page)
-
-
-def overflow(opened) -> int:
-    """How many pixels of the page are beyond the right edge."""
-    return opened.evaluate("document.documentElement.scrollWidth - window.innerWidth")
 
 
 class TestAxe:

@@ -187,7 +187,8 @@ class TestIds:
 
     def test_every_id_has_a_test(self):
         here = Path(__file__)
-        tests = "".join(path.read_text(encoding="utf-8") for path in (here, here.parent / "search" / "test_index.py"))
+        others = ("search/test_index.py", "chat/test_chat_checks.py")
+        tests = "".join(path.read_text(encoding="utf-8") for path in (here, *map(here.parent.joinpath, others)))
 
         assert set(self.in_source()) == set(re.findall(r"def test_([EW]\d{3})_", tests))
 
@@ -355,7 +356,10 @@ class TestEachCheck:
         ("name", "hint"),
         [
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
-            ("colour", "The settings are ALLOW_NETWORK, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY, REMOTE_MEDIA, REST."),
+            (
+                "colour",
+                "The settings are ALLOW_NETWORK, CHAT, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY, REMOTE_MEDIA, REST.",
+            ),
         ],
         ids=["misspelt", "invented"],
     )

@@ -16,6 +16,8 @@ from django.core.management import CommandError, call_command, load_command_clas
 from django.db import connection, models
 from django.utils import timezone
 
+from chatmemory_django.chat.models import AnswerChunk
+from chatmemory_django.chat.streams import KEEP
 from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory
@@ -74,6 +76,16 @@ class TestPrune:
 
         assert run("prune_chatmemory", "--idle", 9).startswith("Erased 1 idle conversations")
         assert Conversation.objects.get().memory_id == "new"
+
+    def test_deletes_what_is_left_of_streams_that_nobody_reads(self):
+        for answer_id, age in [("old", KEEP + 1), ("new", 0)]:
+            written_at = timezone.now() - timedelta(seconds=age)
+            AnswerChunk.objects.create(answer_id=answer_id, place=0, data="private", written_at=written_at)
+
+        run("prune_chatmemory", "--idle", 9, "--dry-run")
+        assert AnswerChunk.objects.count() == 2
+        run("prune_chatmemory", "--idle", 9)
+        assert AnswerChunk.objects.get().answer_id == "new"
 
     def test_of_a_dry_run_leaves_all(self):
         a_conversation("old")

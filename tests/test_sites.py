@@ -20,7 +20,7 @@ ALSO = {"search": ["tests/search", "tests/test_search.py"]}
 def test_it_is_the_same_on(site):
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": f"tests.sites.{site}"}
     url = urlsplit(os.environ.get("DATABASE_URL", ""))
-    if url.scheme not in {"", "sqlite"}:  # whose test databases are in memory
+    if url.scheme not in {"", "sqlite"}:  # whose test databases are files of each process
         environment["DATABASE_URL"] = url._replace(path=f"{url.path}_{site}").geturl()
 
     run = subprocess.run(

@@ -1,12 +1,16 @@
 """What holds on every site: the memory, the turn, the API and the admin, for the owner and for somebody else."""
 
 import datetime
+import json
 
 import pytest
 from django.core.exceptions import PermissionDenied
 from django.db import connections, router
+from django.test import AsyncClient, Client
 from django.urls import reverse
 
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.models import AnswerStream
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,
@@ -18,6 +22,8 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, MemoryStatus, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.asgi import run
+from tests.chat.scripted import ScriptedModel
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -305,3 +311,38 @@ class TestAdmin:
         where = reverse("admin:chatmemory_conversation_delete", args=[conversation.pk])
         assert admin.post(where, {"confirmed": "delete"}).status_code == 302
         assert not Message.objects.exists()
+
+
+class TestChat:
+    @pytest.mark.django_db(databases="__all__", transaction=True)
+    @pytest.mark.parametrize("under", ["WSGI", "ASGI"])
+    def test_is_its_owner_s_by_stream_and_as_json(self, ann, bob, settings, under):
+        settings.CHATMEMORY["CHAT"] = {"ASSISTANT": Assistant(ScriptedModel("Please", "Two"), system_message="Brief")}
+
+        def ask(user, text: str, accept: str) -> str:
+            request = {
+                "data": json.dumps({"id": "c", "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}),
+                "content_type": "application/json",
+                "headers": {"Accept": accept},
+            }
+            if under == "WSGI":
+                client = Client()
+                client.force_login(user)
+                return client.post("/api/chat", **request).content.decode()
+
+            async def over_asgi() -> str:
+                client = AsyncClient()
+                await client.aforce_login(user)
+                response = await client.post("/api/chat", **request)
+                pieces = [piece async for piece in response] if response.streaming else [response.content]
+                return b"".join(pieces).decode()
+
+            return run(over_asgi())
+
+        assert ask(ann, "Tea?", "*/*").endswith("data: [DONE]\n\n")
+        assert json.loads(ask(ann, "Milk?", "application/json"))["message"]["parts"][-1]["text"] == "Two"
+        ask(bob, "Mine?", "*/*")
+
+        texts = {each.owner.username: [row.text for row in each.history()] for each in Conversation.objects.all()}
+        assert texts == {"ann": ["Brief", "Tea?", "Please", "Milk?", "Two"], "bob": ["Brief", "Mine?", "Two"]}
+        assert not AnswerStream.objects.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from django.apps import apps
 from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.management.base import ConversationsCommand, days
@@ -59,6 +60,10 @@ class Command(ConversationsCommand):
                 each=lambda conversation, count: progress.advance(count),
                 refused=self.tell_refused,
             )
+        if not dry_run and apps.is_installed("chatmemory_django.chat"):
+            from chatmemory_django.chat.streams import delete_old  # its tables are there only then
+
+            delete_old(database)
         would = "Would have erased" if dry_run else "Erased"
         self.stdout.write(
             f"{would} {pruned.conversations:,} idle conversations, and {pruned.messages:,} old messages of others."

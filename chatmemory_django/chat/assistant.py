@@ -1,0 +1,283 @@
+"""
+Assistants: a model that has a memory for each conversation, a system message, and tools.
+
+An answer is a turn: it is stored when it is whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, closing
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack, overload
+
+try:
+    import docstring_parser  # noqa: F401
+    import pydantic  # noqa: F401
+except ImportError as exc:
+    raise ImportError(
+        "Assistants require pydantic and docstring-parser: pip install 'chatmemory_django[openai]'."
+    ) from exc
+
+from django.template import Context, Template
+
+from chatmemory_django.chat.exchange import AssistantEvent, Exchange
+from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
+from chatmemory_django.chat.questions import Question, placed
+from chatmemory_django.chat.returns import Text, Typed
+from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
+from chatmemory_django.memory import ChatMemory
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.threads import in_thread
+from chatmemory_django.turns import Persist, Turn
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.http import HttpRequest
+
+_T = TypeVar("_T")
+
+Said: TypeAlias = str | UserMessage | None
+"""What the user says; None to answer what is there already, see ``after``."""
+
+
+class ChatOptions(TypedDict, total=False):
+    """What an assistant can be told with a question; see ``Assistant``."""
+
+    owner: AbstractBaseUser | None
+    request: HttpRequest | None
+    client_message_id: str | None
+    answer_id: str | None
+    after: int | None
+    persist: Persist
+    keep_partial: bool | Callable[[], bool]
+
+
+class Assistant:
+    """
+    Answers what users say by *model*, with a memory for each conversation.
+
+    The memory is that of the setting ``MEMORY`` or, where given, of the class *memory*, with *memory_options*.
+    *system_message* is a text, a Django ``Template`` that is rendered with ``memory_id``, ``owner`` and ``request``, or
+    a function of the memory id. *tools* are functions; the model is called *max_rounds* times at most. *persist* is
+    ``"late"``, or ``"early"`` to store questions before they are answered. An answer that takes more than *timeout*
+    seconds is given up. One that breaks off leaves nothing or, with *keep_partial*, what has come of it, marked by
+    ``"partial"`` in its metadata.
+
+    ``chat``, ``stream``, ``achat`` and ``astream`` take these options: the *owner* of the conversation, which is out of
+    reach for others; the *request*, for tools; a *client_message_id*, by which a message that is repeated is answered
+    again, and one that was edited takes the place of the former; *answer_id*, the client message id of the answer;
+    *after*, the message to go on from; and *persist* and *keep_partial* in the place of the assistant's own. To
+    regenerate an answer, give None as the message, and the question as *after*.
+
+    Raises:
+        ChatModelError: There is no answer.
+        PermissionDenied: The conversation belongs to somebody else.
+        MessageNotFoundError: The history has no message *after*.
+
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        memory: Callable[..., ChatMemory] | None = None,
+        memory_options: Mapping[str, Any] | None = None,
+        system_message: str | Template | Callable[[Any], str | None] | None = None,
+        tools: Sequence[Callable[..., Any] | Tool] = (),
+        max_rounds: int = 8,
+        persist: Persist = "late",
+        timeout: float | None = None,
+        keep_partial: bool = False,
+    ) -> None:
+        if type(max_rounds) is not int or max_rounds < 1:
+            raise ValueError(f"max_rounds must be a whole number above 0, not {max_rounds!r}.")
+        self.model = model
+        self.memory = memory
+        self.memory_options = dict(memory_options or {})
+        self.system_message = system_message
+        self.tools = to_tools(tools)
+        self.max_rounds = max_rounds
+        self.persist: Persist = persist
+        self.timeout = timeout
+        self.keep_partial = keep_partial
+
+    def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
+        """Return the memory of a conversation."""
+        if self.memory is None:
+            return get_chat_memory(memory_id, owner=owner, **self.memory_options)
+        return self.memory(**{"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options})
+
+    @overload
+    def chat(self, memory_id: object, message: Said, **options: Unpack[ChatOptions]) -> str: ...
+    @overload
+    def chat(self, memory_id: object, message: Said, *, returns: type[_T], **options: Unpack[ChatOptions]) -> _T: ...
+    def chat(self, memory_id: object, message: Said, *, returns: Any = str, **options: Unpack[ChatOptions]) -> Any:
+        """
+        Return the answer: its text or, where *returns* is another type that pydantic knows, a value of that type.
+
+        ``InvalidAnswerError``, and nothing is stored, if the model's answer is not of that type.
+        """
+        answer = Text() if returns is str else Typed(returns)
+
+        def ask(request: ChatRequest) -> Generator[ChatEvent, None, None]:
+            yield self.model.chat(request)
+
+        for _ in self._stream(ask, memory_id, message, options, answer):
+            pass
+        return answer.value
+
+    @overload
+    async def achat(self, memory_id: object, message: Said, **options: Unpack[ChatOptions]) -> str: ...
+    @overload
+    async def achat(
+        self, memory_id: object, message: Said, *, returns: type[_T], **options: Unpack[ChatOptions]
+    ) -> _T: ...
+    async def achat(
+        self, memory_id: object, message: Said, *, returns: Any = str, **options: Unpack[ChatOptions]
+    ) -> Any:
+        """See ``chat``."""
+        answer = Text() if returns is str else Typed(returns)
+
+        async def ask(request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+            yield await self.model.achat(request)
+
+        async for _ in self._astream(ask, memory_id, message, options, answer):
+            pass
+        return answer.value
+
+    def stream(
+        self, memory_id: object, message: Said, **options: Unpack[ChatOptions]
+    ) -> Generator[AssistantEvent, None, None]:
+        """Yield the answer as it is made. It is stored once it was taken to its end; to close the generator ends it."""
+        return self._stream(self.model.stream, memory_id, message, options, Text())
+
+    def astream(
+        self, memory_id: object, message: Said, **options: Unpack[ChatOptions]
+    ) -> AsyncGenerator[AssistantEvent, None]:
+        """See ``stream``."""
+        return self._astream(self.model.astream, memory_id, message, options, Text())
+
+    def _stream(
+        self,
+        ask: Callable[[ChatRequest], Generator[ChatEvent, None, None]],
+        memory_id: object,
+        message: Said,
+        options: ChatOptions,
+        answer: Text,
+    ) -> Generator[AssistantEvent, None, None]:
+        deadline = _Deadline(self.timeout)
+        turn, exchange, context = self._begin(memory_id, message, options, answer)
+        try:
+            while (request := exchange.next_request()) is not None:
+                with closing(ask(request)) as events:
+                    for event in events:
+                        deadline.check()
+                        exchange.note(event)
+                        yield event
+                for call in exchange.calls:
+                    exchange.results.append(call_tool(self.tools, call, context))
+                    deadline.check()
+                    yield exchange.results[-1]
+            answer.read(exchange.response)
+        except BaseException:
+            if self._keeps_part(options) and exchange.add_part():
+                turn.end()
+            raise
+        turn.end()
+
+    async def _astream(
+        self,
+        ask: Callable[[ChatRequest], AsyncGenerator[ChatEvent, None]],
+        memory_id: object,
+        message: Said,
+        options: ChatOptions,
+        answer: Text,
+    ) -> AsyncGenerator[AssistantEvent, None]:
+        deadline = _Deadline(self.timeout)
+        turn, exchange, context = await in_thread(self._begin, memory_id, message, options, answer)
+        try:
+            while (request := exchange.next_request()) is not None:
+                async with aclosing(ask(request)) as events:
+                    while (event := await deadline.of(anext(events, None))) is not None:
+                        exchange.note(event)
+                        yield event
+                results = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.calls))
+                exchange.results += await deadline.of(results)
+                for result in exchange.results:
+                    yield result
+            answer.read(exchange.response)
+        except BaseException:
+            if self._keeps_part(options) and exchange.add_part():
+                await turn.aend()
+            raise
+        await turn.aend()
+
+    def _begin(self, memory_id: object, message: Said, options: ChatOptions, answer: Text) -> _Begun:
+        """All that comes before the model is asked, in one: where there are threads, each hop into one costs time."""
+        memory = self.chat_memory(memory_id, options.get("owner"))
+        asked = UserMessage(message) if isinstance(message, str) else message
+        question = Question(asked, options.get("after"), options.get("client_message_id"))
+        if asked is None and question.after is None:
+            raise ValueError("message and after are None; give a message, or as after the one that is to be answered.")
+        persist = options.get("persist", self.persist)
+        if question.after is None and (question.client_message_id or persist == "early"):
+            question = placed(question, memory)
+        context = {"memory_id": memory_id, "owner": options.get("owner"), "request": options.get("request")}
+        turn = memory.turn(persist, after=question.after).begin()
+        exchange = Exchange(
+            turn,
+            question,
+            system=self._system_text(context),
+            tools=[tool.specification for tool in self.tools.values()],
+            max_rounds=self.max_rounds,
+            answer_id=options.get("answer_id"),
+            response_format=answer.response_format,
+        )
+        turn.add(*exchange.opening, client_message_ids=exchange.opening_ids)
+        return _Begun(turn, exchange, context)
+
+    def _system_text(self, context: Mapping[str, Any]) -> str | None:
+        if isinstance(self.system_message, Template):
+            return self.system_message.render(Context(context, autoescape=False))
+        return self.system_message(context["memory_id"]) if callable(self.system_message) else self.system_message
+
+    def _keeps_part(self, options: ChatOptions) -> bool:
+        keeps = options.get("keep_partial", self.keep_partial)
+        return keeps() if callable(keeps) else keeps
+
+
+class _Begun(NamedTuple):
+    """An answer before the model is asked."""
+
+    turn: Turn
+    exchange: Exchange
+    context: Mapping[str, Any]
+    """What tools and templates are given."""
+
+
+class _Deadline:
+    """So many *seconds* from now; None for no end."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Raise ``ModelTimeoutError`` if it has passed."""
+        if time.monotonic() > self._end:
+            raise ModelTimeoutError(f"The answer took more than {self._seconds} seconds.")
+
+    async def of(self, awaitable: Awaitable[_T]) -> _T:
+        """Return what *awaitable* gives; ``ModelTimeoutError`` if it does not by then."""
+        left = None if self._seconds is None else self._end - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                return await awaitable
+        except TimeoutError:
+            self.check()
+            raise

@@ -1,0 +1,110 @@
+"""What a client of the AI SDK asks for."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from chatmemory_django import conf
+from chatmemory_django.chat.questions import versions_of
+from chatmemory_django.codec import message_to_json
+from chatmemory_django.formats.ui_messages import from_ui_message, message_sequence
+from chatmemory_django.ids import checked_client_message_id
+from chatmemory_django.messages import DetailLevel, MessageType, UserMessage
+from chatmemory_django.models import Conversation, Message
+
+MAX_STEPS = 256
+"""How many messages there may be between a question and the message of its answer that is to be regenerated."""
+
+
+class Body(NamedTuple):
+    """What a POST asks for."""
+
+    chat_id: str
+    is_regenerate: bool
+    message_id: str | None
+    """The id of the message to regenerate, if that is named."""
+    message: UserMessage | None
+    """What the user says, or said: the only thing that a client is believed."""
+    client_message_id: str | None
+
+
+class _Posted(msgspec.Struct, rename="camel"):
+    """As much as matters of what the AI SDK posts: all messages of the chat, or only the last one."""
+
+    id: str
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    message: dict[str, Any] | None = None
+
+
+def read_body(content: bytes) -> Body:
+    """Return what *content*, the JSON of the AI SDK, asks for; ``ValueError`` saying where and what is wrong."""
+    try:
+        posted = msgspec.json.decode(content, type=_Posted)
+    except msgspec.ValidationError as exc:
+        raise ValueError(str(exc)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError("The body must be JSON.") from None
+    is_regenerate = posted.trigger == "regenerate-message"
+    messages = [posted.message] if posted.messages is None and posted.message else posted.messages or []
+    place = len(messages) - 1
+    while is_regenerate and place >= 0 and messages[place].get("role") == "assistant":
+        place -= 1
+    said = messages[place] if place >= 0 else None
+    path = "$.message" if posted.messages is None else f"$.messages[{max(place, 0)}]"
+    if said is None or said.get("role") != "user":
+        if is_regenerate:
+            return Body(posted.id, is_regenerate, posted.message_id, None, None)
+        raise ValueError(f"{path}.role must be 'user': the tools of this chat run on the server.")
+    name: object = said.get("id")
+    settings = conf.chat()
+    try:
+        message = from_ui_message(
+            said,
+            max_text_length=settings["MAX_TEXT_LENGTH"],
+            max_parts=settings["MAX_PARTS"],
+            image_detail=DetailLevel[settings["IMAGE_DETAIL"]],
+        )
+        name = checked_client_message_id(name, "$.id") if isinstance(name, str) and name else None
+        _check_size(message)
+    except ValueError as exc:
+        raise ValueError(str(exc).replace("$", path, 1)) from None
+    return Body(posted.id, is_regenerate, posted.message_id, message, name)
+
+
+def question_of(conversation: Conversation, ui_id: str | None) -> int | None:
+    """
+    Return the sequence of the question to answer again.
+
+    That is the message *ui_id* or, if an answer has that id, the question before it; the newest question without an id.
+    None if there is none.
+    """
+    row = _newest_question(conversation) if ui_id is None else message_of(conversation, ui_id)
+    for _ in range(MAX_STEPS):
+        if row is None or row.type == MessageType.USER:
+            break
+        parent = conversation.parent_of(row.sequence)
+        row = conversation.history(all_branches=True).filter(sequence=parent or 0).first()
+    return None if row is None or row.type != MessageType.USER else row.sequence
+
+
+def message_of(conversation: Conversation, ui_id: str) -> Message | None:
+    """Return the row of the message that a client knows by *ui_id*, on the path if there are several."""
+    versions = versions_of(conversation, ui_id)
+    if versions:
+        return versions[0]
+    sequence = message_sequence(ui_id)
+    return conversation.history(all_branches=True).filter(sequence=sequence or 0).first()
+
+
+def _newest_question(conversation: Conversation) -> Message | None:
+    return conversation.history().filter(type=MessageType.USER).order_by("sequence").last()
+
+
+def _check_size(message: UserMessage) -> None:
+    size, most = len(message_to_json(message).encode()), conf.max_message_bytes()
+    if size > most:
+        raise ValueError(f"$: the message has {size} bytes, but may have {most}; send smaller files.")

@@ -1,0 +1,141 @@
+"""One question and its answer: what the model is asked next, and what of it is stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from chatmemory_django.chat.model import (
+    ChatEvent,
+    ChatModelError,
+    ChatRequest,
+    ChatResponse,
+    ContextLengthError,
+    PartialText,
+    PartialThinking,
+    ResponseFormat,
+    ToolChoice,
+    ToolSpecification,
+)
+from chatmemory_django.chat.questions import Question
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+)
+from chatmemory_django.tool_calls import repair_tools
+from chatmemory_django.turns import Turn
+
+AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage
+"""What an answer consists of: of each call of the model its pieces and its response, then its tools' results."""
+
+
+class TooManyRoundsError(ChatModelError):
+    """The model still called tools the last time that it could be asked."""
+
+
+class Exchange:
+    """
+    What the model and its *tools* do in *turn*, round by round, in at most *max_rounds* calls of the model.
+
+    In the last one, the model is asked to call no tools.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        question: Question,
+        *,
+        system: str | None,
+        tools: Sequence[ToolSpecification],
+        max_rounds: int,
+        answer_id: str | None,
+        response_format: ResponseFormat | None,
+    ) -> None:
+        self._turn = turn
+        self._tools = tuple(tools)
+        self._rounds_left = max_rounds
+        self._answer_id = answer_id
+        self._response_format = response_format
+        self._has_answer = False
+        self._asked_at = 0.0
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self.response: ChatResponse | None = None
+        """The last response of the model."""
+        self.results: list[ToolExecutionResultMessage] = []
+        """The results of its calls, in their order."""
+        self.opening: list[ChatMessage] = [] if question.message is None else [question.message]
+        """What the turn begins with."""
+        self.opening_ids: list[str | None] = [question.client_message_id] * len(self.opening)
+        if system is not None and SystemMessage(system) not in turn.messages:
+            self.opening.insert(0, SystemMessage(system))
+            self.opening_ids.insert(0, None)
+
+    def next_request(self) -> ChatRequest | None:
+        """Return what to ask the model now; None once it has answered. What has come so far is added to the turn."""
+        if self.response is not None:
+            self._add(self.response.ai_message, self._metadata(self.response))
+            if not self.calls:
+                return None
+            self._turn.add(*self.results)
+            if not self._rounds_left:
+                raise TooManyRoundsError("The model called tools every time that it was asked; raise max_rounds.")
+        self.response, self.results, self._text, self._thinking = None, [], [], []
+        self._rounds_left -= 1
+        self._asked_at = time.monotonic()
+        messages = tuple(repair_tools(self._turn.messages))
+        if all(isinstance(message, SystemMessage) for message in messages):
+            raise ContextLengthError("The question does not fit the memory; give the memory a larger window.")
+        return ChatRequest(
+            messages=messages,
+            tools=self._tools,
+            tool_choice=ToolChoice.NONE if self._tools and not self._rounds_left else None,
+            response_format=self._response_format,
+        )
+
+    @property
+    def calls(self) -> Sequence[ToolExecutionRequest]:
+        """The tool calls of the last response."""
+        return () if self.response is None else self.response.ai_message.tool_execution_requests
+
+    def note(self, event: ChatEvent) -> None:
+        """Take note of what the model has answered."""
+        match event:
+            case PartialText():
+                self._text.append(event.text)
+            case PartialThinking():
+                self._thinking.append(event.text)
+            case ChatResponse():
+                self.response = event
+                self._latency_ms = self._elapsed_ms()
+
+    def add_part(self) -> bool:
+        """
+        Add to the turn what of the answer has come, marked as a part; calls without results are left out.
+
+        Returns whether there is anything of an answer in the turn.
+        """
+        if self.response is None:
+            text, thinking = "".join(self._text), "".join(self._thinking)
+            metadata: Mapping[str, Any] = {"latency_ms": self._elapsed_ms()}
+        else:
+            text, thinking = self.response.ai_message.text or "", self.response.ai_message.thinking or ""
+            metadata = self._metadata(self.response)
+        if text or thinking:
+            self._add(AiMessage(text or None, thinking or None), {**metadata, "partial": True})
+        return self._has_answer
+
+    def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
+        ids = None if self._answer_id is None else [self._answer_id]
+        self._turn.add(message, metadata=metadata, client_message_ids=ids)
+        self._answer_id, self._has_answer = None, True
+
+    def _metadata(self, response: ChatResponse) -> dict[str, Any]:
+        return {**response.metadata.as_json(), "latency_ms": self._latency_ms}
+
+    def _elapsed_ms(self) -> int:
+        return round((time.monotonic() - self._asked_at) * 1000)

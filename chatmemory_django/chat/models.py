@@ -1,0 +1,39 @@
+"""The tables of answers in the making, for ``streams.DatabaseStreams``: what they hold is deleted soon after."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
+from chatmemory_django.models import ExactCharField
+
+
+class AnswerStream(models.Model):
+    """The answer that is being made in a conversation: as long as it is there, no other is begun."""
+
+    memory_id = ExactCharField(max_length=MAX_MEMORY_ID_LENGTH, primary_key=True)
+    answer_id = ExactCharField(max_length=MAX_CLIENT_MESSAGE_ID_LENGTH)
+    # The key of the user as text: users may have keys of any type, in another database.
+    owner_key = models.CharField(max_length=255)
+    is_stopping = models.BooleanField(default=False)
+    # When its maker last wrote. One that is silent for long is dead.
+    written_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.answer_id
+
+
+class AnswerChunk(models.Model):
+    """A piece of an answer's stream, of one or more events."""
+
+    pk = models.CompositePrimaryKey("answer_id", "place")
+    answer_id = ExactCharField(max_length=MAX_CLIENT_MESSAGE_ID_LENGTH)
+    place = models.PositiveIntegerField()
+    data = models.TextField()
+    written_at = models.DateTimeField()
+
+    class Meta:
+        indexes = (models.Index(fields=["written_at"], name="chatmemory_chat_chunk_age"),)
+
+    def __str__(self) -> str:
+        return f"{self.answer_id} {self.place}"

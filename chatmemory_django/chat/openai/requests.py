@@ -1,0 +1,104 @@
+"""What is sent: messages, tools and the format of the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from chatmemory_django.chat.model import ChatRequest, InvalidRequestError, ResponseFormat, ToolChoice, ToolSpecification
+from chatmemory_django.formats.openai_chat import message_to_openai
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    TextContent,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What a tool can be called."""
+
+
+def to_messages(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
+    """
+    Return *messages* as they are sent; ``InvalidRequestError`` names the first that cannot be sent.
+
+    AI messages with neither text nor calls are left out. The API takes only text as the result of a tool: anything else
+    is sent in a user message behind all results, since nothing may come between these.
+    """
+    sent: list[dict[str, Any]] = []
+    files: list[dict[str, Any]] = []
+    for index, message in enumerate(messages):
+        try:
+            if isinstance(message, ToolExecutionResultMessage):
+                sent.append(_result(message))
+                files += _files(message)
+            else:
+                sent += [*_from_user(files), *_sent(message)]
+                files = []
+        except ValueError as exc:
+            raise InvalidRequestError(f"messages[{index}] cannot be sent to OpenAI's API: {exc}") from None
+    return [*sent, *_from_user(files)]
+
+
+def to_options(request: ChatRequest, *, strict: bool) -> dict[str, Any]:
+    """Return the client's arguments for the tools of *request* and for the format of its answer."""
+    options: dict[str, Any] = {}
+    if request.tools:
+        options["tools"] = [{"type": "function", "function": _function(tool, strict)} for tool in request.tools]
+    if isinstance(request.tool_choice, ToolChoice):
+        options["tool_choice"] = request.tool_choice.value
+    elif request.tool_choice is not None:
+        options["tool_choice"] = {"type": "function", "function": {"name": request.tool_choice}}
+    if request.response_format is not None:
+        options["response_format"] = _format(request.response_format, strict)
+    return options
+
+
+def _sent(message: ChatMessage) -> list[dict[str, Any]]:
+    if not isinstance(message, AiMessage):
+        return [message_to_openai(message)]
+    if not message.text and not message.tool_execution_requests:
+        return []
+    # Its attributes may be another server's, so they are no part of what is sent.
+    return [message_to_openai(AiMessage(message.text or None, None, message.tool_execution_requests))]
+
+
+def _result(message: ToolExecutionResultMessage) -> dict[str, Any]:
+    texts = [content.text for content in message.contents if isinstance(content, TextContent)]
+    text = "\n".join(texts) if texts else "The result is in the next message of the user."
+    return message_to_openai(ToolExecutionResultMessage(message.id, message.tool_name, text))
+
+
+def _files(message: ToolExecutionResultMessage) -> list[dict[str, Any]]:
+    files = [content for content in message.contents if not isinstance(content, TextContent)]
+    if not files:
+        return []
+    title = TextContent(f"From the result of the tool {message.tool_name or message.id}:")
+    parts: list[dict[str, Any]] = message_to_openai(UserMessage([title, *files]))["content"]
+    return parts
+
+
+def _from_user(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": parts}] if parts else []
+
+
+def _function(tool: ToolSpecification, strict: bool) -> dict[str, Any]:
+    if not NAME.fullmatch(tool.name):
+        raise InvalidRequestError(f"The tool {tool.name!r} needs a name of 1 to 64 ASCII letters, digits, '_' and '-'.")
+    function: dict[str, Any] = {"name": tool.name, "parameters": dict(tool.parameters)}
+    if tool.description:
+        function["description"] = tool.description
+    return {**function, **_strict(strict)}
+
+
+def _format(wanted: ResponseFormat, strict: bool) -> dict[str, Any]:
+    if wanted.schema is None:
+        return {"type": "json_object"}
+    schema = {"name": wanted.name, "schema": dict(wanted.schema), **_strict(strict)}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _strict(strict: bool) -> Mapping[str, Any]:
+    return {"strict": True} if strict else {}

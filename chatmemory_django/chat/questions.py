@@ -1,0 +1,74 @@
+"""Where in a conversation a question belongs: at its end, where it was asked before, or in the place of another."""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+from django.db import router
+
+from chatmemory_django.formats.ui_messages import message_sequence
+from chatmemory_django.ids import EDIT, memory_key
+from chatmemory_django.memory import ChatMemory
+from chatmemory_django.messages import MessageType, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+
+class Question(NamedTuple):
+    """A question as a turn takes it; without a *message* it is there already, and only to be answered."""
+
+    message: UserMessage | None
+    after: int | None = None
+    """The message that the conversation goes on from, if not the newest."""
+    client_message_id: str | None = None
+
+
+def placed(question: Question, memory: ChatMemory) -> Question:
+    """
+    Return *question* where it belongs in the conversation of *memory*.
+
+    A message whose id is there, with the same content, is answered again; with another content, it takes the place of
+    that one. Without an id, it is answered again if it is the newest message, and has no answer.
+    """
+    message, _, name = question
+    conversation = conversation_of(memory)
+    if conversation is None:
+        return question
+    if name is None:
+        newest = conversation.history().order_by("sequence").last()
+        is_asked = newest is not None and not newest.is_complete and newest.chat_message == message
+        return Question(None, newest.sequence) if newest is not None and is_asked else question
+    versions = versions_of(conversation, name)
+    for row in versions:
+        if row.chat_message == message:
+            return Question(None, row.sequence)
+    if not versions and not conversation.messages.filter(client_message_id=name).exists():
+        return question
+    # Ids are unique, and the first version keeps its own, also when it was taken out of the history.
+    after = conversation.parent_of(versions[0].sequence) if versions else None
+    return Question(message, after, f"{name}{EDIT}{secrets.token_hex(4)}")
+
+
+def versions_of(conversation: Conversation, client_message_id: str) -> list[Message]:
+    """Return the rows of the message of that id, and of what it was edited to: on the path first, then the newest."""
+    history = conversation.history(all_branches=True)
+    first = history.filter(client_message_id=client_message_id).first()
+    if first is None and (sequence := message_sequence(client_message_id)):  # a page's id of a message that has none
+        first = history.filter(sequence=sequence, client_message_id=None, type=MessageType.USER).first()
+    if first is None:
+        return []
+    prefix = client_message_id + EDIT
+    edits = conversation.alternatives(first.sequence).filter(client_message_id__startswith=prefix)
+    versions = [first, *(row for row in edits if str(row.client_message_id).startswith(prefix))]  # SQLite ignores case
+    return sorted(versions, key=lambda row: (not row.on_path, -row.sequence))
+
+
+def conversation_of(memory: ChatMemory) -> Conversation | None:
+    """Return the conversation of *memory*; None where there is none in the database, or none of the owner's."""
+    store = memory.store
+    if not isinstance(store, DjangoChatMemoryStore):
+        return None
+    found = Conversation.objects.using(store.using or router.db_for_write(Conversation))
+    found = found.filter(memory_id=memory_key(memory.id))
+    return (found if store.owner is None else found.filter(owner=store.owner.pk)).first()

@@ -1,0 +1,56 @@
+"""What an answer is returned as: its text, or a value of a type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+
+from chatmemory_django.chat.model import ChatModelError, ChatResponse, ResponseFormat
+
+_VALUE = "value"
+"""The key of a value that is no JSON object, since models answer with nothing else."""
+
+
+class InvalidAnswerError(ChatModelError):
+    """The answer of the model is not of the type that it was asked for."""
+
+
+class Text:
+    """The text of an answer, as ``value`` once it is read."""
+
+    response_format: ResponseFormat | None = None
+    value: Any = ""
+
+    def read(self, response: ChatResponse | None) -> None:
+        """Take the text of the last *response*; a model that refuses to answer may say why instead."""
+        message = None if response is None else response.ai_message
+        if message is not None:
+            self.value = message.text or str(message.attributes.get("refusal") or "")
+
+
+class Typed(Text):
+    """An answer of the type *returns*, for which the model is asked for JSON."""
+
+    def __init__(self, returns: Any) -> None:
+        self._adapter = pydantic.TypeAdapter[Any](returns)
+        schema = self._adapter.json_schema()
+        self._is_wrapped = schema.get("type") != "object"
+        if self._is_wrapped:
+            definitions = schema.pop("$defs", None)
+            schema = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
+            schema |= {} if definitions is None else {"$defs": definitions}
+        self.response_format = ResponseFormat(schema)
+
+    def read(self, response: ChatResponse | None) -> None:
+        """Take the value; ``InvalidAnswerError`` if it is of another type."""
+        super().read(response)
+        try:
+            if self._is_wrapped:
+                wrapped = pydantic.TypeAdapter(dict[str, Any]).validate_json(self.value)
+                self.value = self._adapter.validate_python(wrapped.get(_VALUE))
+            else:
+                self.value = self._adapter.validate_json(self.value)
+        except pydantic.ValidationError as exc:
+            places = ", ".join(sorted({".".join(map(str, each["loc"])) or "the JSON itself" for each in exc.errors()}))
+            raise InvalidAnswerError(f"The model's answer is not of the type it was asked for: see {places}.") from None

@@ -1,0 +1,270 @@
+"""
+An answer as the UI message stream of the Vercel AI SDK, which ``useChat`` of its versions 5, 6 and 7 reads.
+
+What a page has at the end of it is what ``formats.ui_messages.to_ui_messages`` returns of the stored answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
+
+import msgspec
+
+from chatmemory_django.chat.model import (
+    ChatResponse,
+    PartialText,
+    PartialThinking,
+    PartialToolCall,
+)
+from chatmemory_django.formats.ui_messages.writing import (
+    NOT_JSON,
+    answer_metadata,
+    call_id,
+    call_input,
+    result_text,
+    timestamp,
+)
+from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest, ToolExecutionResultMessage
+from chatmemory_django.tool_calls import tool_answers
+
+if TYPE_CHECKING:
+    from chatmemory_django.chat.exchange import AssistantEvent  # it needs the database, and this does not
+
+Chunk: TypeAlias = dict[str, Any]
+"""An event of the stream; it has only keys that all versions know."""
+
+NOT_ANSWERED = "The answer ended before this call did."
+
+HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+    "X-Vercel-AI-UI-Message-Stream": "v1",
+}
+
+DONE = "data: [DONE]\n\n"
+"""What comes last, whatever the end of the answer was."""
+
+PING = ": ping\n\n"
+"""A comment, which keeps a connection open."""
+
+
+def encode(chunk: Chunk) -> str:
+    """Return *chunk* as it is sent."""
+    try:
+        text = msgspec.json.encode(chunk).decode()
+    except UnicodeEncodeError:
+        # A model may cut a pair of surrogates in two: as escapes, the page puts them together again.
+        text = json.dumps(msgspec.to_builtins(chunk))
+    return f"data: {text}\n\n"
+
+
+class UiStream:
+    """
+    The chunks of one answer. Feed it the events of ``Assistant.astream``, then end it by one of three methods.
+
+    Each method returns the chunks to send. Once it has ended, all return none. *metadata* is what the message has from
+    the start, by default when that is, as ``createdAt``.
+    """
+
+    def __init__(self, message_id: str, metadata: Mapping[str, Any] | None = None) -> None:
+        self._message_id = message_id
+        self._metadata = metadata
+        self._has_started = self._has_ended = False
+        self._step: _Step | None = None
+        self._stored: list[dict[str, Any]] = []
+
+    def start(self) -> list[Chunk]:
+        """Begin the answer. The other methods do so where it has not been done."""
+        if self._has_started:
+            return []
+        self._has_started = True
+        metadata = {"createdAt": timestamp(datetime.now(UTC))} if self._metadata is None else dict(self._metadata)
+        return [{"type": "start", "messageId": self._message_id, "messageMetadata": metadata}]
+
+    def feed(self, event: AssistantEvent) -> list[Chunk]:
+        """
+        Go on with *event*.
+
+        Thinking that follows text begins another part; the history has all thinking of a step as one. A result that
+        answers no call of the last step adds nothing.
+        """
+        if self._has_ended:
+            return []
+        chunks = self.start()
+        if isinstance(event, ToolExecutionResultMessage):
+            return chunks + self._step.result(event) if self._step else chunks
+        step = self._step
+        if step is None or step.is_answered:
+            number = step.number + 1 if step else 1
+            chunks += [*self._end_step(), {"type": "start-step"}]
+            self._step = step = _Step(number)
+        match event:
+            case PartialThinking():
+                return chunks + step.say("reasoning", event.text)
+            case PartialText():
+                return chunks + step.say("text", event.text)
+            case PartialToolCall():
+                return chunks + step.write_call(event)
+            case ChatResponse():
+                self._stored.append(event.metadata.as_json())
+                return chunks + step.answer(event.ai_message)
+            case _:
+                assert_never(event)
+
+    def finish(self) -> list[Chunk]:
+        """End the answer well."""
+        if self._has_ended:
+            return []
+        metadata = answer_metadata(self._stored)
+        end: Chunk = {"type": "finish"}
+        if "finishReason" in metadata:
+            end["finishReason"] = metadata["finishReason"]
+        if metadata:
+            end["messageMetadata"] = metadata
+        return self._end(end)
+
+    def error(self, text: str) -> list[Chunk]:
+        """End the answer with an error, of which the page shows *text*."""
+        return self._end({"type": "error", "errorText": text}, is_cut=True)
+
+    def abort(self) -> list[Chunk]:
+        """End the answer because somebody stopped it: what there is of it is stored as a part of one."""
+        known = list(self._stored)
+        if self._step is not None:
+            last = known.pop() if self._step.is_answered else {}
+            known += [{**last, "partial": True}] if self._step.has_said else []
+        metadata = answer_metadata(known)
+        told = [{"type": "message-metadata", "messageMetadata": metadata}] if metadata else []
+        return self._end(*told, {"type": "abort"}, is_cut=True)
+
+    def _end(self, *last: Chunk, is_cut: bool = False) -> list[Chunk]:
+        if self._has_ended:
+            return []
+        self._has_ended = True
+        return [*self.start(), *self._end_step(is_cut=is_cut), *last]
+
+    def _end_step(self, *, is_cut: bool = False) -> list[Chunk]:
+        return self._step.end(is_cut=is_cut) if self._step else []
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a tool, as far as the page knows of it."""
+
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+    state: Literal["written", "called", "answered"] = "written"
+
+
+class _Step:
+    """One call of the model, with the results of the tools that it calls."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._said: dict[str, list[str]] = {"reasoning": [], "text": []}
+        self._open: dict[str, str] = {}
+        self._begun: Counter[str] = Counter()
+        self._calls: dict[int, _Call] = {}
+        self._messages: list[ChatMessage] = []
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the model has answered; what it says next is in another step."""
+        return bool(self._messages)
+
+    @property
+    def has_said(self) -> bool:
+        """Whether there is any text or thinking."""
+        return any(self._said.values())
+
+    def say(self, kind: Literal["reasoning", "text"], text: str) -> list[Chunk]:
+        """Add *text* to the part that is open for its kind, or to a new one."""
+        if not text:
+            return []
+        # A page shows that the model thinks as long as the part is open. Text is one part, whatever comes between.
+        chunks = self._close("reasoning") if kind == "text" else []
+        if kind not in self._open:
+            again = self._begun[kind]
+            self._begun[kind] += 1
+            self._open[kind] = f"{kind}-{self.number}-{again}" if again else f"{kind}-{self.number}"
+            chunks.append({"type": f"{kind}-start", "id": self._open[kind]})
+        self._said[kind].append(text)
+        return [*chunks, {"type": f"{kind}-delta", "id": self._open[kind], "delta": text}]
+
+    def write_call(self, piece: PartialToolCall) -> list[Chunk]:
+        """Add a piece of a call. One without a name is not shown before the model has answered."""
+        chunks = self._close("reasoning")
+        call = self._calls.get(piece.index)
+        if call is None:
+            if piece.name is None:
+                return chunks
+            call = self._new_call(piece.index, piece.id, piece.name)
+            chunks.append({"type": "tool-input-start", "toolCallId": call.id, "toolName": call.name})
+        if piece.arguments:
+            call.arguments.append(piece.arguments)
+            chunks.append({"type": "tool-input-delta", "toolCallId": call.id, "inputTextDelta": piece.arguments})
+        return chunks
+
+    def answer(self, message: AiMessage) -> list[Chunk]:
+        """Add what of *message* has not come in pieces: all of it, where the model makes none."""
+        self._messages.append(message)
+        chunks = self._say_rest("reasoning", message.thinking or "") + self._say_rest("text", message.text or "")
+        chunks += self._close("reasoning") + self._close("text")
+        for place, request in enumerate(message.tool_execution_requests):
+            call = self._calls.get(place) or self._new_call(place, request.id, request.name or "")
+            call.state = "called"
+            chunks.append(_called(call, request))
+        return chunks
+
+    def result(self, message: ToolExecutionResultMessage) -> list[Chunk]:
+        """Add the result of a call."""
+        answers = tool_answers([*self._messages, message])
+        place = next((place for (_, place), index in answers.items() if index == len(self._messages)), None)
+        if place is None:
+            return []
+        self._messages.append(message)
+        call, text = self._calls[place], result_text(message)
+        call.state = "answered"
+        if message.is_error:
+            return [{"type": "tool-output-error", "toolCallId": call.id, "errorText": text}]
+        return [{"type": "tool-output-available", "toolCallId": call.id, "output": text}]
+
+    def end(self, *, is_cut: bool) -> list[Chunk]:
+        """End the step. Where the answer *is_cut* off, its calls will have no results."""
+        chunks = self._close("reasoning") + self._close("text")
+        for call in self._calls.values():
+            if call.state == "written":
+                written = {"toolCallId": call.id, "toolName": call.name, "input": "".join(call.arguments)}
+                chunks.append({"type": "tool-input-error", **written, "errorText": NOT_ANSWERED})
+            elif call.state == "called" and is_cut:
+                chunks.append({"type": "tool-output-error", "toolCallId": call.id, "errorText": NOT_ANSWERED})
+        return [*chunks, {"type": "finish-step"}]
+
+    def _say_rest(self, kind: Literal["reasoning", "text"], whole: str) -> list[Chunk]:
+        said = "".join(self._said[kind])
+        return self.say(kind, whole.removeprefix(said)) if whole.startswith(said) else []
+
+    def _close(self, kind: str) -> list[Chunk]:
+        if kind not in self._open:
+            return []
+        return [{"type": f"{kind}-end", "id": self._open.pop(kind)}]
+
+    def _new_call(self, place: int, given: str | None, name: str) -> _Call:
+        taken = {call.id for call in self._calls.values()}
+        call = self._calls[place] = _Call(call_id(given, taken, self.number, place), name)
+        return call
+
+
+def _called(call: _Call, request: ToolExecutionRequest) -> Chunk:
+    given, is_json = call_input(request.arguments)
+    known = {"toolCallId": call.id, "toolName": call.name, "input": given}
+    if is_json:
+        return {"type": "tool-input-available", **known}
+    return {"type": "tool-input-error", **known, "errorText": NOT_JSON}

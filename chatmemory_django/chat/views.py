@@ -1,0 +1,272 @@
+"""
+The chat over HTTP, as the AI SDK's ``useChat`` speaks to it.
+
+The answer to a POST is a task of its own: the response, and any other that asks for the stream, only listens to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from contextlib import aclosing
+from functools import partial, wraps
+from http import HTTPStatus
+from itertools import dropwhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connections, router, transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
+from django.views.decorators.csrf import csrf_exempt
+
+from chatmemory_django import conf
+from chatmemory_django.chat.access import NotAllowedError, access_policy, check_rate
+from chatmemory_django.chat.answers import Answer, BusyError, answers
+from chatmemory_django.chat.assistant import Assistant, ChatOptions
+from chatmemory_django.chat.body import Body, question_of, read_body
+from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
+from chatmemory_django.chat.streams import Maker
+from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
+from chatmemory_django.formats.ui_messages import to_ui_messages
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
+from chatmemory_django.threads import in_background, in_thread, leave_thread
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+logger = logging.getLogger(__name__)
+
+View = Callable[..., Coroutine[Any, Any, HttpResponse | StreamingHttpResponse]]
+
+
+def answering(*methods: str) -> Callable[[View], View]:
+    """Make of a function a view for *methods*, whose errors are responses with a short text."""
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        async def wrapper(request: HttpRequest, **kwargs: str) -> HttpResponse | StreamingHttpResponse:
+            if request.method not in methods:
+                return _refusal(NotAllowedError(405, f"Use {' or '.join(methods)} here.", Allow=", ".join(methods)))
+            try:
+                with in_background():  # a connection of the request's own would be held for as long as that waits
+                    response = await view(request, **kwargs)
+            except NotAllowedError as exc:
+                response = _refusal(exc)
+            response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
+            return response
+
+        wrapped: View = csrf_exempt(wrapper)  # the access policy checks it where it matters
+        for alias in connections:
+            wrapped = transaction.non_atomic_requests(alias)(wrapped)
+        return wrapped
+
+    return decorate
+
+
+@answering("POST")
+async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Answer a message, or answer one again: as a stream or, where the client accepts JSON alone, as a message."""
+    asked = await in_thread(_asked, request)
+    maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
+    make = partial(_make, _assistant(request), asked, request)
+    try:
+        answer = await answers().begin(maker, make, wait=conf.chat()["WAIT_SECONDS"])
+    except BusyError as exc:
+        raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
+    if not _wants_json(request):
+        return await _stream(request, answer.listen())
+    await leave_thread()
+    async for _piece in answer.listen():
+        pass
+    if answer.failure is not None:
+        status, text = explained(answer.failure)
+        raise NotAllowedError(status, text)
+    message = await in_thread(_message, asked, maker.answer_id)
+    if message is None:
+        raise NotAllowedError(409, "The answer was stopped before it said anything.")
+    return JsonResponse({"message": message})
+
+
+@answering("GET")
+async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | StreamingHttpResponse:
+    """Stream the answer that is being made from its beginning; 204 if there is none."""
+    user, memory_id = await in_thread(_entered, request, chat_id)
+    maker = await answers().find(memory_id, str(user.pk))
+    if maker is None:
+        return HttpResponse(status=HTTPStatus.NO_CONTENT)
+    return await _stream(request, answers().listen(maker))
+
+
+@answering("POST")
+async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
+    """Break off the answer that is being made, if there is one. What has come of it is stored as the answer."""
+    user, memory_id = await in_thread(_entered, request, chat_id)
+    maker = await answers().find(memory_id, str(user.pk))
+    if maker is not None:
+        await answers().stop(maker)
+    return JsonResponse({"stopped": maker is not None})
+
+
+@answering("GET")
+async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
+    """List the newest messages of a conversation as the AI SDK's ``UIMessage``s; none of one that is not there."""
+    return JsonResponse(await in_thread(_messages, request, chat_id), safe=False)
+
+
+class _Asked(NamedTuple):
+    """What somebody may ask."""
+
+    owner: AbstractBaseUser
+    memory_id: str
+    body: Body
+    after: int | None
+    """The message to answer, of a conversation in which it is there already."""
+
+
+def _asked(request: HttpRequest) -> _Asked:
+    user = access_policy().user(request)
+    check_rate(user)
+    most = conf.chat()["MAX_BODY_BYTES"]
+    content = request.read(most + 1)
+    if len(content) > most:
+        raise NotAllowedError(413, f"The body may have {most} bytes; send the last message alone.")
+    try:
+        body = read_body(content)
+        memory_id = access_policy().memory_id(user, body.chat_id)
+    except ValueError as exc:
+        raise NotAllowedError(400, str(exc)) from None
+    # Where it is written: a replica may not have the last answer yet.
+    conversation = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id).first()
+    if conversation is not None and conversation.owner_id != user.pk:
+        raise NotAllowedError(404, "There is no such chat.")
+    after = None
+    if body.is_regenerate and (body.message_id is not None or body.message is None):
+        after = None if conversation is None else question_of(conversation, body.message_id)
+        if after is None and body.message is None:
+            raise NotAllowedError(404, "There is no message to answer.")
+    return _Asked(user, memory_id, body, after)
+
+
+def _entered(request: HttpRequest, chat_id: str) -> tuple[AbstractBaseUser, str]:
+    user = access_policy().user(request)
+    try:
+        return user, access_policy().memory_id(user, chat_id)
+    except ValueError as exc:
+        raise NotAllowedError(400, str(exc)) from None
+
+
+def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
+    user, memory_id = _entered(request, chat_id)
+    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    if conversation is None:
+        return []
+    most = conf.chat()["MAX_MESSAGES"]
+    newest = list(conversation.history().order_by("-sequence")[:most])[::-1]
+    if len(newest) == most:  # they may begin within an answer, which is known by its first message
+        newest = list(dropwhile(lambda row: row.type != MessageType.USER, newest))
+    return to_ui_messages(newest)
+
+
+def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
+    rows = Message.objects.using(router.db_for_write(Message))
+    first = rows.filter(conversation__memory_id=asked.memory_id, client_message_id=answer_id).first()
+    if first is None:
+        return None
+    answer = rows.history().filter(conversation=first.conversation_id, sequence__gte=first.sequence)
+    return to_ui_messages(answer.order_by("sequence"))[0]
+
+
+async def _make(assistant: Assistant, asked: _Asked, request: HttpRequest, answer: Answer) -> str:
+    """Make *answer*: send each event of its stream, and return the last ones."""
+    body = asked.body
+    options: ChatOptions = {
+        "owner": asked.owner,
+        "request": request,
+        "persist": "early",
+        "answer_id": answer.maker.answer_id,
+        "keep_partial": lambda: answer.is_stopping or assistant.keep_partial,
+        "after": asked.after,
+    }
+    message = body.message if asked.after is None else None
+    if message is not None:
+        options["client_message_id"] = body.client_message_id
+    ui = UiStream(answer.maker.answer_id)
+    answer.put(_encoded(ui.start()))
+    try:
+        async with aclosing(assistant.astream(asked.memory_id, message, **options)) as events:
+            async for event in events:
+                if new := ui.feed(event):
+                    answer.put(_encoded(new))
+        last = ui.finish()
+    except asyncio.CancelledError:
+        if not answer.is_stopping:
+            raise
+        last = ui.abort()
+    except Exception as exc:  # noqa: BLE001  # whatever the site's tools and templates raise
+        answer.failure = exc
+        log = logger.warning if isinstance(exc, ChatModelError) else logger.exception
+        log("An answer in the conversation %r failed with %s.", asked.memory_id, type(exc).__name__)
+        last = ui.error(explained(exc)[1])
+    return _encoded(last) + DONE
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """Return the HTTP status of an answer that failed with *error*, and a text for the user."""
+    match error:
+        case RateLimitError():
+            return 503, _("The model has too much to do. Try again in a moment.")
+        case ModelTimeoutError():
+            return 504, _("The model took too long. Try again.")
+        case ContextLengthError():
+            return 502, _("The conversation is too long for the model.")
+        case ChatModelError():
+            return 502, _("The model gave no answer. Try again.")
+        case ConversationErasedError() | MessageNotFoundError():
+            return 409, _("The conversation has changed. Load it again.")
+        case _:
+            return 500, _("Something went wrong. Try again.")
+
+
+async def _stream(request: HttpRequest, pieces: AsyncGenerator[str, None]) -> HttpResponse | StreamingHttpResponse:
+    if not isinstance(request, ASGIRequest):  # WSGI has nothing that could go on once this function returns
+        return HttpResponse("".join([piece async for piece in pieces]), headers=HEADERS)
+    return StreamingHttpResponse(_alone(pieces), headers=HEADERS)
+
+
+async def _alone(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """Yield *pieces*, of the request holding nothing: by now the middleware has seen the response."""
+    await leave_thread()
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield piece
+
+
+def _assistant(request: HttpRequest) -> Assistant:
+    path = conf.chat()["ASSISTANT"]
+    if path is None:
+        raise ImproperlyConfigured(
+            'Name an Assistant, or a function of the request, in CHATMEMORY["CHAT"]["ASSISTANT"].'
+        )
+    found = import_string(path) if isinstance(path, str) else path
+    assistant: Assistant = found if isinstance(found, Assistant) else found(request)
+    return assistant
+
+
+def _wants_json(request: HttpRequest) -> bool:
+    accepted = request.headers.get("Accept", "")
+    return "application/json" in accepted and "text/event-stream" not in accepted
+
+
+def _encoded(chunks: Iterable[dict[str, Any]]) -> str:
+    return "".join(map(encode, chunks))
+
+
+def _refusal(refused: NotAllowedError) -> HttpResponse:
+    return HttpResponse(str(refused), "text/plain; charset=utf-8", refused.status, headers=refused.headers)

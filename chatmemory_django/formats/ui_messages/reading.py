@@ -1,0 +1,165 @@
+"""What a page says that its user said, as a message. It is a stranger's word: strict, and bounded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from chatmemory_django.formats.ui_messages.files import to_content, to_part
+from chatmemory_django.messages import BLANK, Content, DetailLevel, TextContent, UserMessage, copy_json
+
+UI = "ui"
+"""The attribute with what a ``UIMessage`` has beside its texts and files: its ``parts`` and ``metadata``."""
+
+MAX_DEPTH = 20
+"""How deep that may nest."""
+
+MAX_SEQUENCE = 2**31 - 1
+"""The largest that the database's column for it takes."""
+
+SERVERS_METADATA = "createdAt"
+"""The entry of a user message's metadata that is the server's own."""
+
+_UI_ID = re.compile(r"message-([1-9][0-9]{0,9})")
+_MISSING = object()
+
+
+def from_ui_message(
+    message: Mapping[str, Any],
+    *,
+    max_text_length: int = 100_000,
+    max_parts: int = 100,
+    image_detail: DetailLevel = DetailLevel.AUTO,
+) -> UserMessage:
+    """
+    Return the message that a page says its user wrote.
+
+    Texts become texts, and files images, sounds, films or PDF documents; see ``files.to_content``. All else of the
+    parts, and ``metadata`` but for its ``createdAt``, is kept in the attribute ``ui``, which no model is sent.
+
+    *max_text_length* bounds the characters of all texts together, and of all that is kept beside them as JSON. What a
+    data URL holds is not bounded here, but by the size of the request. *image_detail* is how closely a model should
+    look at images; by default it decides itself.
+
+    Raises:
+        ValueError: It is no message of a user, it has neither a text that is not blank nor a file, or it is larger than
+            allowed. The error begins with the path of what is wrong, ``$.parts[0].url``, and repeats nothing.
+
+    """
+    if not isinstance(message, Mapping):
+        raise ValueError("$: a message must be an object.")  # noqa: TRY004  # whatever is wrong is a ValueError
+    if message.get("role") != "user":
+        raise ValueError("$.role: it must be 'user'; what others said is not the page's to say.")
+    parts = message.get("parts")
+    if not isinstance(parts, list) or not 1 <= len(parts) <= max_parts:
+        raise ValueError(f"$.parts: it must be a list of 1 to {max_parts} parts.")
+    contents: list[Content] = []
+    beside: list[dict[str, Any]] = []
+    for index, part in enumerate(parts):
+        content, rest = _read_part(part, f"$.parts[{index}]", image_detail)
+        beside.append(rest)
+        if content is not None:
+            contents.append(content)
+    texts = [content.text for content in contents if isinstance(content, TextContent)]
+    if len(texts) == len(contents) and not any(text.strip(BLANK) for text in texts):
+        raise ValueError("$.parts: a message needs a text that is not blank, or a file.")
+    if (length := sum(map(len, texts))) > max_text_length:
+        raise ValueError(f"$.parts: the texts have {length} characters, but may have {max_text_length}.")
+    kept = _kept(beside, message.get("metadata"))
+    if kept and (length := len(msgspec.json.encode(kept).decode())) > max_text_length:
+        raise ValueError(f"$: all beside texts and files has {length} characters, but may have {max_text_length}.")
+    return UserMessage(contents, attributes={UI: kept} if kept else {})
+
+
+def message_sequence(ui_id: str) -> int | None:
+    """
+    Return the sequence in an id that ``ui_id`` makes for a row that has none of its own; None for any other.
+
+    A page may give such an id, too: look for a row with that ``client_message_id`` first.
+    """
+    match = _UI_ID.fullmatch(ui_id)
+    sequence = 0 if match is None else int(match[1])
+    return sequence if 0 < sequence <= MAX_SEQUENCE else None
+
+
+def _read_part(part: object, where: str, image_detail: DetailLevel) -> tuple[Content | None, dict[str, Any]]:
+    """
+    Return the content that *part* is, and what else there is to keep of it.
+
+    Where it is no content, that is all of it, with its type; what is kept of a content never has a type.
+    """
+    if not isinstance(part, Mapping):
+        raise ValueError(f"{where}: a part must be an object.")  # noqa: TRY004
+    kind = _text(part, "type", where)
+    if kind == "file":
+        content = to_content(_text(part, "mediaType", where), _text(part, "url", where), where, image_detail)
+    elif kind == "text" and (text := _text(part, "text", where)):
+        content = TextContent(text)
+    else:
+        return None, _verbatim(part, where)  # an empty text, too: some models refuse one
+    shown = to_part(content) or {}
+    return content, _verbatim({key: part[key] for key in part if part[key] != shown.get(key, _MISSING)}, where)
+
+
+def _kept(beside: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
+    """Return the attribute for what is *beside* the contents, an item a part; what says nothing is left out."""
+    while beside and not beside[-1]:
+        beside.pop()
+    kept: dict[str, Any] = {"parts": beside} if beside else {}
+    metadata = _verbatim(metadata, "$.metadata")
+    if isinstance(metadata, dict):
+        metadata.pop(SERVERS_METADATA, None)
+    return kept if metadata in ({}, None) else {**kept, "metadata": metadata}
+
+
+def _text(part: Mapping[str, Any], key: str, where: str) -> str:
+    text = part.get(key)
+    if not isinstance(text, str):
+        raise ValueError(f"{where}.{key}: it must be a text.")  # noqa: TRY004
+    _check_characters(text, f"{where}.{key}")
+    return text
+
+
+def _verbatim(value: object, where: str) -> Any:
+    """Return a copy of *value*, which is to come back as it is; ``ValueError`` if it could not."""
+    try:
+        copied = copy_json(value, where, MAX_DEPTH)
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: it must be JSON that nests at most {MAX_DEPTH} levels.") from None
+    for text in _texts(copied):
+        _check_characters(text, where)
+    try:
+        comes_back = msgspec.json.decode(msgspec.json.encode(copied)) == copied
+    except (ValueError, msgspec.MsgspecError):
+        comes_back = False
+    if not comes_back:
+        raise ValueError(f"{where}: it has a number that is too large.")
+    return copied
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _check_characters(text: str, where: str) -> None:
+    if "\0" in text or not _is_unicode(text):
+        raise ValueError(f"{where}: it has a NUL character or half a surrogate pair, which no database keeps.")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,223 @@
+"""Rows to the messages that a page begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from chatmemory_django.formats.ui_messages.files import to_part
+from chatmemory_django.formats.ui_messages.reading import SERVERS_METADATA, UI
+from chatmemory_django.ids import unedited
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.tool_calls import tool_answers
+
+NOT_JSON = "The arguments of this call are not JSON."
+
+FINISH_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "tool_execution": "tool-calls",
+    "content_filter": "content-filter",
+    "other": "other",
+}
+"""What the AI SDK calls the finish reasons of a chat model; all its versions know them."""
+
+_USAGE = {"input": "inputTokens", "output": "outputTokens", "total": "totalTokens"}
+
+
+class Row(Protocol):
+    """What is needed of a stored message; ``models.Message`` is one."""
+
+    @property
+    def sequence(self) -> int:
+        """Its place in the conversation, from 1 on."""
+
+    @property
+    def client_message_id(self) -> str | None:
+        """The id that its client gave it."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """What is kept beside the message."""
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was stored."""
+
+    @property
+    def chat_message(self) -> ChatMessage:
+        """The message as a value."""
+
+
+class _Answer(NamedTuple):
+    """A row of an answer: a message of the model, or the result of a tool."""
+
+    row: Row
+    message: AiMessage | ToolExecutionResultMessage
+
+
+def to_ui_messages(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """
+    Return *rows*, the oldest first, as ``UIMessage``s.
+
+    What stands between two user messages is one answer, with a step for each message of the model and a part for each
+    of its calls. Messages of the system and custom messages are left out, and results without a call, and contents that
+    nothing shows. *rows* must not begin within an answer: its id is that of its first row.
+
+    ``metadata`` has ``createdAt`` and, of an answer, what is known of ``model``, ``finishReason``, ``usage``,
+    ``latencyMs`` (milliseconds) and ``partial``; see ``answer_metadata``.
+    """
+    said: list[dict[str, Any]] = []
+    answer: list[_Answer] = []
+    for row in rows:
+        message = row.chat_message
+        if isinstance(message, AiMessage) or (isinstance(message, ToolExecutionResultMessage) and answer):
+            answer.append(_Answer(row, message))
+        elif isinstance(message, UserMessage):
+            said += _answered(answer)
+            answer = []
+            if parts := _question_parts(message):
+                said.append(_ui_message(row, "user", parts, _kept(message, "metadata", {})))
+    return said + _answered(answer)
+
+
+def ui_id(row: Row) -> str:
+    """Return the id of the ``UIMessage`` that begins with *row*: the one that its client gave it, if it did."""
+    return unedited(row.client_message_id or f"message-{row.sequence}")
+
+
+def timestamp(moment: datetime) -> str:
+    """*moment* as ISO 8601 in UTC. A naive one, of a site without ``USE_TZ``, is in the time zone of the process."""
+    return moment.astimezone(UTC).isoformat()
+
+
+def answer_metadata(stored: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """
+    Return the metadata of an answer from those *stored* with the messages of the model that it consists of.
+
+    Usage and latency are sums, the model is the last that is known, the rest the last one's. What is missing or of
+    another kind is left out.
+    """
+    known = [each or {} for each in stored]
+    last = known[-1] if known else {}
+    models = [each["model"] for each in known if isinstance(each.get("model"), str)]
+    finish_reason = last.get("finish_reason")
+    usages = [each["usage"] for each in known if isinstance(each.get("usage"), Mapping)]
+    usage = {name: _sum(each.get(key) for each in usages) for key, name in _USAGE.items()}
+    found = {
+        "model": models[-1] if models else None,
+        "finishReason": FINISH_REASONS.get(finish_reason) if isinstance(finish_reason, str) else None,
+        "usage": {name: count for name, count in usage.items() if count is not None} or None,
+        "latencyMs": _sum(each.get("latency_ms") for each in known),
+        "partial": True if last.get("partial") is True else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def call_id(given: str | None, taken: Collection[str], step: int, place: int) -> str:
+    """
+    Return the id of the call at *place* in a step, which has calls with the ids *taken* already.
+
+    It is the one *given*, unless that is none or taken: a page takes two calls with one id for one call.
+    """
+    return given if given and given not in taken else f"call-{step}-{place}"
+
+
+def call_input(arguments: str | None) -> tuple[Any, bool]:
+    """Return the value of the JSON *arguments* and True, or themselves and False if they are no JSON."""
+    if not arguments or arguments.isspace():
+        return {}, True  # some models write nothing for no arguments
+    try:
+        return msgspec.json.decode(arguments), True
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return arguments, False
+
+
+def result_text(result: ToolExecutionResultMessage) -> str:
+    """Return the texts of *result*; other contents have no place in a tool's part."""
+    return "\n".join(content.text for content in result.contents if isinstance(content, TextContent))
+
+
+def _ui_message(row: Row, role: str, parts: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
+    if isinstance(metadata, Mapping):  # a page may have given any other JSON; then that is all
+        metadata = {SERVERS_METADATA: timestamp(row.created_at), **metadata}
+    return {"id": ui_id(row), "role": role, "metadata": metadata, "parts": parts}
+
+
+def _question_parts(message: UserMessage) -> list[dict[str, Any]]:
+    """Return the parts of *message* as its page gave them: with what is kept beside its contents, in its place."""
+    shown = [part for part in map(to_part, message.contents) if part is not None]
+    parts: list[dict[str, Any]] = []
+    for beside in _kept(message, "parts", []):
+        if not isinstance(beside, Mapping):
+            continue
+        if "type" in beside:
+            parts.append(dict(beside))
+        elif shown:
+            parts.append({**shown.pop(0), **beside})
+    return parts + shown
+
+
+def _kept(message: UserMessage, name: str, default: Any) -> Any:
+    """Return what ``from_ui_message`` has kept in *message* under *name*: anybody may write attributes."""
+    kept = message.attributes.get(UI)
+    value = kept.get(name, default) if isinstance(kept, Mapping) else default
+    return value if name != "parts" or isinstance(value, list) else default
+
+
+def _answered(answer: Sequence[_Answer]) -> list[dict[str, Any]]:
+    """Return *answer* as one message, or none if there is none."""
+    if not answer:
+        return []
+    messages = [each.message for each in answer]
+    results = {call: messages[result] for call, result in tool_answers(messages).items()}
+    parts: list[dict[str, Any]] = []
+    stored: list[Mapping[str, Any] | None] = []
+    for index, (row, message) in enumerate(answer):
+        if isinstance(message, AiMessage):
+            stored.append(row.metadata)
+            given = [results.get((index, place)) for place in range(len(message.tool_execution_requests))]
+            parts += _step_parts(message, given, len(stored))
+    return [_ui_message(answer[0].row, "assistant", parts, answer_metadata(stored))]
+
+
+def _step_parts(message: AiMessage, results: Sequence[ChatMessage | None], step: int) -> list[dict[str, Any]]:
+    """Return the parts of *message*, the answer's *step*; *results* has one for each of its calls that has one."""
+    parts: list[dict[str, Any]] = [{"type": "step-start"}]
+    if message.thinking:
+        parts.append({"type": "reasoning", "id": f"reasoning-{step}", "text": message.thinking, "state": "done"})
+    if message.text:
+        parts.append({"type": "text", "text": message.text, "state": "done"})
+    ids: list[str] = []
+    for place, (call, result) in enumerate(zip(message.tool_execution_requests, results, strict=True)):
+        ids.append(call_id(call.id, ids, step, place))
+        parts.append(_call_part(call, ids[-1], result))
+    return parts
+
+
+def _call_part(call: ToolExecutionRequest, id: str, result: ChatMessage | None) -> dict[str, Any]:
+    given, is_json = call_input(call.arguments)
+    part = {"type": f"tool-{call.name or ''}", "toolCallId": id, "input": given}
+    if not isinstance(result, ToolExecutionResultMessage):
+        ending = {"state": "input-available"} if is_json else {"state": "output-error", "errorText": NOT_JSON}
+    elif result.is_error:
+        ending = {"state": "output-error", "errorText": result_text(result)}
+    else:
+        ending = {"state": "output-available", "output": result_text(result)}
+    return {**part, **ending}
+
+
+def _sum(values: Iterable[Any]) -> float | None:
+    """Return the sum of those of *values* that are numbers; None if none is."""
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    return sum(numbers) if numbers else None

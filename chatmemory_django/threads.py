@@ -1,0 +1,105 @@
+"""
+The threads in which coroutines use the database.
+
+Django gives each request a thread of its own, which ends with it. What outlives its request uses a few threads that all
+of it shares; each call is one hop into one of them, and leaves no connection behind but those that ``CONN_MAX_AGE``
+keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, partial
+from typing import ParamSpec, TypeVar
+
+from asgiref.sync import SyncToAsync, sync_to_async
+from django.db import close_old_connections, connections
+
+BACKGROUND_THREADS = 8
+"""How many calls of what outlives its requests use the database at once: each takes a connection."""
+
+SLOW_THREADS = 32
+"""How many functions of the site's, tools for example, run at once beside that."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_in_background: ContextVar[bool] = ContextVar("_in_background", default=False)
+
+
+async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """
+    Call *function*, which may use the database, without holding up the event loop.
+
+    In the background, whoever is cancelled meanwhile is so when the call has ended: what is to be written is written.
+    """
+    if not _in_background.get():
+        return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+    calling = asyncio.ensure_future(_call_in(_background(), partial(function, *args, **kwargs)))
+    try:
+        return await asyncio.shield(calling)
+    except asyncio.CancelledError:
+        await asyncio.wait([calling])
+        raise
+
+
+async def in_slow_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Call *function* of the site's likewise, which may take long: nothing waits for it, and it can be given up."""
+    if not _in_background.get():
+        return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+    return await _call_in(_slow(), partial(function, *args, **kwargs))
+
+
+async def close_thread_sensitive() -> None:
+    """Close the connections of the thread in which Django runs what is neither in a request nor in the background."""
+    await sync_to_async(close_old_connections, thread_sensitive=True)()
+
+
+async def leave_thread() -> None:
+    """Close the connections of the thread that Django gave the request, and let it end; there is another if need be."""
+    await sync_to_async(_close_connections, thread_sensitive=True)()
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    if context is not None:
+        # Nobody else refers to the executor: its thread ends with it, as it does when the context goes out of scope.
+        SyncToAsync.context_to_thread_executor.pop(context, None)
+
+
+@contextmanager
+def in_background() -> Iterator[None]:
+    """A section, and whatever it starts, that may outlive the request: ``in_thread`` uses the shared threads."""
+    token = _in_background.set(True)
+    try:
+        yield
+    finally:
+        _in_background.reset(token)
+
+
+@cache
+def _background() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="chatmemory")
+
+
+@cache
+def _slow() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="chatmemory-slow")
+
+
+async def _call_in(executor: ThreadPoolExecutor, function: Callable[[], _R]) -> _R:
+    return await sync_to_async(_call, thread_sensitive=False, executor=executor)(function)
+
+
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+def _call(function: Callable[[], _R]) -> _R:
+    try:
+        return function()
+    finally:
+        close_old_connections()

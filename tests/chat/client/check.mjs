@@ -1,0 +1,90 @@
+// Reads recorded answers with the client's own code: check.mjs RECORDINGS
+// What a page then holds is what it is given of the history, and that is valid by the client's own schemas.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { Chat } from '@ai-sdk/react';
+import { DefaultChatTransport, convertToModelMessages, readUIMessageStream, validateUIMessages } from 'ai';
+
+const { headers, questions, recordings } = JSON.parse(readFileSync(process.argv[2], 'utf8'));
+const { version } = createRequire(import.meta.url)('ai/package.json');
+const major = Number(version.split('.')[0]);
+
+const warnings = [];
+console.warn = (...args) => warnings.push(args.join(' '));
+
+// Cut anywhere, as a network does.
+const response = (body) => {
+  const bytes = new TextEncoder().encode(body);
+  let at = 0;
+  const stream = new ReadableStream({
+    pull(controller) {
+      if (at >= bytes.length) return controller.close();
+      controller.enqueue(bytes.slice(at, (at += 997)));
+    },
+  });
+  return new Response(stream, { headers });
+};
+
+const chatWith = (body, messages) => {
+  const transport = new DefaultChatTransport({ fetch: async () => response(body) });
+  return new Chat({ id: 'chat', transport, messages: structuredClone(messages), generateId: () => 'question-1' });
+};
+
+// Without what only one side has: where a step begins, which texts are at an end, when it was and how long it took.
+const comparable = (messages) =>
+  JSON.parse(JSON.stringify(messages)).map(({ metadata, parts, ...message }) => {
+    const { createdAt, latencyMs, ...others } = metadata ?? {};
+    const kept = parts.filter((part) => part.type !== 'step-start').map(({ state, rawInput, ...part }) => {
+      if (part.type === 'text' || part.type === 'reasoning') return part;
+      // 5 and 6 keep input that is no JSON under another name, which 7 calls deprecated.
+      return { ...part, state, input: part.input ?? rawInput ?? null };
+    });
+    return { ...message, metadata: others, parts: kept };
+  });
+
+for (const { name, body, history, error } of recordings) {
+  try {
+    const chat = chatWith(body, []);
+    await chat.sendMessage({ text: 'Hello' });
+    assert.equal(chat.error?.message, error);
+    assert.equal(chat.status, error ? 'error' : 'ready');
+    assert.ok(!JSON.stringify(chat.messages).includes('streaming'), 'a part is open');
+    if (!history) continue;
+    assert.deepEqual(comparable(chat.messages), comparable(history));
+
+    // A page that was reloaded meanwhile gets the whole stream again: behind the question, or behind the answer.
+    for (const known of [history.slice(0, 1), ...(major === 7 ? [history] : [])]) {
+      const resumed = chatWith(body, known);
+      await resumed.resumeStream();
+      assert.equal(resumed.error, undefined);
+      assert.deepEqual(comparable(resumed.messages), comparable(history));
+    }
+
+    const transport = new DefaultChatTransport({ fetch: async () => response(body) });
+    const stream = await transport.sendMessages({ chatId: 'chat', messages: [], trigger: 'submit-message' });
+    let last;
+    for await (const message of readUIMessageStream({ stream, terminateOnError: true })) last = message;
+    assert.deepEqual(comparable([last]), comparable(history.slice(1)));
+
+    const valid = await validateUIMessages({ messages: structuredClone(history) });
+    assert.deepEqual(comparable(valid), comparable(history));
+    assert.ok((await convertToModelMessages(valid)).length >= 1);
+  } catch (failure) {
+    console.error(`ai ${version}: ${name}\n${body}`);
+    throw failure;
+  }
+}
+
+const valid = await validateUIMessages({ messages: structuredClone(questions) });
+assert.deepEqual(valid, questions);
+assert.equal((await convertToModelMessages(valid)).length, questions.length);
+
+// Nothing to resume is no error.
+const idle = new Chat({ transport: new DefaultChatTransport({ fetch: async () => new Response(null, { status: 204 }) }) });
+await idle.resumeStream();
+assert.equal(idle.status, 'ready');
+
+assert.deepEqual(warnings, []);
+console.log(`ai ${version} reads all ${recordings.length} recorded answers.`);

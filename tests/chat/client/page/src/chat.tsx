@@ -1,0 +1,109 @@
+import { useChat } from '@ai-sdk/react';
+import { DefaultChatTransport, getToolName, isToolUIPart, type UIMessage } from 'ai';
+import { useRef, useState } from 'react';
+import { headers } from './headers';
+
+type Metadata = {
+  createdAt?: string;
+  model?: string;
+  finishReason?: string;
+  usage?: { inputTokens?: number; outputTokens?: number; totalTokens?: number };
+  partial?: boolean;
+};
+type Message = UIMessage<Metadata>;
+
+type Props = { id: string; initialMessages: UIMessage[]; sendsLast: boolean };
+
+export function Chat({ id, initialMessages, sendsLast }: Props) {
+  const { messages, sendMessage, regenerate, stop, status, error } = useChat<Message>({
+    id,
+    messages: initialMessages as Message[],
+    resume: true,
+    transport: new DefaultChatTransport({
+      api: '/api/chat',
+      headers,
+      prepareSendMessagesRequest: sendsLast
+        ? ({ id, messages }) => ({ body: { id, message: messages[messages.length - 1] } })
+        : undefined,
+    }),
+  });
+  const [input, setInput] = useState('');
+  const [editing, setEditing] = useState<string>();
+  const files = useRef<HTMLInputElement>(null);
+  const isBusy = status === 'submitted' || status === 'streaming';
+
+  const stopAnswer = async () => {
+    await fetch(`/api/chat/${encodeURIComponent(id)}/stop`, {
+      method: 'POST',
+      headers: { ...headers, 'content-type': 'application/json' },
+      body: '{}',
+    });
+    await stop();
+  };
+
+  return (
+    <>
+      {messages.map((message) => (
+        <article key={message.id} data-role={message.role} data-id={message.id}>
+          {message.parts.map((part, index) => (
+            <Part key={index} part={part} />
+          ))}
+          <footer>
+            {message.metadata?.partial && 'Stopped. '}
+            {message.metadata?.model} {message.metadata?.usage?.totalTokens} {message.metadata?.finishReason}
+          </footer>
+          {message.role === 'user' ? (
+            <button onClick={() => (setEditing(message.id), setInput(textOf(message)))}>Edit</button>
+          ) : (
+            <button onClick={() => regenerate({ messageId: message.id })} disabled={isBusy}>
+              Regenerate
+            </button>
+          )}
+        </article>
+      ))}
+      {error && (
+        <p role="alert">
+          {error.message} <button onClick={() => regenerate()}>Retry</button>
+        </p>
+      )}
+      <output>{status}</output>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          sendMessage({ text: input, files: files.current?.files ?? undefined, messageId: editing });
+          setInput('');
+          setEditing(undefined);
+          if (files.current) files.current.value = '';
+        }}
+      >
+        <input aria-label="Message" value={input} onChange={(event) => setInput(event.target.value)} />
+        <input aria-label="Files" type="file" multiple ref={files} />
+        <button disabled={isBusy}>Send</button>
+        <button type="button" onClick={stopAnswer} disabled={!isBusy}>
+          Stop
+        </button>
+      </form>
+    </>
+  );
+}
+
+function Part({ part }: { part: Message['parts'][number] }) {
+  if (part.type === 'text') return <p className="text">{part.text}</p>;
+  if (part.type === 'reasoning') return <p className="reasoning">{part.text}</p>;
+  if (part.type === 'file') return <img src={part.url} alt={part.filename} />;
+  if (isToolUIPart(part)) {
+    return (
+      <dl data-state={part.state}>
+        <dt>
+          {getToolName(part)}({JSON.stringify(part.input)})
+        </dt>
+        <dd>{part.state === 'output-error' ? part.errorText : String(part.output ?? '…')}</dd>
+      </dl>
+    );
+  }
+  return null;
+}
+
+function textOf(message: Message) {
+  return message.parts.map((part) => (part.type === 'text' ? part.text : '')).join('');
+}

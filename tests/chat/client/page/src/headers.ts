@@ -1,0 +1,1 @@
+export const headers = { Authorization: `Bearer ${localStorage.getItem('token')}` };

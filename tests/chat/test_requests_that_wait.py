@@ -1,0 +1,243 @@
+"""What a request has in its hands while it waits for an answer, and what is left of one that ends before its time."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from django.contrib.auth.models import User
+from django.core.asgi import get_asgi_application
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.http import HttpRequest, HttpResponse
+from django.utils.deprecation import MiddlewareMixin
+from rest_framework.authtoken.models import Token
+
+from chatmemory_django.chat.answers import Answer, answers
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.model import ChatModel, ChatRequest, ChatResponse
+from chatmemory_django.chat.models import AnswerStream
+from chatmemory_django.chat.streams import DatabaseStreams, Maker
+from chatmemory_django.messages import AiMessage
+from tests.asgi import run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATIENCE = 30
+"""Seconds after which what a test waits for is not going to happen."""
+
+ACCEPTS = pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+
+
+class HeldModel(ChatModel):
+    """Answers when it is let."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    def do_chat(self, request: ChatRequest) -> ChatResponse:
+        return ChatResponse(AiMessage("Hello!"))
+
+    async def do_achat(self, request: ChatRequest) -> ChatResponse:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        return self.do_chat(request)
+
+
+class HeldStreams(DatabaseStreams):
+    """Streams that do not return from ``begin`` before they are let."""
+
+    has_begun, may_return = threading.Event(), threading.Event()
+
+    def begin(self, maker: Maker) -> float | None:
+        silent_for = super().begin(maker)
+        self.has_begun.set()
+        assert self.may_return.wait(PATIENCE)
+        return silent_for
+
+
+class AskedStreams(DatabaseStreams):
+    """Streams that let it be known when an answer cannot begin."""
+
+    is_busy = threading.Event()
+
+    def begin(self, maker: Maker) -> float | None:
+        silent_for = super().begin(maker)
+        if silent_for is not None:
+            self.is_busy.set()
+        return silent_for
+
+
+class UsesDatabase(MiddlewareMixin):
+    """Middleware that looks something up, before the view and after it."""
+
+    def process_request(self, request: HttpRequest) -> None:
+        User.objects.exists()
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        User.objects.exists()
+        return response
+
+
+@pytest.fixture
+def token() -> str:
+    return Token.objects.create(user=User.objects.create_user("ann")).key
+
+
+@pytest.fixture
+def model(settings) -> HeldModel:
+    model = HeldModel()
+    settings.CHATMEMORY = {"CHAT": {"THROTTLE_RATE": None, "ASSISTANT": Assistant(model)}}
+    return model
+
+
+@pytest.fixture
+def connected() -> Iterator[list[BaseDatabaseWrapper]]:
+    """The connections that are opened, by whomever."""
+    found: list[BaseDatabaseWrapper] = []
+
+    def note(connection: BaseDatabaseWrapper, **_: object) -> None:
+        found.append(connection)
+
+    connection_created.connect(note)
+    yield found
+    connection_created.disconnect(note)
+
+
+@asynccontextmanager
+async def asked(token: str, accept: str, chat_id: str = "c") -> AsyncIterator[ApplicationCommunicator]:
+    """A request through the whole of Django's handler, each with a thread of its own as under a server."""
+    message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "Hi."}]}
+    headers = {"host": "localhost", "authorization": f"Bearer {token}", "accept": accept}
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/api/chat", "query_string": b""}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
+    communicator = ApplicationCommunicator(get_asgi_application(), scope)
+    body = json.dumps({"id": chat_id, "message": message}).encode()
+    await communicator.send_input({"type": "http.request", "body": body})
+    yield communicator
+    await communicator.wait(PATIENCE)
+
+
+async def begun(communicator: ApplicationCommunicator, accept: str) -> None:
+    """Wait for the first piece of a stream; the middleware has done all that it does to a response by then."""
+    if accept != "application/json":
+        for _ in range(2):
+            await communicator.receive_output(PATIENCE)
+
+
+async def of_others() -> None:
+    """Wait for the end of all that goes on."""
+    async with asyncio.timeout(PATIENCE):
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*others)
+
+
+async def held(connections: list[BaseDatabaseWrapper]) -> list[BaseDatabaseWrapper]:
+    """Those of *connections* that threads of requests go on to have open."""
+    for _ in range(10 * PATIENCE):
+        if not (found := held_now(connections)):
+            break
+        await asyncio.sleep(0.1)
+    return found
+
+
+def held_now(connections: list[BaseDatabaseWrapper]) -> list[BaseDatabaseWrapper]:
+    """Those of *connections* that threads of requests have open; answers use some of their own for a moment."""
+    background = {thread.ident for thread in threading.enumerate() if thread.name.startswith("chatmemory")}
+    here = threading.get_ident()
+    return [
+        each for each in connections if each.connection is not None and each._thread_ident not in {here, *background}
+    ]
+
+
+def test_a_request_holds_no_connection_while_it_waits_for_another_answer(settings, token, model, connected):
+    settings.CHATMEMORY["CHAT"] |= {"STREAMS": f"{__name__}.AskedStreams", "WAIT_SECONDS": PATIENCE}
+    AskedStreams.is_busy.clear()
+
+    async def ask() -> list[BaseDatabaseWrapper]:
+        async with asked(token, "text/event-stream"), asked(token, "text/event-stream"):
+            assert await asyncio.to_thread(AskedStreams.is_busy.wait, PATIENCE)
+            found = await held(connected)
+            model.may_answer.set()
+        await of_others()
+        return found
+
+    assert run(ask()) == []
+
+
+@ACCEPTS
+def test_a_request_holds_no_connection_while_its_answer_is_made(settings, token, model, connected, accept):
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.UsesDatabase"]
+
+    async def ask() -> list[BaseDatabaseWrapper]:
+        async with asked(token, accept) as communicator:
+            await asyncio.wait_for(model.is_asked.wait(), PATIENCE)
+            await begun(communicator, accept)
+            found = await held(connected)
+            model.may_answer.set()
+        await of_others()
+        return found
+
+    assert run(ask()) == []
+    assert len(connected) > 1
+
+
+def test_a_client_that_drops_while_its_answer_begins_leaves_none_that_nobody_makes(settings, model):
+    settings.CHATMEMORY["CHAT"]["STREAMS"] = f"{__name__}.HeldStreams"
+    maker = Maker("c", "1", "a")
+    made = []
+
+    async def make(answer: Answer) -> str:
+        made.append(answer.maker)
+        return ""
+
+    async def drop() -> None:
+        beginning = asyncio.create_task(answers().begin(maker, make, wait=0))
+        assert await asyncio.to_thread(HeldStreams.has_begun.wait, PATIENCE)
+        beginning.cancel()
+        with suppress(asyncio.CancelledError):
+            await beginning
+        HeldStreams.may_return.set()
+        await of_others()
+
+    run(drop())
+
+    assert made == [maker]
+    assert not AnswerStream.objects.exists()
+
+
+def test_a_stream_has_no_thread_of_its_own(token, model):
+    async def listen() -> None:
+        async with asked(token, "text/event-stream") as communicator:
+            await asyncio.wait_for(model.is_asked.wait(), PATIENCE)
+            await begun(communicator, "text/event-stream")
+            async with asyncio.timeout(PATIENCE):
+                while of_requests():
+                    await asyncio.sleep(0.01)
+            model.may_answer.set()
+        await of_others()
+
+    before = set(threading.enumerate())
+
+    def of_requests() -> list[threading.Thread]:
+        background = ("chatmemory", "asyncio")
+        return [each for each in threading.enumerate() if each not in before and not each.name.startswith(background)]
+
+    run(listen())
+
+
+def test_an_answer_as_json_that_is_stopped_before_it_says_anything_is_no_error_of_the_server(token, model):
+    async def ask() -> int:
+        async with asked(token, "application/json") as communicator:
+            await asyncio.wait_for(model.is_asked.wait(), PATIENCE)
+            [answer] = answers()._made.values()
+            answer.stop()
+            started = await communicator.receive_output(PATIENCE)
+        await of_others()
+        return int(started["status"])
+
+    assert run(ask()) == 409

@@ -1,0 +1,244 @@
+"""Tools: what a model reads of a function, and what it reads when it has called it."""
+
+import asyncio
+import json
+from datetime import date
+from enum import Enum
+from typing import Annotated, Literal
+
+import pytest
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import OperationalError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from chatmemory_django.chat.tools import Tool, ToolError
+from chatmemory_django.messages import Image, ImageContent, TextContent, ToolExecutionRequest
+
+
+class Unit(Enum):
+    CELSIUS = "celsius"
+    KELVIN = "kelvin"
+
+
+class Place(BaseModel):
+    name: str
+    country: str = "jp"
+
+
+def forecast(
+    place: Place, day: date, unit: Unit = Unit.CELSIUS, *, detail: Literal["low", "high"] = "low", owner: object = None
+) -> str:
+    """
+    Return the forecast for a place.
+
+    It is made up.
+
+    Args:
+        place: Where.
+        day: When.
+        unit: In which unit.
+    """
+    return f"{place.name} ({place.country}) on {day:%d.%m.} in {unit.value}, {detail}, for {owner}"
+
+
+def call(function, arguments: str | None = "{}", **context: object):
+    """The result of a call, sync and async, which must be the same."""
+    tool = Tool(function)
+    request = ToolExecutionRequest("1", tool.name, arguments)
+    result = tool.call(request, context)
+    assert asyncio.run(tool.acall(request, context)) == result
+    assert (result.id, result.tool_name) == ("1", tool.name)
+    return result
+
+
+class TestSpecification:
+    def test_it_is_made_of_the_signature_and_the_docstring(self):
+        specification = Tool(forecast).specification
+
+        assert specification.name == "forecast"
+        assert specification.description == "Return the forecast for a place.\n\nIt is made up."
+        properties = specification.parameters["properties"]
+        assert list(properties) == ["place", "day", "unit", "detail"]
+        assert specification.parameters["required"] == ["place", "day"]
+        assert properties["day"] == {"description": "When.", "format": "date", "title": "Day", "type": "string"}
+        assert properties["detail"]["enum"] == ["low", "high"]
+        assert specification.parameters["additionalProperties"] is False
+
+    @pytest.mark.parametrize(
+        "docstring",
+        [
+            "Add.\n\nArgs:\n    a: One.\n    b: Other.",
+            "Add.\n\n:param a: One.\n:param b: Other.",
+            "Add.\n\nParameters\n----------\na : int\n    One.\nb : int\n    Other.",
+        ],
+        ids=["Google", "Sphinx", "NumPy"],
+    )
+    def test_docstrings_of_every_style_describe_parameters(self, docstring):
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        add.__doc__ = docstring
+
+        properties = Tool(add).specification.parameters["properties"]
+        assert [each["description"] for each in properties.values()] == ["One.", "Other."]
+
+    def test_pydantics_annotations_hold(self):
+        def wait(minutes: Annotated[int, Field(ge=1, le=60, description="How long.")]) -> str:
+            return f"{minutes} minutes"
+
+        assert Tool(wait).specification.parameters["properties"]["minutes"]["maximum"] == 60
+        assert call(wait, '{"minutes": 61}').is_error
+
+    def test_it_can_be_named_and_described_otherwise(self):
+        specification = Tool(forecast, name="weather", description="The weather.").specification
+
+        assert (specification.name, specification.description) == ("weather", "The weather.")
+
+    def test_it_is_json(self):
+        assert json.loads(json.dumps(dict(Tool(forecast).specification.parameters)))
+
+    @pytest.mark.parametrize("function", [lambda *a: "", lambda **a: "", lambda a, /: ""], ids=["*", "**", "/"])
+    def test_a_model_gives_arguments_by_name_alone(self, function):
+        with pytest.raises(TypeError, match="a model gives arguments by name alone"):
+            Tool(function)
+
+    def test_a_method_is_a_function_too(self):
+        class Shop:
+            def price(self, item: str) -> str:
+                return f"{item}: 3"
+
+        assert call(Shop().price, '{"item": "tea"}').text == "tea: 3"
+
+
+class TestCalls:
+    def test_arguments_are_what_the_annotations_say(self):
+        arguments = '{"place": {"name": "Kyoto"}, "day": "2026-11-22", "unit": "kelvin"}'
+
+        result = call(forecast, arguments, owner="ann", request=None, memory_id="c")
+
+        assert result.text == "Kyoto (jp) on 22.11. in kelvin, low, for ann"
+        assert result.is_error is None
+
+    def test_the_model_cannot_fill_in_what_the_assistant_does(self):
+        arguments = '{"place": {"name": "Kyoto"}, "day": "2026-11-22", "owner": "bob"}'
+
+        result = call(forecast, arguments, owner="ann")
+
+        assert (result.is_error, result.text) == (
+            True,
+            "The arguments are invalid: owner: Extra inputs are not permitted",
+        )
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            ("{}", "place: Field required; day: Field required"),
+            ('{"place": {}, "day": "soon"}', "place.name: Field required; day: Input should be a valid date"),
+            ("not json", "JSON: Invalid JSON"),
+            ("[1]", "JSON: Input should be an object"),
+            ('{"place"', "JSON: Invalid JSON"),
+        ],
+    )
+    def test_arguments_that_do_not_fit_are_explained(self, arguments, text):
+        result = call(forecast, arguments)
+
+        assert result.is_error
+        assert text in result.text
+        assert "soon" not in result.text
+
+    @pytest.mark.parametrize("arguments", [None, "", "{}"])
+    def test_no_arguments_are_no_error(self, arguments):
+        assert call(lambda: "noon", arguments).text == "noon"
+
+    @pytest.mark.parametrize(
+        ("returned", "text"),
+        [
+            ("noon", "noon"),
+            ("", ""),
+            (None, "null"),
+            (3, "3"),
+            ({"a": [1, date(2026, 11, 22)]}, '{"a":[1,"2026-11-22"]}'),
+            (Place(name="Kyoto"), '{"name":"Kyoto","country":"jp"}'),
+            ([], "[]"),
+        ],
+        ids=repr,
+    )
+    def test_what_is_returned_becomes_text(self, returned, text):
+        assert call(lambda: returned).text == text
+
+    @pytest.mark.parametrize("as_list", [True, False])
+    def test_pictures_are_returned_as_they_are(self, as_list):
+        picture = ImageContent(Image(url="https://example.org/cat.png"))
+        contents = [TextContent("A cat:"), picture]
+
+        result = call(lambda: contents if as_list else picture)
+
+        assert list(result.contents) == (contents if as_list else [picture])
+
+    @pytest.mark.parametrize(
+        "error", [ToolError("no such city"), ValueError("no such city"), ObjectDoesNotExist("no such city")], ids=repr
+    )
+    def test_the_model_reads_what_a_tool_has_to_say(self, error):
+        def fail() -> str:
+            raise error
+
+        result = call(fail)
+
+        assert (result.is_error, result.text) == (True, "no such city")
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            OperationalError("connection to db.internal failed for user secret"),
+            ConnectionRefusedError("https://api.example.org/?key=secret"),
+            AttributeError("secret"),
+            UnicodeDecodeError("utf-8", b"secret", 0, 1, "invalid"),
+            ValueError(""),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_it_does_not_read_what_may_be_secret(self, error, caplog):
+        def fail() -> str:
+            raise error
+
+        result = call(fail)
+
+        if not isinstance(error, UnicodeDecodeError):
+            assert result.text == f"The tool failed: {type(error).__name__}."
+        assert result.is_error
+        assert "secret" not in result.text
+
+    def test_who_looks_after_the_site_reads_of_it_in_the_log(self, caplog):
+        def fail() -> str:
+            raise AttributeError
+
+        call(fail)
+
+        assert "The tool 'fail' failed." in caplog.text
+
+    @pytest.mark.parametrize(
+        "returned", ["a\0b", "\ud800", object(), "x" * 5_000_000], ids=["NUL", "half", "object", "long"]
+    )
+    def test_what_cannot_be_stored_is_an_error_that_the_model_reads(self, returned):
+        result = call(lambda: returned)
+
+        assert result.is_error
+        assert len(result.text) < 1_000
+
+    def test_an_error_that_cannot_be_stored_is_named(self):
+        def fail() -> str:
+            raise ValueError("a\0b")
+
+        assert call(fail).text == "The tool failed: ValueError."
+
+    @settings(deadline=None)
+    @given(st.text())
+    def test_whatever_a_model_gives_is_a_result(self, arguments):
+        def echo(word: str = "") -> str:
+            return word
+
+        tool = Tool(echo)
+
+        assert isinstance(tool.call(ToolExecutionRequest("1", "echo", arguments), {}).text, str)

@@ -1,0 +1,107 @@
+"""Reads a UI message stream as the clients do, but stricter: whatever is not in the grammar is an error."""
+
+from typing import Any
+
+KEYS = {
+    "start": {"messageId", "messageMetadata"},
+    "start-step": set(),
+    "finish-step": set(),
+    "text-start": {"id"},
+    "text-delta": {"id", "delta"},
+    "text-end": {"id"},
+    "reasoning-start": {"id"},
+    "reasoning-delta": {"id", "delta"},
+    "reasoning-end": {"id"},
+    "tool-input-start": {"toolCallId", "toolName"},
+    "tool-input-delta": {"toolCallId", "inputTextDelta"},
+    "tool-input-available": {"toolCallId", "toolName", "input"},
+    "tool-input-error": {"toolCallId", "toolName", "input", "errorText"},
+    "tool-output-available": {"toolCallId", "output"},
+    "tool-output-error": {"toolCallId", "errorText"},
+    "message-metadata": {"messageMetadata"},
+    "finish": {"finishReason", "messageMetadata"},
+    "error": {"errorText"},
+    "abort": set(),
+}
+"""The keys of each chunk that version 5 knows."""
+
+
+def read(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message that a client has at the end of *chunks*; an ``AssertionError`` if there is anything wrong."""
+    first, *others = chunks
+    assert first["type"] == "start"
+    message = {"id": first["messageId"], "role": "assistant", "metadata": dict(first["messageMetadata"]), "parts": []}
+    step: _Step | None = None
+    for number, chunk in enumerate(others, 2):
+        kind = chunk["type"]
+        assert chunk.keys() - {"type"} <= KEYS[kind]
+        if kind == "start-step":
+            assert step is None
+            step = _Step(message["parts"])
+        elif kind in {"message-metadata", "finish", "error", "abort"}:
+            assert step is None
+            assert (number == len(chunks)) is (kind != "message-metadata")
+            message["metadata"] |= chunk.get("messageMetadata", {})
+        else:
+            assert step is not None
+            step.take(kind, chunk)
+            if kind == "finish-step":
+                step = None
+    return message
+
+
+class _Step:
+    def __init__(self, parts: list[dict[str, Any]]) -> None:
+        self._parts = parts
+        self._open: dict[tuple[str, str], dict[str, Any]] = {}
+        self._calls: dict[str, dict[str, Any]] = {}
+        parts.append({"type": "step-start"})
+
+    def take(self, kind: str, chunk: dict[str, Any]) -> None:
+        what, _, stage = kind.rpartition("-")
+        if what in {"text", "reasoning"}:
+            self._take_text(what, stage, chunk)
+        elif kind == "finish-step":
+            assert not self._open
+            assert not [part for part in self._calls.values() if part["state"] == "input-streaming"]
+        else:
+            self._take_call(kind, chunk)
+
+    def _take_text(self, what: str, stage: str, chunk: dict[str, Any]) -> None:
+        key = what, chunk["id"]
+        if stage == "start":
+            assert key not in self._open
+            known = {"id": chunk["id"]} if what == "reasoning" else {}
+            self._open[key] = {"type": what, **known, "text": "", "state": "streaming"}
+            self._parts.append(self._open[key])
+        elif stage == "delta":
+            assert chunk["delta"]
+            self._open[key]["text"] += chunk["delta"]
+        else:
+            self._open.pop(key)["state"] = "done"
+
+    def _take_call(self, kind: str, chunk: dict[str, Any]) -> None:
+        call_id = chunk["toolCallId"]
+        part = self._calls.get(call_id)
+        if part is None:
+            assert kind in {"tool-input-start", "tool-input-available", "tool-input-error"}
+            part = {"type": f"tool-{chunk['toolName']}", "toolCallId": call_id, "state": "input-streaming"}
+            self._calls[call_id] = part
+            self._parts.append(part)
+        elif kind == "tool-input-delta":
+            assert part["state"] == "input-streaming"
+        assert kind != "tool-input-start" or part["state"] == "input-streaming"
+        match kind:
+            case "tool-input-available":
+                assert part["state"] == "input-streaming"
+                part |= {"state": "input-available", "input": chunk["input"]}
+            case "tool-input-error":
+                assert part["state"] == "input-streaming"
+                part |= {"state": "output-error", "input": chunk["input"], "errorText": chunk["errorText"]}
+            case "tool-output-available":
+                assert "input" in part
+                part |= {"state": "output-available", "output": chunk["output"]}
+                part.pop("errorText", None)
+            case "tool-output-error":
+                assert "input" in part
+                part |= {"state": "output-error", "errorText": chunk["errorText"]}
