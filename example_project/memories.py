@@ -1,0 +1,56 @@
+"""How much the conversations of the example site remember, and what becomes of the rest."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from chatmemory_django.ids import is_uuid
+from chatmemory_django.messages import ChatMessage, SystemMessage, UserMessage
+from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from example_project import facts
+from example_project.llm import COUNTED_AS, IS_REAL, model
+
+SHIPPED: Mapping[str, Any] = {
+    "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
+    "OPTIONS": {"max_tokens": 4000, "token_count_estimator": "gpt-4o-mini"},
+}
+
+# A parrot says little: after some ten messages it forgets, and a few later it summarizes. A real model says more.
+SIZES = (
+    {"max_tokens": 4000, "summary_tokens": 400, "after_tokens": 1000}
+    if IS_REAL
+    else {"max_tokens": 240, "summary_tokens": 60, "after_tokens": 80}
+)
+CHAT: Mapping[str, Any] = {
+    "CLASS": "chatmemory_django.summaries.SummarizingChatMemory",
+    "OPTIONS": {
+        **SIZES,
+        "summarize": "example_project.memories.summarize",
+        "token_count_estimator": COUNTED_AS,
+        "always_keep_system_message_first": True,
+        "repair_tools": True,
+    },
+}
+
+
+def memory_of(memory_id: object) -> Mapping[str, Any]:
+    """Return the memory of a chat, which is so small that one can watch it, or that of a conversation with a name."""
+    return CHAT if is_uuid(str(memory_id)) else SHIPPED
+
+
+def summarize(previous: str | None, messages: list[ChatMessage]) -> str:
+    """Return the facts in *previous* and *messages*; of a real model, a summary in its own words."""
+    if IS_REAL:
+        asked = SystemMessage(
+            "Summarize what was said, in at most 150 words, for somebody who goes on with the conversation: who the "
+            "user is, what the user wants, what was found out. Until now the summary is: " + (previous or "(none)")
+        )
+        said = "\n".join(f"{message.type}: {facts.text_of(message)}" for message in messages)
+        return model.chat(asked, UserMessage(said)).ai_message.text or ""
+    summary = facts.summarize(previous, messages)
+    estimator = OpenAiTokenCountEstimator(COUNTED_AS)
+    while (
+        summary.facts
+        and estimator.estimate_token_count_in_message(SystemMessage(summary.text)) > SIZES["summary_tokens"]
+    ):
+        del summary.facts[next(iter(summary.facts))]  # the oldest
+    return summary.text

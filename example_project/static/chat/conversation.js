@@ -1,0 +1,257 @@
+// The conversation that is open: what it says, what it asks the chat for, and how answers come.
+
+import {conversationPath, post, Refused, rest, resume, stop} from "./api.js";
+import {withContent} from "./composer.js";
+import {announce, text} from "./dom.js";
+import {textOf, toMessages, toUiMessage} from "./messages.js";
+import {Answer, chunks} from "./stream.js";
+
+const PAGE = 50;
+const MOST = 200; // messages that the REST API gives at once
+const TRIES = 4; // to come back to an answer that the connection was lost of
+const TITLE = 60; // characters
+
+export class Conversation {
+    id = null;
+    isBusy = false;
+    #rows = [];
+    #older = null;
+    #fates = new Map();
+    #title = null; // what a new conversation is to be called
+    #leaving = new AbortController();
+
+    /** *page* has what is on it: transcript, memory, composer, and what to do when something happens. */
+    constructor(page) {
+        this.page = page;
+    }
+
+    /** Open conversation *id*; null for a new one. An answer that is being made there goes on to be shown. */
+    async open(id) {
+        this.#leave();
+        this.id = id;
+        const {signal} = this.#leaving;
+        await this.#guard(signal, async () => {
+            await this.refresh(signal);
+            this.page.transcript.toEnd();
+            const response = id === null ? null : await resume(id, signal);
+            if (response) await this.#follow(response, signal);
+        });
+    }
+
+    /** Read anew what was said, and what of it is in the memory. */
+    async refresh(signal = this.#leaving.signal) {
+        const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
+        const page = this.id === null ? null : await this.#read(`messages/?page_size=${size}`, signal);
+        this.#rows = page?.results.reverse() ?? [];
+        this.#older = page?.next ?? null;
+        this.#show();
+        await this.page.memory.load(this.id, this.#rows, signal);
+    }
+
+    async loadOlder() {
+        await this.#guard(this.#leaving.signal, async signal => {
+            const page = await rest(this.#older, {signal});
+            this.#rows = [...page.results.reverse(), ...this.#rows];
+            this.#older = page.next;
+            this.page.transcript.keepPlace(() => this.#show());
+        });
+    }
+
+    /** What becomes of the messages, as the memory panel has it. */
+    setFates(fates) {
+        this.#fates = fates;
+        if (!this.isBusy) this.#show();
+        else this.page.transcript.mark(this.#known());
+    }
+
+    async send(parts) {
+        const isNew = this.id === null;
+        if (isNew) {
+            this.id = crypto.randomUUID();
+            this.page.onNamed(this.id);
+        }
+        this.page.onShown({isEmpty: false, hasOlder: this.#older !== null});
+        this.page.transcript.showSent(parts);
+        const message = toUiMessage(crypto.randomUUID(), parts);
+        this.#title = isNew ? parts.find(part => part.kind === "text")?.text.trim().slice(0, TITLE) : null;
+        await this.#ask(() => ({trigger: "submit-message", message}));
+    }
+
+    async edit(message, words) {
+        if (this.isBusy) return;
+        const files = message.parts.filter(part => part.kind === "file");
+        const said = {kind: "text", text: words};
+        this.page.transcript.cut(message.sequences[0] - 1);
+        this.page.transcript.showSent([said, ...files]);
+        await this.#ask(async () => {
+            const parts = [said, ...await Promise.all(files.map(withContent))];
+            return {trigger: "submit-message", messageId: message.id, message: toUiMessage(message.id, parts)};
+        });
+    }
+
+    /** Answer again: the question of an answer, or a question that has none. */
+    async regenerate(message) {
+        if (this.isBusy) return;
+        this.page.transcript.cut(message.role === "user" ? message.sequences[0] : message.sequences[0] - 1);
+        await this.#ask(() => ({trigger: "regenerate-message", messageId: message.id}));
+    }
+
+    async switchTo(to) {
+        if (this.isBusy) return;
+        await this.#change("memory/switch/", {method: "POST", body: {to}});
+    }
+
+    /** What else was said in the place of a message, and that one, by sequence: [{sequence, words, isCurrent}]. */
+    async versions(sequence) {
+        const [others, current] = await Promise.all(
+            ["alternatives/", ""].map(what => rest(`${conversationPath(this.id)}messages/${sequence}/${what}`)),
+        );
+        return [...others.results, current].sort((one, other) => one.sequence - other.sequence).map(row => ({
+            sequence: row.sequence,
+            words: textOf(toMessages([row])[0]) || row.message?.toolExecutionRequests?.map(call => call.name).join(", ") || "…",
+            isCurrent: row.sequence === sequence,
+        }));
+    }
+
+    async clear() {
+        await this.#change("memory/", {method: "DELETE"}, text("cleared"));
+    }
+
+    async erase() {
+        await this.#guard(this.#leaving.signal, async () => {
+            await rest(conversationPath(this.id), {method: "DELETE"});
+            announce(text("erased"));
+            this.page.onErased();
+        });
+    }
+
+    stop() {
+        return this.#guard(this.#leaving.signal, () => stop(this.id));
+    }
+
+    #leave() {
+        this.#leaving.abort();
+        this.#leaving = new AbortController();
+        this.#setBusy(false);
+        [this.#rows, this.#older, this.#fates] = [[], null, new Map()];
+    }
+
+    async #change(path, options, words = "") {
+        await this.#guard(this.#leaving.signal, async signal => {
+            await rest(`${conversationPath(this.id)}${path}`, {...options, signal});
+            await this.refresh(signal);
+            if (words) announce(words);
+        });
+    }
+
+    /** Post what *body* returns, and show the answer. */
+    async #ask(body) {
+        const [{signal}, {id}] = [this.#leaving, this];
+        this.#setBusy(true);
+        const answer = async () => this.#follow(await post({id, ...await body()}, signal), signal);
+        await this.#guard(signal, answer, () => this.#settle(signal));
+    }
+
+    /** Show an answer until its end, also where the connection is lost on the way: it is made all the same. */
+    async #follow(response, signal) {
+        if (signal.aborted) return;
+        this.#setBusy(true);
+        for (let tries = 1; response; tries += 1) {
+            try {
+                await this.#listen(response, signal);
+                break;
+            } catch (error) {
+                if (signal.aborted || tries === TRIES) throw error;
+                await new Promise(resolve => { setTimeout(resolve, 250 * 2 ** tries); });
+                response = await resume(this.id, signal);
+            }
+        }
+        await this.#settle(signal);
+    }
+
+    async #listen(response, signal) {
+        const {transcript} = this.page;
+        const answer = new Answer();
+        let [frame, isStored] = [0, false];
+        const show = () => {
+            frame = 0;
+            if (!signal.aborted) transcript.showLive(answer);
+        };
+        show();
+        for await (const chunk of chunks(response)) {
+            if (chunk.type !== "start" && !isStored) {
+                isStored = true;
+                announce(text("answering"));
+                this.#onStored(signal).catch(() => {}); // the end of the answer shows all of it again
+            }
+            answer.add(chunk);
+            frame ||= requestAnimationFrame(show);
+        }
+        cancelAnimationFrame(frame);
+        show();
+        if (answer.state === "begun") throw new Refused(text("offline"));
+        if (answer.state === "failed") this.page.onProblem(answer.error);
+        else announce(text(answer.state === "stopped" ? "stopped" : "answered"));
+    }
+
+    /** The model answers: the question is in the memory, has pushed others out, and names a new conversation. */
+    async #onStored(signal) {
+        if (this.#title) {
+            const title = this.#title;
+            this.#title = null;
+            await rest(conversationPath(this.id), {method: "PATCH", body: {title}, signal});
+            this.page.onChange();
+        }
+        await this.page.memory.load(this.id, this.#rows, signal);
+    }
+
+    /** Show what is stored in the place of what has come. */
+    async #settle(signal) {
+        if (signal.aborted) return;
+        try {
+            await this.refresh(signal);
+            this.page.onChange();
+        } finally {
+            if (!signal.aborted) this.#setBusy(false);
+        }
+    }
+
+    /** Do something; what goes wrong is shown, unless another conversation was opened meanwhile. */
+    async #guard(signal, action, otherwise = async () => {}) {
+        this.page.onProblem("");
+        try {
+            await action(signal);
+        } catch (error) {
+            if (signal.aborted) return;
+            this.page.onProblem(error instanceof Refused ? error.message : text("failed"));
+            if (!(error instanceof Refused)) console.error(error);
+            await otherwise().catch(() => {}); // the first problem is the one to show
+        }
+    }
+
+    async #read(path, signal) {
+        try {
+            return await rest(`${conversationPath(this.id)}${path}`, {signal});
+        } catch (error) {
+            if (error.status === 404) return null; // nothing was said yet
+            throw error;
+        }
+    }
+
+    #setBusy(isBusy) {
+        this.isBusy = isBusy;
+        this.page.onBusy(isBusy);
+    }
+
+    #known() {
+        // Of older messages, all that is known is whether they are in the memory.
+        const rows = this.#rows.map(row => [row.sequence, {isSent: row.in_memory, reason: "evicted"}]);
+        return new Map([...rows, ...this.#fates]);
+    }
+
+    #show() {
+        const messages = toMessages(this.#rows);
+        this.page.transcript.show(messages, this.#known());
+        this.page.onShown({isEmpty: !messages.length, hasOlder: this.#older !== null});
+    }
+}

@@ -1,0 +1,57 @@
+// Elements from names, and texts from the page: nothing is ever parsed as HTML.
+
+const TEXTS = JSON.parse(document.getElementById("texts").textContent);
+
+/** The text of that name, with *values* in its places; the name itself if the page has no such text. */
+export function text(name, values = {}) {
+    return (TEXTS[name] ?? name).replace(/\{(\w+)\}/g, (_, key) => values[key]);
+}
+
+/** A new element. An attribute that is null or false is left out; one that begins with "on" is a listener. */
+export function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+        if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+        else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+    }
+    made.append(...children.filter(child => child !== null && child !== undefined));
+    return made;
+}
+
+/** One of the drawings at the end of the page. */
+export function icon(name) {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+    svg.setAttribute("class", "icon");
+    svg.setAttribute("aria-hidden", "true");
+    use.setAttribute("href", `#icon-${name}`);
+    svg.append(use);
+    return svg;
+}
+
+/** A button that shows a drawing, and has a name for those who do not see it. */
+export function iconButton(name, label, onclick, attributes = {}) {
+    return element("button", {type: "button", class: "quiet", "aria-label": label, title: label, onclick, ...attributes}, icon(name));
+}
+
+const language = document.documentElement.lang;
+const TIME = new Intl.DateTimeFormat(language, {hour: "2-digit", minute: "2-digit"});
+const DAY = new Intl.DateTimeFormat(language, {day: "numeric", month: "short"});
+const NUMBER = new Intl.NumberFormat(language);
+
+/** The time of a moment of today, the day of another. */
+export function moment(written) {
+    const date = new Date(written);
+    return (date.toDateString() === new Date().toDateString() ? TIME : DAY).format(date);
+}
+
+export function number(value) {
+    return NUMBER.format(value);
+}
+
+/** Read *words* to those who do not see the page, after what was read before. */
+export function announce(words) {
+    const log = document.getElementById("announcements");
+    log.append(element("p", {}, words));
+    while (log.childElementCount > 30) log.firstElementChild.remove();
+}

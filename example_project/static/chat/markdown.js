@@ -1,0 +1,151 @@
+// Markdown to elements. Texts become text nodes and nothing else, so what a model or a person writes can do no harm: there
+// is no HTML in it, no image is fetched, and a link leads to the web or to nowhere.
+
+import {element} from "./dom.js";
+
+const MAX_DEPTH = 6;
+const MAX_INLINE = 20_000; // in characters; what is longer is shown as it is
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])\s+(.*)$/;
+const DELIMITERS = /^ *\|?(?: *:?-+:? *\|)+ *:?-*:? *$/;
+
+/** The blocks of *source*. */
+export function markdown(source, depth = 0) {
+    const made = document.createDocumentFragment();
+    const lines = source.replace(/\r\n?/g, "\n").split("\n");
+    let at = 0;
+    while (at < lines.length) {
+        const line = lines[at];
+        const [, fence, language] = FENCE.exec(line) ?? [];
+        const heading = HEADING.exec(line);
+        if (!line.trim()) {
+            at += 1;
+        } else if (fence) {
+            const end = lines.findIndex((other, place) => place > at && other.trim().startsWith(fence));
+            made.append(codeBlock(lines.slice(at + 1, end < 0 ? lines.length : end).join("\n"), language));
+            at = end < 0 ? lines.length : end + 1;
+        } else if (heading) {
+            // Below the headings of the page.
+            made.append(element(`h${Math.min(6, heading[1].length + 3)}`, {}, inline(heading[2])));
+            at += 1;
+        } else if (RULE.test(line)) {
+            made.append(element("hr"));
+            at += 1;
+        } else if (QUOTE.test(line) && depth < MAX_DEPTH) {
+            const quoted = taken(lines, at, other => QUOTE.test(other));
+            made.append(element("blockquote", {}, markdown(quoted.map(each => each.replace(QUOTE, "")).join("\n"), depth + 1)));
+            at += quoted.length;
+        } else if (ITEM.test(line) && depth < MAX_DEPTH) {
+            at = list(made, lines, at, depth);
+        } else if (line.includes("|") && DELIMITERS.test(lines[at + 1] ?? "")) {
+            const rows = taken(lines, at, other => other.includes("|"));
+            made.append(table(rows));
+            at += rows.length;
+        } else {
+            const said = taken(lines, at, (other, place) => other.trim() && (place === at || !beginsBlock(other)));
+            made.append(element("p", {}, inline(said.map(each => each.trim()).join("\n"))));
+            at += said.length;
+        }
+    }
+    return made;
+}
+
+function beginsBlock(line) {
+    return FENCE.test(line) || HEADING.test(line) || QUOTE.test(line) || ITEM.test(line) || RULE.test(line);
+}
+
+/** The lines from *begin* on that are as *wanted*. */
+function taken(lines, begin, wanted) {
+    let end = begin;
+    while (end < lines.length && wanted(lines[end], end)) end += 1;
+    return lines.slice(begin, Math.max(end, begin + 1));
+}
+
+function codeBlock(code, language) {
+    // It may be wider than the page: by keyboard, it is scrolled once it has the focus.
+    return element("pre", {tabindex: 0, "data-language": language || null}, element("code", {}, code));
+}
+
+/** Append the list that begins at line *at*, and return where it ends. */
+function list(made, lines, at, depth) {
+    const [, indent, marker] = ITEM.exec(lines[at]);
+    const isOrdered = /\d/.test(marker);
+    const start = isOrdered && Number.parseInt(marker) !== 1 ? Number.parseInt(marker) : null;
+    const items = element(isOrdered ? "ol" : "ul", {start});
+    while (at < lines.length) {
+        const match = ITEM.exec(lines[at]);
+        if (!match || match[1].length > indent.length + 1 || /\d/.test(match[2]) !== isOrdered || RULE.test(lines[at])) break;
+        const content = [match[3]];
+        const inner = indent.length + 2;
+        at += 1;
+        while (at < lines.length) {
+            const line = lines[at];
+            const isInside = line.search(/\S/) >= inner;
+            const isLazy = line.trim() && !beginsBlock(line) && lines[at - 1].trim();
+            const goesOn = !line.trim() && (lines[at + 1] ?? "").search(/\S/) >= inner;
+            if (!isInside && !isLazy && !goesOn) break;
+            content.push(isInside ? line.slice(inner) : line);
+            at += 1;
+        }
+        const blocks = markdown(content.join("\n"), depth + 1);
+        const isTight = blocks.firstChild?.nodeName === "P" && content.every(line => line.trim());
+        items.append(element("li", {}, ...(isTight ? [...blocks.firstChild.childNodes, ...[...blocks.childNodes].slice(1)] : [blocks])));
+        if (!(lines[at] ?? "x").trim() && ITEM.test(lines[at + 1] ?? "")) at += 1;
+    }
+    made.append(items);
+    return at;
+}
+
+function table(lines) {
+    const cells = line => line.trim().replace(/^\||\|$/g, "").split("|").map(cell => cell.trim());
+    const [head, , ...rows] = lines.map(cells);
+    const row = (tag, texts) => element("tr", {}, ...head.map((_, column) => element(tag, {}, inline(texts[column] ?? ""))));
+    const made = element("table", {}, element("thead", {}, row("th", head)), element("tbody", {}, ...rows.map(texts => row("td", texts))));
+    return element("div", {class: "wide", tabindex: 0}, made);
+}
+
+const INLINE = new RegExp([
+    /\\([!-/:-@[-`{-~])/, // what is escaped
+    /(`+)(?!`)([^\n]*?[^`\n])\2(?!`)/, // code
+    /\*\*(?=\S)([^\n]*?\S)\*\*|\*(?=[^\s*])([^*\n]*?[^\s*])\*/, // strong, em
+    /(?<!\w)_(?=[^\s_])([^_\n]*?[^\s_])_(?!\w)/, // em
+    /~~(?=\S)([^\n]*?\S)~~/, // deleted
+    /!?\[([^\][\n]{1,500})\]\(\s*<?([^\s()<>]{1,2000}(?:\([^\s()<>]*\))?)>?(?:\s+"[^"\n]*")?\s*\)/, // a link
+    /(https?:\/\/[^\s<>"'`]{1,2000}[^\s<>"'`.,;:!?)\]*_])/, // an address
+    /(\n)/,
+].map(each => each.source).join("|"), "gu");
+
+/** The texts, and what is between them, of one line or paragraph. */
+function inline(source, depth = 0) {
+    const made = document.createDocumentFragment();
+    if (source.length > MAX_INLINE || depth > MAX_DEPTH) {
+        made.append(source);
+        return made;
+    }
+    let end = 0;
+    for (const match of source.matchAll(INLINE)) {
+        const [whole, escaped, , code, strong, em, underlined, deleted, label, target, address, newline] = match;
+        made.append(source.slice(end, match.index));
+        end = match.index + whole.length;
+        if (escaped) made.append(escaped);
+        else if (code) made.append(element("code", {}, code));
+        else if (strong) made.append(element("strong", {}, inline(strong, depth + 1)));
+        else if (em ?? underlined) made.append(element("em", {}, inline(em ?? underlined, depth + 1)));
+        else if (deleted) made.append(element("del", {}, inline(deleted, depth + 1)));
+        else if (label) made.append(link(target, inline(label, depth + 1), whole));
+        else if (address) made.append(link(address, address, address));
+        else if (newline) made.append(element("br"));
+    }
+    made.append(source.slice(end));
+    return made;
+}
+
+/** A link with *content*; *otherwise* as text where the address is none of the web. */
+function link(address, content, otherwise) {
+    if (!/^(?:https?:\/\/|mailto:)/i.test(address)) return otherwise;
+    return element("a", {href: address, target: "_blank", rel: "noopener noreferrer nofollow"}, content);
+}

@@ -1,0 +1,195 @@
+// The memory beside the history: how full it is, what is in it, and what another window would leave of it.
+
+import {element, number, text} from "./dom.js";
+import {conversationPath, rest} from "./api.js";
+
+const KINDS = {SYSTEM: "system", USER: "user", AI: "ai", TOOL_EXECUTION_RESULT: "tool", CUSTOM: "custom"};
+const SOON = 150; // milliseconds after which a slider that has stopped counts
+
+export class MemoryPanel {
+    #rows = new Map();
+    #timer = 0;
+    #limit = 0;
+    #asked = 0;
+
+    /** *onFates* is given what becomes of each sequence, whenever that changes. */
+    constructor(root, onFates) {
+        this.root = root;
+        this.onFates = onFates;
+        this.part = name => root.querySelector(`[data-part="${name}"]`);
+        this.part("slider").addEventListener("input", () => this.#previewSoon());
+        this.part("reset").addEventListener("click", () => {
+            this.#back();
+            this.part("slider").focus();
+        });
+    }
+
+    /** Read the memory of conversation *id*, none if that is null; *history* has the rows that are shown. */
+    async load(id, history, signal) {
+        clearTimeout(this.#timer);
+        const asked = ++this.#asked;
+        [this.id, this.history] = [id, history];
+        const seen = id === null ? null : await this.#read("", signal);
+        if (asked !== this.#asked) return; // it has been asked for again
+        this.seen = seen;
+        this.#limit = seen?.limit ?? 0;
+        const slider = this.part("slider");
+        slider.max = this.#limit || 1;
+        slider.disabled = !seen?.messages.length;
+        this.#back();
+    }
+
+    async #read(query, signal) {
+        try {
+            return await rest(`${conversationPath(this.id)}memory/?explain=1${query}`, {signal});
+        } catch (error) {
+            if (error.status === 404) return null; // nothing was said yet
+            throw error;
+        }
+    }
+
+    #back() {
+        const slider = this.part("slider");
+        slider.value = slider.max;
+        this.part("reset").hidden = true;
+        this.#show(this.seen, false);
+    }
+
+    #previewSoon() {
+        clearTimeout(this.#timer);
+        this.part("window").textContent = number(this.part("slider").value);
+        this.#timer = setTimeout(() => this.#preview(), SOON);
+    }
+
+    async #preview() {
+        const slider = this.part("slider");
+        const {value, max} = slider;
+        if (value === max) return this.#back();
+        const id = this.id;
+        const seen = await this.#read(`&max_tokens=${value}`).catch(() => null);
+        if (!seen || id !== this.id || slider.value !== value) return undefined; // it has moved on
+        this.part("reset").hidden = false;
+        return this.#show(seen, true);
+    }
+
+    #show(seen, isPreview) {
+        const explained = seen?.explanation ?? [];
+        const sent = explained.filter(each => each.is_sent);
+        const used = sent.reduce((sum, each) => sum + (each.token_count ?? 0), 0);
+        this.root.classList.toggle("preview", isPreview);
+        this.#gauge(sent, used, isPreview);
+        this.#texts(seen);
+        const entries = this.#entries(seen);
+        this.#table(entries);
+        const said = entries.filter(each => each.reason !== "summary");
+        const counts = {sent: said.filter(each => each.is_sent).length, all: said.length, limit: number(this.part("slider").value)};
+        this.part("count").textContent = said.length ? text(isPreview ? "would_be_sent" : "sent_count", counts) : "";
+        this.part("window").textContent = this.#limit ? number(this.part("slider").value) : "–";
+        this.part("clear").disabled = !sent.length;
+        this.part("erase").disabled = this.id === null;
+        this.onFates(new Map(explained.map(each => [each.sequence, {isSent: each.is_sent, reason: each.reason}])));
+    }
+
+    #gauge(sent, used, isPreview) {
+        const gauge = this.part("gauge");
+        const limit = isPreview ? Number(this.part("slider").value) : this.#limit;
+        const words = limit ? text("tokens", {used: number(used), limit: number(limit)}) : text("empty_memory");
+        gauge.setAttribute("aria-valuemax", limit || 1);
+        gauge.setAttribute("aria-valuenow", Math.min(used, limit));
+        gauge.setAttribute("aria-valuetext", words);
+        this.part("used").textContent = words;
+        // Always against the real limit, so that a smaller window is seen to be smaller.
+        gauge.style.setProperty("--window", `${this.#limit ? 100 * limit / this.#limit : 100}%`);
+        const pieces = sent.map(each => {
+            const piece = element("i", {class: kindOf(each)});
+            piece.style.width = `${100 * (each.token_count ?? 0) / (this.#limit || 1)}%`;
+            return piece;
+        });
+        gauge.querySelector(".pieces").replaceChildren(...pieces);
+    }
+
+    /** The system message and the summary. */
+    #texts(seen) {
+        const textAt = reason => {
+            const found = seen?.explanation.find(each => each.reason === reason);
+            const message = found && seen.messages.find(each => each.sequence === found.sequence);
+            return message ? message.message?.text ?? text("hidden") : null;
+        };
+        for (const [reason, part] of [["pinned", "system"], ["summary", "summary"]]) {
+            const words = textAt(reason);
+            this.part(part).hidden = words === null;
+            this.part(part).querySelector(".text").textContent = words ?? "";
+        }
+    }
+
+    /** What the table has: the history that is shown, and the summary where what it covers ends. */
+    #entries(seen) {
+        if (!seen) return [];
+        const explained = new Map(seen.explanation.map(each => [each.sequence, each]));
+        const entries = this.history.filter(row => explained.has(row.sequence))
+            .map(row => ({...explained.get(row.sequence), words: wordsOf(row.message)}));
+        const known = new Set(entries.map(each => each.sequence));
+        const older = seen.messages.filter(row => !known.has(row.sequence))
+            .map(row => ({...explained.get(row.sequence), words: wordsOf(row.message)}));
+        const summary = older.find(each => each.reason === "summary");
+        const all = [...older.filter(each => each !== summary), ...entries].sort((one, other) => one.sequence - other.sequence);
+        if (summary) {
+            const place = all.findIndex(each => each.is_sent && each.reason !== "pinned");
+            all.splice(place < 0 ? all.length : place, 0, summary);
+        }
+        return all;
+    }
+
+    /** Have the newest in view, unless somebody has gone back. */
+    showEnd() {
+        const box = this.part("table");
+        if (!box.matches(":hover, :focus")) box.scrollTop = box.scrollHeight;
+    }
+
+    #table(entries) {
+        const rows = new Map();
+        for (const entry of entries) {
+            const row = this.#rows.get(entry.sequence) ?? newRow(entry);
+            rows.set(entry.sequence, row);
+            fill(row, entry);
+        }
+        this.#rows = rows;
+        const body = this.part("rows");
+        const wanted = [...rows.values()];
+        for (const child of [...body.children]) if (!wanted.includes(child)) child.remove();
+        wanted.forEach((row, index) => {
+            if (body.children[index] !== row) body.insertBefore(row, body.children[index] ?? null);
+        });
+        this.part("table").hidden = !wanted.length;
+        this.showEnd();
+    }
+}
+
+function newRow(entry) {
+    return element(
+        "tr", {class: kindOf(entry)},
+        element("th", {scope: "row"}, element("span", {class: "swatch", "aria-hidden": "true"}), element("span", {class: "words"})),
+        element("td", {class: "fate"}), element("td", {class: "cost"}),
+    );
+}
+
+function fill(row, entry) {
+    const [said, fate, cost] = row.children;
+    row.classList.toggle("out", !entry.is_sent);
+    const name = text(`kind_${kindOf(entry)}`);
+    said.lastElementChild.textContent = entry.reason === "summary" ? name : entry.words || name;
+    said.title = name;
+    fate.textContent = text(entry.reason);
+    cost.textContent = entry.token_count === null ? "" : number(entry.token_count);
+}
+
+function kindOf(entry) {
+    return entry.reason === "summary" ? "summary" : KINDS[entry.type];
+}
+
+/** How a message begins, in one line. */
+function wordsOf(said) {
+    const calls = (said?.toolExecutionRequests ?? []).map(call => `${call.name}(…)`);
+    const texts = (said?.contents ?? []).map(content => content?.text ?? `[${text(content?.type === "IMAGE" ? "image" : "file")}]`);
+    return [said?.text, ...texts, ...calls].filter(Boolean).join(" ").slice(0, 160);
+}

@@ -1,0 +1,88 @@
+// The parts of a message, as elements: texts, reasoning, calls of tools, files.
+
+import {element, icon, text} from "./dom.js";
+import {markdown} from "./markdown.js";
+
+const STATES = {running: ["spin", "tool_runs"], done: ["check", "tool_done"], failed: ["cross", "tool_failed"]};
+
+/** Show *parts* in *container*. What is there already of the same parts stays, so that nothing that is open closes. */
+export function showParts(container, parts, {isMarkdown = true} = {}) {
+    parts.forEach((part, index) => {
+        const key = `${part.kind} ${part.id ?? ""}`;
+        let shown = container.children[index];
+        if (shown?.dataset.key !== key) {
+            const made = create(part);
+            made.dataset.key = key;
+            if (shown) shown.replaceWith(made);
+            else container.append(made);
+            shown = made;
+        }
+        const state = JSON.stringify(part);
+        if (shown.shownState !== state) {
+            shown.shownState = state;
+            FILLERS[part.kind](shown, part, isMarkdown);
+        }
+    });
+    while (container.childElementCount > parts.length) container.lastElementChild.remove();
+}
+
+function create(part) {
+    switch (part.kind) {
+        case "reasoning":
+            return element("details", {class: "reasoning"}, element("summary"), element("div", {class: "text"}));
+        case "tool":
+            return element("details", {class: "call"}, element("summary"), element("div", {class: "detail"}));
+        case "file":
+            return element("figure", {class: "file"});
+        default:
+            return element("div", {class: "text"});
+    }
+}
+
+const FILLERS = {
+    text(shown, part, isMarkdown) {
+        if (isMarkdown) shown.replaceChildren(markdown(part.text));
+        else shown.textContent = part.text;
+    },
+    reasoning(shown, part) {
+        const [summary, body] = shown.children;
+        summary.textContent = text(part.isOpen ? "thinking" : "thoughts");
+        body.replaceChildren(markdown(part.text));
+    },
+    tool(shown, part) {
+        const [summary, body] = shown.children;
+        const [drawing, words] = STATES[part.state];
+        shown.dataset.state = part.state;
+        summary.replaceChildren(
+            icon(drawing), element("code", {}, `${part.name}(${brief(part.input)})`),
+            element("span", {class: "unseen"}, ` ${text(words)}`),
+            part.output ? element("span", {class: "outcome"}, part.output) : "",
+        );
+        body.replaceChildren(
+            element("h4", {}, text("arguments")), element("pre", {tabindex: 0}, part.input || "{}"),
+            element("h4", {}, text("result")), element("pre", {tabindex: 0}, part.output),
+        );
+    },
+    file(shown, part) {
+        shown.replaceChildren(file(part));
+    },
+};
+
+/** The values of arguments in JSON; nothing while they are being written. */
+function brief(input) {
+    try {
+        return Object.values(JSON.parse(input || "{}")).map(value => JSON.stringify(value)).join(", ");
+    } catch {
+        return "…";
+    }
+}
+
+/** A picture of this site's own, or one just attached; what is elsewhere is a link, so that nobody learns who reads. */
+function file(part) {
+    if (part.picture) return part.picture;
+    const isOwn = URL.canParse(part.url) && new URL(part.url).origin === location.origin;
+    if (part.mediaType?.startsWith("image/") && isOwn) {
+        return element("a", {href: part.url, target: "_blank"}, element("img", {src: part.url, alt: text("image")}));
+    }
+    return /^https?:/.test(part.url) ? element("a", {href: part.url, target: "_blank", rel: "noopener noreferrer"}, part.url) : text("file");
+}
