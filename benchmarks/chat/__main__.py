@@ -1,0 +1,99 @@
+"""``python -m benchmarks.chat turn|streams|dropped``: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.chat.settings")
+
+QUESTIONS = {
+    "turn": ("sqlite", "postgresql", "postgresql-pool", "mariadb"),
+    "streams": ("postgresql-pool",),
+    "dropped": ("sqlite", "postgresql-pool", "mariadb"),
+}
+"""On which configurations of the settings each is asked."""
+
+
+def main() -> int:
+    """Ask what the command line says, each configuration in a process of its own; 1 if anything was found."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chat", description=__doc__)
+    parser.add_argument("question", choices=QUESTIONS)
+    parser.add_argument("--on", nargs="+", choices=QUESTIONS["turn"], metavar="CONFIGURATION")
+    parser.add_argument("--sizes", nargs="+", type=int, default=(10, 1_000, 100_000), help="lengths of history: turn")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: for debugging, not for figures")
+    parser.add_argument("--streams", type=int, default=200, help="how many at once")
+    parser.add_argument("--clients", type=int, default=1_000, help="how many drop")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--write", action="store_true", help="write the tables to README.md")
+    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.result is not None:
+        options.result.write_text(json.dumps(_ask(options)))
+        return 0
+
+    from benchmarks.chat import tables
+
+    print(f"seed {options.seed}", flush=True)
+    found = _asked_apart(options)
+    return tables.write(options.question, found, writes=options.write)
+
+
+def _asked_apart(options: argparse.Namespace) -> dict[str, Any]:
+    """What came of the question, by configuration. Clients that drop do so everywhere at once: they mostly wait."""
+    started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for on in options.on or QUESTIONS[options.question]:
+            result = Path(folder) / on
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.chat",
+                    *sys.argv[1:],
+                    "--seed",
+                    str(options.seed),
+                    "--result",
+                    result,
+                ],
+                env={**os.environ, "BENCHMARK_CHAT_ON": on},
+            )
+            started[on] = process, result
+            if options.question != "dropped":
+                process.wait()
+        for on, (process, _) in started.items():
+            if process.wait():
+                raise SystemExit(f"{options.question} on {on} ended with {process.returncode}.")
+        return {on: json.loads(result.read_text()) for on, (_, result) in started.items()}
+
+
+def _ask(options: argparse.Namespace) -> Any:
+    import django
+    from django.conf import settings
+
+    django.setup()
+
+    # Now that Django is set up.
+    from benchmarks.chat import dropped, streams, turn
+    from benchmarks.databases import database
+
+    server = settings.ON.partition("-")[0]
+    with database(server):
+        match options.question:
+            case "turn":
+                return turn.ask(server, options.sizes, quick=options.quick)
+            case "streams":
+                return streams.ask(server, options.streams)
+            case "dropped":
+                return dropped.ask(server, options.clients, options.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

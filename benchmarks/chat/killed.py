@@ -1,0 +1,104 @@
+"""Servers that end while they answer: what those find who come back to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from signal import SIGTERM, Signals
+from uuid import uuid4
+
+from django.db import connections
+
+from benchmarks.chat.client import Client, ended
+from benchmarks.chat.dropped import SLACK
+from benchmarks.chat.model import Plan
+from benchmarks.chat.server import Server
+from benchmarks.chat.site import Site
+from chatmemory_django.chat.answers import INTERVAL
+from chatmemory_django.chat.streams import DEAD_AFTER
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Message
+
+COUNT = 20
+"""How many answers are being made when a server ends."""
+
+STAYED, GONE = Plan(words=40, pause=0.05), Plan(words=80, pause=0.05)
+"""What those ask who stay, and those who are gone by then: a server waits for who is there."""
+
+
+class Ending:
+    """A server of *site* that *number* ends, half of those who asked being gone; then those come back to another."""
+
+    def __init__(self, site: Site, number: Signals, log: Path) -> None:
+        self.site = site
+        self.number = number
+        self.log = log
+        keys = [uuid4().hex[:16] for _ in range(COUNT)]
+        self.plans = {key: (STAYED, GONE)[place % 2] for place, key in enumerate(keys)}
+
+    def run(self) -> None:
+        """Ask, end the server, and ask again."""
+        server = Server(self.log).start()
+        whole = asyncio.run(self._interrupted(server))
+        self._check("question that is not as it was left", {key: [key in whole] for key in self.plans})
+        with Server(self.log, port=server.port, BENCHMARK_CHAT_PACE="0") as server:
+            client = Client(server.port, self.site.token)
+            asyncio.run(self._gone_on(client, [key for key in self.plans if key not in whole]))
+        self._check("question that is not answered", {key: [True] for key in self.plans})
+
+    def _check(self, kind: str, expected: dict[str, list[bool]]) -> None:
+        """Each question must be there once, and complete or not, as *expected*."""
+        asked = Message.objects.using(self.site.using).filter(in_history=True, type=MessageType.USER)
+        for key, completes in expected.items():
+            found = list(asked.filter(conversation__memory_id=key).values_list("is_complete", flat=True))
+            self.site.findings.check(f"{kind}, {self.number.name}", (key, found, completes), holds=found == completes)
+        connections.close_all()
+
+    async def _interrupted(self, server: Server) -> set[str]:
+        """Ask, end the server in the middle of its answers, and return in which conversations they came whole."""
+        client = Client(server.port, self.site.token)
+        asked = {key: await client.ask(key, "question", str(plan)) for key, plan in self.plans.items()}
+        while not all(each.delays for each in asked.values()):
+            await asyncio.sleep(0.01)
+        stay = {key for key, plan in self.plans.items() if plan is STAYED}
+        for key in self.plans.keys() - stay:
+            asked[key].drop(rudely=False)
+        await asyncio.sleep(2 * INTERVAL)
+        took = await asyncio.to_thread(server.end, self.number)
+        findings = self.site.findings
+        findings.check(f"server that does not end, {self.number.name}", took, holds=took < STAYED.seconds + SLACK)
+        await asyncio.gather(*(each.done.wait() for each in asked.values()))
+        whole = {key for key, each in asked.items() if each.is_whole}
+        if self.number == SIGTERM:
+            findings.check("answer that SIGTERM cut off", sorted(stay - whole), holds=stay <= whole)
+        self.site.done[f"answers cut off, {self.number.name}"] += len(asked.keys() - whole)
+        return whole
+
+    async def _gone_on(self, client: Client, keys: Sequence[str]) -> None:
+        """Ask again where a dead server was answering until that is let; the first one listens before."""
+        begun = time.monotonic()
+        end = begun + DEAD_AFTER + SLACK
+
+        async def asked(key: str) -> None:
+            while True:
+                exchange = await ended(client.ask(key, "question", str(self.plans[key])))
+                if exchange.status != 409 or time.monotonic() > end:
+                    break
+                await asyncio.sleep(INTERVAL)
+            self.site.note(exchange, {200}, "to ask again at the next server")
+            slowest = f"ms until the last one had an answer, {self.number.name}"
+            self.site.done[slowest] = round((time.monotonic() - begun) * 1000)
+
+        async def listened(key: str) -> None:
+            while True:
+                exchange = await ended(client.listen(key))
+                if exchange.status == 204 or time.monotonic() > end:
+                    break
+                await asyncio.sleep(INTERVAL)
+            self.site.note(exchange, {204}, "to listen to who is dead")
+            await asked(key)
+
+        first, *rest = keys
+        await asyncio.gather(listened(first), *map(asked, rest))

@@ -1,0 +1,94 @@
+"""The site under uvicorn, in a process of its own, and what the system knows of that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+WAIT_SECONDS = 30
+"""How long a server may take to start, and to stop."""
+
+
+class Server:
+    """A uvicorn with one process, which writes what goes wrong to *log*; on *port*, or where there is a free one."""
+
+    def __init__(self, log: Path, *, port: int | None = None, **environment: str) -> None:
+        self.log = log
+        self.port = port or _free_port()
+        self._environment = {**os.environ, **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start it, and wait until it listens."""
+        command = [sys.executable, "-m", "uvicorn", "--factory", "django.core.asgi:get_asgi_application"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--log-level", "warning", "--lifespan", "off"]
+        with self.log.open("ab") as file:
+            self._process = subprocess.Popen(command, stdout=file, stderr=file, env=self._environment)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise RuntimeError(f"The server did not start: {self.log.read_text()[-2000:]}") from None
+                time.sleep(0.05)
+            else:
+                return self
+
+    def end(self, number: int = signal.SIGTERM, *, within: float = WAIT_SECONDS) -> float:
+        """Send it a signal, and return after how many seconds it has ended; after *within*, it is killed."""
+        if self._process is None:
+            return 0.0
+        begun = time.monotonic()
+        self._process.send_signal(number)
+        try:
+            self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        return time.monotonic() - begun
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        if self._process is None:
+            raise RuntimeError("The server does not run.")
+        return self._process.pid
+
+    def kib(self) -> int:
+        """How much memory it has, as the system counts it."""
+        return self._status("VmRSS")
+
+    def threads(self) -> int:
+        """How many threads it has."""
+        return self._status("Threads")
+
+    def opened(self, name: str) -> int:
+        """How often it has the file *name* open."""
+        folder = Path(f"/proc/{self.pid}/fd")
+        return sum(os.path.realpath(file) == name for file in folder.iterdir())
+
+    def _status(self, name: str) -> int:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port

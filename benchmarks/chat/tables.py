@@ -1,0 +1,81 @@
+"""What came of the questions, as Markdown in README.md."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any
+
+from benchmarks.report import Report, table
+
+NAMES = {
+    "sqlite": "SQLite",
+    "postgresql": "PostgreSQL",
+    "postgresql-pool": "PostgreSQL, pool and server-side binding",
+    "mariadb": "MariaDB",
+}
+
+BY_HAND = "`model.chat(messages)`, a list"
+JSON_BY_HAND = "a view that does this, as JSON"
+STREAM_BY_HAND = "a view that does this, as a stream"
+BESIDE = {
+    BY_HAND: None,
+    "`assistant.chat`": BY_HAND,
+    "`await assistant.achat`": BY_HAND,
+    "`async for … in assistant.astream`": BY_HAND,
+    JSON_BY_HAND: None,
+    "`POST /api/chat`, JSON": JSON_BY_HAND,
+    STREAM_BY_HAND: None,
+    "`POST /api/chat`, a stream": STREAM_BY_HAND,
+}
+"""What is measured, and what it is compared with."""
+
+
+def write(question: str, found: dict[str, Any], *, writes: bool) -> int:
+    """Print the tables, to README.md if it *writes*; 1 if anything was found that must not be."""
+    report = Report(writes=writes)
+    match question:
+        case "turn":
+            for on, by_size in found.items():
+                report.section(f"chat-turn-{on}", _turns(on, by_size))
+        case "streams":
+            for on, asked in found.items():
+                rows = [[name, *row] for name, row in asked["rows"]]
+                report.section(f"chat-streams-{on}", f"{_when()}\n\n{table(['', *asked['head']], rows)}")
+        case "dropped":
+            report.section("chat-dropped", _dropped(found))
+    faults = [f"{NAMES[on]}: {line}" for on, each in found.items() for line in each.get("findings", ())]
+    print("\n".join(faults), flush=True)
+    return int(bool(faults))
+
+
+def _turns(on: str, by_size: dict[str, dict[str, float]]) -> str:
+    """A row for each door; beside its time in ms, what it is above what it is compared with."""
+    rows = []
+    for label, beside in BESIDE.items():
+        cells = [
+            f"{each[label] / 1000:.2f}"
+            + ("" if beside is None else f" · **+{(each[label] - each[beside]) / 1000:.2f}**")
+            for each in by_size.values()
+        ]
+        rows.append([label, *cells])
+    head = [f"{NAMES[on]}, ms; messages in the history", *(f"{int(size):,}" for size in by_size)]
+    return f"{_when()}\n\n{table(head, rows)}"
+
+
+def _milliseconds(microseconds: dict[str, float], label: str, beside: str | None) -> str:
+    taken = f"{microseconds[label] / 1000:.2f}"
+    return taken if beside is None else f"{taken} · **+{(microseconds[label] - microseconds[beside]) / 1000:.2f}**"
+
+
+def _dropped(found: dict[str, Any]) -> str:
+    names = dict.fromkeys(name for each in found.values() for name in each["done"])
+    rows = [[name, *(f"{each['done'].get(name, 0):,}" for each in found.values())] for name in names]
+    rows.append(["**faults**", *(f"**{each['faults']}**" for each in found.values())])
+    return f"{_when()}\n\n{table(['', *(NAMES[on] for on in found)], rows)}"
+
+
+def _when() -> str:
+    load = os.getloadavg()[1]
+    today = datetime.datetime.now(datetime.UTC).date()
+    return f"{today}; the load of the last 5 minutes was {load:.1f} on {os.cpu_count()} processors."

@@ -1,0 +1,62 @@
+"""The chat, what it is compared with, and what tells how its process is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.urls import include, path
+from django.views.decorators.csrf import csrf_exempt
+
+from benchmarks.chat.model import Clock
+from chatmemory_django.chat.access import user_of_token
+from chatmemory_django.chat.model import ChatResponse, PartialText
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.threads import in_thread
+
+HISTORY = [UserMessage(f"Message {number}") for number in range(60)]
+
+
+async def _asked(request: HttpRequest) -> list[UserMessage]:
+    await in_thread(user_of_token, request.headers["Authorization"].partition(" ")[2])
+    [part] = json.loads(request.body)["message"]["parts"]
+    return [*HISTORY, UserMessage(part["text"])]
+
+
+@csrf_exempt
+async def by_hand(request: HttpRequest) -> HttpResponse:
+    """What a site would write without a memory: who it is, and the model."""
+    response = await Clock().achat(await _asked(request))
+    return JsonResponse({"text": response.ai_message.text})
+
+
+@csrf_exempt
+async def stream_by_hand(request: HttpRequest) -> StreamingHttpResponse:
+    """The same as a stream."""
+    asked = await _asked(request)
+
+    async def pieces():  # type: ignore[no-untyped-def]
+        async for event in Clock().astream(asked):
+            if isinstance(event, PartialText):
+                yield f"data: {json.dumps(event.text)}\n\n"
+            elif isinstance(event, ChatResponse):
+                yield "data: [DONE]\n\n"
+
+    return StreamingHttpResponse(pieces(), content_type="text/event-stream")
+
+
+async def state(request: HttpRequest) -> JsonResponse:
+    """How many tasks and threads there are."""
+    coroutines = [task.get_coro() for task in asyncio.all_tasks() - {asyncio.current_task()}]
+    tasks = [coroutine.__qualname__ for coroutine in coroutines if coroutine is not None]
+    return JsonResponse({"tasks": tasks, "threads": [thread.name for thread in threading.enumerate()]})
+
+
+urlpatterns = [
+    path("api/chat", include("chatmemory_django.chat.urls")),
+    path("by-hand", by_hand),
+    path("stream-by-hand", stream_by_hand),
+    path("state", state),
+]
