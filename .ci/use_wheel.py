@@ -9,7 +9,12 @@ from django.conf import settings
 from django.core.management import call_command
 
 settings.configure(
-    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "chatmemory_django"],
+    INSTALLED_APPS=[
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "chatmemory_django",
+        "chatmemory_django.chat",
+    ],
     DATABASES={
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
@@ -39,11 +44,12 @@ messages = memory.messages()
 said = Conversation.objects.get(memory_id="wheel").history().count()
 if not (said == 51 and 2 < len(messages) < 12 and messages[0] == SystemMessage("Be brief.")):
     raise SystemExit(f"{said} messages said, {len(messages)} in memory: that is not what was asked for.")
-try:
-    importlib.import_module("chatmemory_django.rest.urls")
-except ImportError as exc:
-    if "pip install 'chatmemory_django[rest]'" not in str(exc):
-        raise
-else:
-    raise SystemExit("Without its extra there should be no REST API.")
+for module, extra in {"rest.urls": "rest", "chat.assistant": "openai", "chat.openai": "openai"}.items():
+    try:
+        importlib.import_module(f"chatmemory_django.{module}")
+    except ImportError as exc:
+        if f"pip install 'chatmemory_django[{extra}]'" not in str(exc):
+            raise
+    else:
+        raise SystemExit(f"Without its extra there should be no {module}.")
 print(f"The wheel works: {said} messages said, {len(messages)} in memory.")  # noqa: T201
