@@ -159,6 +159,24 @@ class TestOfSomeTypesAlone:
         assert "summary of" not in "".join(lines)
         assert texts(imported(lines).memory()) == ["two"]
 
+    def test_a_summary_covers_what_stands_for_what_is_left_out(self):
+        a_memory(limit=9).add(SystemMessage("secret"), *said("one", "two"))
+        summarize(4, 2)
+
+        copy = imported(lines_of(source(), [MessageType.SYSTEM]))
+
+        assert copy.summary_sequence == 4
+        assert copy.messages.get(sequence=4).parent_sequence == 1
+
+    def test_a_summary_of_which_nothing_is_left_is_none(self):
+        a_memory(limit=9).add(*said("one", "two", "three"))
+        summarize(4, 2)
+
+        copy = imported(lines_of(source(), [MessageType.SYSTEM]))
+
+        assert copy.summary_sequence is None
+        assert not copy.history().exists()
+
     @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
     @given(verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20), types=st.sets(st.sampled_from(MessageType)))
     def test_they_can_always_be_imported_and_are_on_the_paths_they_were_on(self, verbs, types):

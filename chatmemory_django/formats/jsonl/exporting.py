@@ -82,6 +82,9 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
         rows = rows.filter(type__in=types)
         newest = _newest(conversation)
         thinning = _thinning(conversation, newest)
+    columns: dict[str, Any] = {}
+    if types is not None and MessageType.SYSTEM not in types:
+        columns |= {"pinned_sequence": None, "summary_sequence": None}
     count = last = 0
     for page in pages(rows, *_Row._fields):
         for row in page:
@@ -89,11 +92,13 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
             if thinning is not None and said.in_history:
                 last = said.sequence
                 said = said._replace(parent_sequence=thinning.parent_of(last))
+            elif thinning is not None and said.parent_sequence is not None:
+                covered = thinning.stand_in(said.parent_sequence)
+                said = said._replace(parent_sequence=covered)
+                if said.sequence == conversation.summary_sequence and not covered:
+                    columns["summary_sequence"] = None  # it would cover nothing
             spool.write(_line(f"message {said.sequence} of {name}", _said, said))
         count += len(page)
-    columns: dict[str, Any] = {}
-    if types is not None and MessageType.SYSTEM not in types:
-        columns |= {"pinned_sequence": None, "summary_sequence": None}
     if thinning is not None:
         head = thinning.stand_in(newest)
         columns["parent_sequence"] = None if head == last and conversation.parent_sequence is None else head
@@ -109,9 +114,11 @@ def _newest(conversation: Conversation) -> int:
 
 
 def _thinning(conversation: Conversation, newest: int) -> Thinning:
-    named = messages_of(conversation).history(all_branches=True).filter(parent_sequence__isnull=False)
-    pairs = [(sequence, parent or 0) for sequence, parent in named.values_list("sequence", "parent_sequence")]
-    return Thinning(pairs, [newest, *(parent for _, parent in pairs)])
+    named = messages_of(conversation).filter(parent_sequence__isnull=False)
+    found = list(named.values_list("sequence", "parent_sequence", "in_history"))
+    pairs = [(sequence, parent or 0) for sequence, parent, in_history in found if in_history]
+    # Those that are not in the history are summaries, and their parents what they cover.
+    return Thinning(pairs, [newest, *(parent or 0 for _, parent, _ in found)])
 
 
 def _line(name: str, tell: Callable[..., Head | Said], *told: Any) -> bytes:
