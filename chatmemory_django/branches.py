@@ -75,8 +75,8 @@ class Summary(NamedTuple):
 class Path(Protocol):
     """The path that a conversation goes on along, read as far as it is needed."""
 
-    def system(self, to: int, behind: int) -> Entry | None:
-        """The newest system message up to *to* and behind *behind*."""
+    def systems(self, to: int, behind: int) -> Iterable[Entry]:
+        """The system messages from *to* back to the first one behind *behind*."""
 
     def backwards(self, to: int, behind: int) -> Iterable[Entry]:
         """The messages from *to* back to the first one behind *behind*, without system messages."""
@@ -136,12 +136,20 @@ def moved(present: Present, path: Path, window: Window, *, to: int, shared: int,
 def _system(present: Present, path: Path, *, to: int, shared: int, forgotten: int) -> Entry | None:
     """The system message of that time."""
     now = next((entry for entry in present.entries if entry.type == MessageType.SYSTEM), None)
-    if now is not None and now.key > shared:
-        return path.system(to, forgotten)
-    if now is None and present.forgotten_through:
-        return path.system(to, forgotten)
+    if present.forgotten_through if now is None else now.key > shared:
+        return _in_force(path.systems(to, forgotten), None)
     # It is replaced, or forgotten, but never evicted: one that is there is the newest, and without one there was none.
-    return (path.system(to, shared) if to > shared else None) or now
+    return _in_force(path.systems(to, shared), now) if to > shared else now
+
+
+def _in_force(backwards: Iterable[Entry], before: Entry | None) -> Entry | None:
+    """Of system messages, read backwards as far as *before*, the one that is in the memory: not one that repeats it."""
+    found: Entry | None = None
+    for entry in backwards:
+        if found is not None and entry.message != found.message:
+            return found
+        found = entry
+    return before if before is not None and (found is None or found.message == before.message) else found
 
 
 def _filled(backwards: Iterable[Entry], front: Sequence[Entry], window: Window) -> list[Entry]:

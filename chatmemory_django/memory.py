@@ -87,6 +87,7 @@ class ChatMemory(ABC):
         *messages: ChatMessage,
         metadata: Metadata | Sequence[Metadata] = None,
         client_message_ids: Sequence[str | None] | None = None,
+        verbatim: Sequence[str | None] | None = None,
         after: int | None = None,
     ) -> list[int]:
         """
@@ -95,15 +96,18 @@ class ChatMemory(ABC):
         A system message equal to the first one present changes nothing; a different one replaces it. *metadata*, a
         JSON object, is kept beside each message where the store has a place for it; a sequence has one for each.
         *client_message_ids* has an id of up to 64 characters, or None, for each: a message whose id the conversation
-        has already is not stored again, so what failed can be tried again. With *after*, the memory is first rewound to
-        that message, in the same step: to edit what was said, give the message before it.
+        has already is not stored again, so what failed can be tried again. *verbatim* is for adapters of other
+        frameworks: for each message what they were given, as JSON, or None where the message says it all. With it,
+        each message becomes a row of the history, a system message that repeats the present one included. With
+        *after*, the memory is first rewound to that message, in the same step: to edit what was said, give the message
+        before it.
 
         Returns for each message its key, in the Django store its sequence; for one that was not stored again, that of
         the one that was there.
         """
         if not messages:
             return []
-        appended = self._add(messages, metadata, client_message_ids, after)
+        appended = self._add(messages, metadata, client_message_ids, verbatim, after)
         if appended.eviction.evicted:
             self._after_eviction()
         return appended.keys
@@ -113,10 +117,13 @@ class ChatMemory(ABC):
         messages: Sequence[ChatMessage],
         metadata: Metadata | Sequence[Metadata],
         client_message_ids: Sequence[str | None] | None,
+        verbatim: Sequence[str | None] | None,
         after: int | None,
     ) -> Appended:
         each: Sequence[Any] = metadata if isinstance(metadata, (list, tuple)) else [metadata] * len(messages)
-        return self._append(messages, metadata=each, client_message_ids=client_message_ids or (), after=after)
+        return self._append(
+            messages, metadata=each, client_message_ids=client_message_ids or (), verbatim=verbatim, after=after
+        )
 
     def _after_eviction(self) -> None:  # noqa: B027  # most memories do nothing
         """Do what follows once an ``add``, or a turn, has evicted messages; a turn calls this, too."""
@@ -132,6 +139,7 @@ class ChatMemory(ABC):
         beside: dict[str, Sequence[object]] = {
             "metadata": options.get("metadata", ()),
             "client_message_ids": options.get("client_message_ids", ()),
+            "verbatim": options.get("verbatim") or (),
         }
         for name, items in beside.items():
             if len(items) not in {0, len(messages)}:
@@ -239,12 +247,13 @@ class ChatMemory(ABC):
         *messages: ChatMessage,
         metadata: Metadata | Sequence[Metadata] = None,
         client_message_ids: Sequence[str | None] | None = None,
+        verbatim: Sequence[str | None] | None = None,
         after: int | None = None,
     ) -> list[int]:
         """See ``add``."""
         if not messages:
             return []
-        appended = await self.store.run(self._add, messages, metadata, client_message_ids, after)
+        appended = await self.store.run(self._add, messages, metadata, client_message_ids, verbatim, after)
         if appended.eviction.evicted:
             await self._aafter_eviction()
         return appended.keys

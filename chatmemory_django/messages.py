@@ -10,7 +10,7 @@ text, like that of any value: keep messages out of logs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
@@ -19,6 +19,9 @@ from msgspec.structs import force_setattr
 
 MAX_ATTRIBUTE_DEPTH = 100
 """How deep attributes may nest. Jackson stops at 1,000, PostgreSQL at its stack; real data nests a few levels."""
+
+MAX_WORD = 1_000
+"""How many characters a text may have without a space before it is taken for a file that is encoded."""
 
 BLANK = "".join(map(chr, range(0x21)))
 """What the original trims before it calls a text blank: U+0000 to U+0020, so a no-break space counts as text."""
@@ -334,6 +337,11 @@ class CustomMessage(_Value, frozen=True, tag_field="type", tag="CUSTOM"):
     def __post_init__(self) -> None:
         _check_attributes(self)
 
+    @property
+    def text(self) -> str:
+        """The texts in it, each on a line: what it is searched for and counted by. Encoded files are left out."""
+        return "\n".join(text for text in _strings(self.attributes) if not _is_encoded(text))
+
 
 ChatMessage: TypeAlias = SystemMessage | UserMessage | AiMessage | ToolExecutionResultMessage | CustomMessage
 
@@ -397,6 +405,20 @@ def _check_attributes(value: UserMessage | AiMessage | ToolExecutionResultMessag
         raise TypeError(f"{type(value).__name__}.attributes must be a mapping, not {type(given).__name__}.")
     copied = copy_json(given, f"{type(value).__name__}.attributes", MAX_ATTRIBUTE_DEPTH) if given else NO_ATTRIBUTES
     force_setattr(value, "attributes", Attributes(copied))
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Yield the strings in the JSON *value*, keys aside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(item)
+
+
+def _is_encoded(text: str) -> bool:
+    """Whether *text* is a file in base64 or the like: no writing runs on for so long."""
+    return len(text) > MAX_WORD and not any(map(str.isspace, text[:MAX_WORD]))
 
 
 def copy_json(value: object, where: str, max_depth: int, depth: int = 0) -> Any:

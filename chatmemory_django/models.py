@@ -547,7 +547,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
         )
 
     def with_size(self) -> Self:
-        """Annotate each with its ``size``: how many characters its text, payload and metadata have, as stored."""
+        """Annotate each with its ``size``: how many characters its texts, payload and metadata have, as stored."""
         return self.annotate(size=MESSAGE_SIZE)
 
     def total_size(self) -> int:
@@ -564,6 +564,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 MESSAGE_SIZE = (
     Length("text")
     + Coalesce(Length("payload"), Value(0))
+    + Coalesce(Length("verbatim"), Value(0))
     + Coalesce(Length(Cast("metadata", TextField())), Value(0))
 )  # fmt: skip
 
@@ -611,6 +612,8 @@ class Message(models.Model):
     client_message_id = ExactCharField(  # null is "its client gave none", and not unique
         _("client message id"), max_length=MAX_CLIENT_MESSAGE_ID_LENGTH, null=True
     )
+    # What another framework gave, where the message does not give it back exactly: JSON in text, as in payload.
+    verbatim = models.TextField(_("as given"), null=True)  # noqa: DJ001  # null is "the message says it all"
     metadata = models.JSONField(_("metadata"), null=True)
 
     objects = MessageQuerySet.as_manager()

@@ -31,7 +31,7 @@ class Reason(StrEnum):
     SUMMARIZED = "summarized"
     """Later messages pushed it out, and the summary covers it."""
     SUPERSEDED = "superseded"
-    """Another system message took its place, or another memory was set."""
+    """Another system message took its place, or stands for it, being equal; or another memory was set."""
     OFF_PATH = "off_path"
     """It was said on another branch of the conversation."""
 

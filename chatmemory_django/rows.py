@@ -98,6 +98,7 @@ class NewRow(msgspec.Struct, gc=False):
     payload: str | None
     metadata: Metadata = None
     client_message_id: str | None = None
+    verbatim: str | None = None
     is_complete: bool = True
     sent_bytes: int = 0
     """How large it is in an SQL statement, at most."""
@@ -148,6 +149,16 @@ def to_metadata(metadata: Metadata, max_bytes: int | None = None) -> Metadata:
     if max_bytes is not None and size > max_bytes:
         raise ValueError(f"metadata has {size} bytes, but may have {max_bytes}.")
     return copied
+
+
+def checked_verbatim(verbatim: str) -> str:
+    """Return *verbatim*; ``TypeError`` or ``ValueError`` if it is no text that every database can keep."""
+    if not isinstance(verbatim, str):
+        raise TypeError(f"verbatim must be a str or None, not {type(verbatim).__name__}.")
+    if not is_storable(verbatim):
+        raise ValueError("verbatim holds a NUL character or a lone surrogate; give JSON that escapes them.")
+    _check_size(len(verbatim.encode()), "verbatim")
+    return verbatim
 
 
 def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
@@ -204,7 +215,7 @@ def _text(message: ChatMessage) -> tuple[str, bool]:
     if isinstance(message, SystemMessage):
         return message.text, True
     if isinstance(message, CustomMessage):
-        return "", False
+        return message.text, False
     texts = (content.text for content in message.contents if isinstance(content, TextContent))
     return "\n".join(texts), False
 

@@ -111,6 +111,8 @@ class Eviction:
         self.added: list[Entry] = []
         self.evicted: list[Entry] = []
         self.replaced: list[Entry] = []
+        self.repeated: list[Entry] = []
+        """What was added, but is not in the memory, which has its equal."""
         self._stored = iter(stored)
         self._front: deque[Entry] = deque()  # read from the store, but still in the memory
         self._new: deque[Entry] = deque()
@@ -167,14 +169,17 @@ class Eviction:
             total=total_of(everything, window),
         )
 
-    def add(self, message: ChatMessage, cost: int | None = None, *, key: int | None = None) -> int:
+    def add(
+        self, message: ChatMessage, cost: int | None = None, *, key: int | None = None, repeats: bool = False
+    ) -> int:
         """
         Add *message* at the end and evict what no longer fits; return its key, or that of its equal.
 
-        The *key* of one that is stored already is given, and above those of all others.
+        The *key* of one that is stored already is given, and above those of all others. A system message that
+        *repeats* the present one gets a key of its own, though the memory stays as it is.
         """
         if message.type == MessageType.SYSTEM and self._systems and self._systems[0].message == message:
-            return self._systems[0].key
+            return self._repeat(message, cost) if repeats else self._systems[0].key
         self.trim()
         entry = to_entry(self.next_key if key is None else key, message, cost)
         if key is None:
@@ -230,8 +235,16 @@ class Eviction:
 
     @property
     def lost_all(self) -> bool:
-        """Whether messages were added and none of them is left."""
-        return self.added != [] and all(entry.key in self._gone for entry in self.added)
+        """Whether messages were added and neither one of them nor its equal is left."""
+        return self.added != [] and not self.repeated and all(entry.key in self._gone for entry in self.added)
+
+    def _repeat(self, message: ChatMessage, cost: int | None) -> int:
+        """Take note of a *message* that the memory has already, and return the key of its own that it gets."""
+        entry = to_entry(self.next_key, message, cost)
+        self.next_key += 1
+        self.added.append(entry)
+        self.repeated.append(entry)
+        return entry.key
 
     def _pop(self) -> Entry | None:
         """Return the next entry at the front, behind the pinned one; None at the end."""

@@ -162,6 +162,16 @@ class TestTranscript:
         assert "&quot;model&quot;: &quot;&lt;b&gt;gpt&lt;/b&gt;&quot;,\n" in bubble(html, 2)
         assert "Metadata" not in bubble(html, 1)
 
+    def test_what_another_framework_gave_is_not_read_for_it(self, reader, django_assert_num_queries):
+        talk = conversation(U1, A1)
+        Message.objects.filter(sequence=2).update(verbatim="x" * PAGE_BYTES)
+
+        with django_assert_num_queries(10) as captured:
+            html = shown(reader, talk)
+
+        assert "too large" not in html
+        assert not any('"verbatim",' in query["sql"] for query in captured)
+
     def test_metadata_that_a_page_cannot_hold_is_said_to_be_left_out(self, reader):
         talk = conversation(U1)
         Message.objects.update(metadata={"key": "x" * PAGE_BYTES})
@@ -423,6 +433,15 @@ class TestMessagePage:
         assert "&quot;name&quot;: &quot;Klaus&quot;" in html
         assert "&quot;model&quot;: &quot;gpt-4o&quot;" in html
         assert 'href="/admin/chatmemory/conversation/' in html
+
+    def test_it_has_what_another_framework_gave(self, reader):
+        talk = conversation(U1)
+        Message.objects.update(verbatim='{"openai":{"content":"<one>","phase":null}}')
+
+        html = reader.get(page("message", talk.pk, 1)).content.decode()
+
+        assert "As given by another framework" in html
+        assert "&quot;content&quot;: &quot;&lt;one&gt;&quot;,\n" in html
 
     def test_the_json_is_a_file_that_no_browser_takes_for_a_page(self, reader):
         talk = conversation(UserMessage("<script>alert(1)</script>"))

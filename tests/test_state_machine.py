@@ -85,6 +85,13 @@ class SameAsInMemory(RuleBasedStateMachine):
         self.memory.add(*messages)
 
     @rule(messages=some_messages)
+    def add_as_given(self, messages):
+        if self.said is not None:
+            self.said += messages
+        self.expected.add(*messages, verbatim=[None] * len(messages))
+        self.memory.add(*messages, verbatim=[None] * len(messages))
+
+    @rule(messages=some_messages)
     def set(self, messages):
         self.expected.set(messages)
         self.memory.set(messages)

@@ -171,8 +171,10 @@ class TestMessages:
 
         assert in_message(result) == 4 + in_text("23:59") + in_text("o'clock")
 
-    def test_a_custom_message_has_no_text(self):
-        assert in_message(CustomMessage({"text": "a long one " * 100})) == 4
+    def test_a_custom_message_counts_the_texts_in_it(self):
+        assert in_message(CustomMessage({"type": "note", "parts": [{"text": "two words"}, 7, None]})) == (
+            4 + in_text("note\ntwo words")
+        )
 
     @pytest.mark.parametrize("value", [None, "Hi", {"type": "USER"}])
     def test_what_is_no_message_is_an_error(self, value):

@@ -82,9 +82,6 @@ def transcript(
 
 def message(conversation: Conversation, row: Message, offered: Sequence[MessageOperation]) -> dict[str, Any]:
     """A message as whole as a page can bear, its JSON, and what of *offered* can be done at it."""
-    text = message_json(row)
-    with suppress(ValueError, RecursionError):  # what is stored may be broken
-        text = json.dumps(shortened(json.loads(text), MAX_STRING), indent=2, ensure_ascii=False)
     bubble = read_bubble(conversation, row, MAX_SHOWN)
     bubble.place = conversation.places([row]).get(row.sequence)
     _offer(bubble, conversation, offered)
@@ -100,8 +97,9 @@ def message(conversation: Conversation, row: Message, offered: Sequence[MessageO
         "is_alone": True,
         "is_openai": _is_openai(row),
         "shows_remote_media": conf.remote_media(),
-        "json": visible(text[:MAX_SHOWN]),
+        "json": _readable(message_json(row)),
         "metadata": _indented(row.metadata),
+        "verbatim": _readable(row.verbatim or ""),
         "subtitle": _("Message %(number)d") % {"number": row.sequence},
     }
 
@@ -201,6 +199,13 @@ def _unended(conversation: Conversation) -> list[tuple[int, str]]:
     newest = conversation.messages.incomplete().filter(sequence__gte=conversation.next_sequence - UNENDED_AMONG)
     found = newest.order_by("-sequence").values_list("sequence", "on_path")[: UNENDED + 1]
     return [(sequence, place_of(sequence, all_branches=not on_path)) for sequence, on_path in found]
+
+
+def _readable(text: str) -> str:
+    """The JSON *text* as a page can bear it."""
+    with suppress(ValueError, RecursionError):  # what is stored may be broken
+        text = json.dumps(shortened(json.loads(text), MAX_STRING), indent=2, ensure_ascii=False)
+    return visible(text[:MAX_SHOWN])
 
 
 def _indented(value: object) -> str:

@@ -68,7 +68,7 @@ def search(conversation: Conversation, wanted: str, *, before: int | None = None
         return Hits(wanted=wanted, hits=[], before=None)
     said = conversation.messages.containing(wanted, all_branches=all_branches)
     rows = said.filter(sequence__gte=start, sequence__lt=end).order_by("-sequence")
-    found = list(rows.with_status().with_size().defer("text", "payload", "metadata")[: HITS + 1])
+    found = list(rows.with_status().with_size().defer("text", "payload", "verbatim", "metadata")[: HITS + 1])
     texts = _texts(conversation, found[:HITS])
     hits = [Hit(bubble=Bubble.of(row), parts=_parts(texts.get(row.sequence), wanted)) for row in found[:HITS]]
     if len(found) > HITS:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Case, QuerySet, When
+from django.db.models import BooleanField, Case, ExpressionWrapper, Q, QuerySet, When
 from django.db.models.functions import Length
 
 from chatmemory_django.admin.branches import has_branches, shown
@@ -129,7 +129,7 @@ def _cut(rows: QuerySet[Message], before: int | None, after: int | None) -> tupl
 
 def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
     """*rows* with what a page has to know of them; *is_readable* is whether that is what they say, too."""
-    rows = rows.with_status().defer("text", "payload", "metadata")
+    rows = rows.with_status().defer("text", "payload", "verbatim", "metadata")
     if not is_readable:
         return rows
     # Not cut in the database: where the field is a subclass, only the field knows what it says.
@@ -137,6 +137,7 @@ def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
         text_length=Length("text"),
         payload_length=Length("payload"),
         short_text=Case(When(text_length__lte=EXCERPT, then="text"), output_field=Message._meta.get_field("text")),
+        has_metadata=ExpressionWrapper(Q(metadata__isnull=False), output_field=BooleanField()),
     )
 
 
@@ -169,7 +170,7 @@ def _unpaired(bubbles: list[Bubble]) -> list[Bubble]:
 
 def _is_short(row: Any) -> bool:
     """Whether *row* is nothing but a text, and that has been read."""
-    return row.payload_length is None and row.size == row.text_length and row.short_text is not None
+    return row.payload_length is None and not row.has_metadata and row.short_text is not None
 
 
 def fitting(rows: Iterable[Any]) -> list[int]:

@@ -142,6 +142,7 @@ class Migration(migrations.Migration):
                     "client_message_id",
                     chatmemory_django.models.ExactCharField(max_length=64, null=True, verbose_name="client message id"),
                 ),
+                ("verbatim", models.TextField(null=True, verbose_name="as given")),
                 ("metadata", models.JSONField(null=True, verbose_name="metadata")),
                 (
                     "conversation",

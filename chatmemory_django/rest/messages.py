@@ -79,7 +79,8 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         if self.action == "alternatives":
             row = self.find_message(conversation)
             return conversation.alternatives(row.sequence).filter(type__in=self.readable_types).with_status()
-        return conversation.history(all_branches=self.query.get("all_branches", False)).with_status()
+        history = conversation.history(all_branches=self.query.get("all_branches", False))
+        return history.with_status().defer("verbatim")
 
     def get_serializer_context(self) -> dict[str, Any]:
         """See ``GenericAPIView.get_serializer_context``."""

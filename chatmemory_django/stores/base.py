@@ -54,6 +54,7 @@ class AppendOptions(TypedDict, total=False):
 
     metadata: Sequence[Metadata]
     client_message_ids: Sequence[str | None]
+    verbatim: Sequence[str | None] | None
     is_complete: bool
     completes: Sequence[int]
     is_retry: bool
@@ -131,6 +132,7 @@ class ChatMemoryStore(ABC):
         *,
         metadata: Sequence[Metadata] = (),
         client_message_ids: Sequence[str | None] = (),
+        verbatim: Sequence[str | None] | None = None,
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
@@ -143,16 +145,20 @@ class ChatMemoryStore(ABC):
         Add *messages* under the rules of *window* as one step: all or none, and no other writer in between.
 
         *metadata* and *client_message_ids* have an item for each message. A message whose client message id the
-        conversation has already is not stored again. Unless *is_complete*, the messages belong to a turn that has not
-        ended; *completes* are the keys of messages of a turn that ends now. Unless it *is_retry*, the caller has made
-        up the client message ids just now, so no message can have one of them yet.
+        conversation has already is not stored again. *verbatim* has for each what another framework gave, as JSON, or
+        None where the message says it all; then the history has each message as it was given, also a system message
+        that repeats the present one, and that only the memory leaves out.
+
+        Unless *is_complete*, the messages belong to a turn that has not ended; *completes* are the keys of messages of
+        a turn that ends now. Unless it *is_retry*, the caller has made up the client message ids just now, so no
+        message can have one of them yet.
 
         The conversation goes on from message *after*, if that is given, as after ``rewind``. Messages that are stored
         *aside* begin a branch there, and neither the memory nor the path changes until a later call, with the same
         *after*, *takes_up* their keys.
 
         A store that has no place for these leaves them out, but promises nothing that it cannot keep: with client
-        message ids, or with *after*, this one raises ``NotImplementedError``.
+        message ids, with *after*, or with *verbatim*, this one raises ``NotImplementedError``.
 
         Raises:
             ConversationErasedError: The memory is no longer that of *conversation*, as ``read_memory`` named it.
@@ -161,6 +167,8 @@ class ChatMemoryStore(ABC):
         """
         if any(client_message_ids):
             raise NotImplementedError(f"{type(self).__name__} keeps no client message ids; leave them out.")
+        if verbatim is not None:
+            raise NotImplementedError(f"{type(self).__name__} keeps nothing verbatim; leave it out.")
         if after is not None:
             raise self._no_branches()
         with self.exclusive(memory_id):

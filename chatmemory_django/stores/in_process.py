@@ -68,11 +68,14 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
     ) -> Appended:
         if any(options.get("client_message_ids", ())):
             raise NotImplementedError(f"{type(self).__name__} keeps no client message ids; leave them out.")
+        if any(options.get("verbatim") or ()):
+            raise NotImplementedError(f"{type(self).__name__} keeps nothing verbatim; leave it out.")
         after = options.get("after")
         with self._writing(memory_id, creates=True) as found:
             if after is not None and options.get("aside"):
                 return Appended(Eviction.of([], window), found.set_aside(messages, after))
-            return found.append(messages, window, after, options.get("takes_up", ()))
+            repeats = options.get("verbatim") is not None
+            return found.append(messages, window, after, options.get("takes_up", ()), repeats=repeats)
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         with self._writing(memory_id) as conversation:
@@ -235,13 +238,19 @@ class _Conversation:
         return Said(key, row.message, tokens, row.parent, row.on_path)
 
     def append(
-        self, messages: Sequence[ChatMessage], window: Window, after: int | None, takes_up: Sequence[int]
+        self,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        after: int | None,
+        takes_up: Sequence[int],
+        *,
+        repeats: bool = False,
     ) -> Appended:
         move = None if after is None else self.moved(after, window)
         eviction = self.eviction(window) if move is None else move.eviction
         for key in takes_up:
             eviction.add(self.rows[self.checked(key)].message, key=key)
-        keys = [eviction.add(message) for message in messages]
+        keys = [eviction.add(message, repeats=repeats) for message in messages]
         # Nothing is changed before all is known to fit.
         if move is not None:
             self.go_on(move)
@@ -442,16 +451,11 @@ class _Path:
         self._window = window
         self._keys = [key for key in conversation.history() if _is_on(path, key)]
 
-    def system(self, to: int, behind: int) -> Entry | None:
-        rows = self._conversation.rows
-        keys = [key for key in self._keys if behind < key <= to and rows[key].message.type == MessageType.SYSTEM]
-        return self._conversation.entry(keys[-1], self._window) if keys else None
+    def systems(self, to: int, behind: int) -> Iterator[Entry]:
+        return self._backwards(to, behind, systems=True)
 
     def backwards(self, to: int, behind: int) -> Iterator[Entry]:
-        rows = self._conversation.rows
-        for key in reversed(self._keys):
-            if behind < key <= to and rows[key].message.type != MessageType.SYSTEM:
-                yield self._conversation.entry(key, self._window)
+        return self._backwards(to, behind, systems=False)
 
     def summary(self, to: int, behind: int) -> Summary | None:
         found = [
@@ -463,6 +467,12 @@ class _Path:
             return None
         through, key = max(found)
         return Summary(self._conversation.entry(key, self._window), through)
+
+    def _backwards(self, to: int, behind: int, *, systems: bool) -> Iterator[Entry]:
+        rows = self._conversation.rows
+        for key in reversed(self._keys):
+            if behind < key <= to and (rows[key].message.type == MessageType.SYSTEM) == systems:
+                yield self._conversation.entry(key, self._window)
 
 
 def _is_on(path: list[tuple[int, int]], key: int) -> bool:

@@ -111,7 +111,7 @@ class OpenAiTokenCountEstimator:
             case ToolExecutionResultMessage():
                 return 4 + sum(map(self._in_content, message.contents))
             case CustomMessage():
-                return 4
+                return 4 + self.estimate_token_count_in_text(message.text)
             case _:
                 raise TypeError(f"Cannot count the tokens of a {type(message).__name__}; give a message.")
 

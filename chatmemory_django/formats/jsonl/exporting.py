@@ -47,6 +47,7 @@ class _Row(NamedTuple):
     on_path: bool
     parent_sequence: int | None
     metadata: dict[str, Any] | None
+    verbatim: str | None
 
 
 def export_lines(
@@ -161,6 +162,7 @@ def _said(row: _Row) -> Said:
         on_path=None if row.on_path == row.in_history else row.on_path,
         parent_sequence=row.parent_sequence,
         metadata=row.metadata,
+        verbatim=row.verbatim,
     )
 
 

@@ -237,7 +237,7 @@ class _Import:
         self._last = said.sequence
         try:
             metadata = to_metadata(said.metadata, self.limits.max_metadata_bytes)
-            new = new_row(message_from_json(bytes(said.message)), metadata)
+            new = new_row(message_from_json(bytes(said.message)), metadata, said.verbatim)
             client_message_id = checked_client_message_id(said.client_message_id, "client_message_id")
             on_path = self._branches.add(said, new.type)
         except ValueError as exc:
@@ -254,6 +254,7 @@ class _Import:
             "text": new.text,
             "payload": new.payload,
             "metadata": new.metadata,
+            "verbatim": new.verbatim,
             "token_count": tokens,
             "counted_by": counted_by,
             "superseded": said.superseded,

@@ -61,6 +61,7 @@ class Said(
     on_path: bool | None = None
     parent_sequence: _Number | None = None
     metadata: dict[str, Any] | None = None
+    verbatim: str | None = None
 
 
 class ImportLimits(NamedTuple):

@@ -42,6 +42,7 @@ class Addition:
         *,
         metadata: Sequence[Metadata] = (),
         client_message_ids: Sequence[str | None] = (),
+        verbatim: Sequence[str | None] | None = None,
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
@@ -53,10 +54,12 @@ class Addition:
         self._aside = aside
         self._takes_up = takes_up
         self._is_retry = is_retry
+        self._keeps_all = verbatim is not None
         self._messages = messages
         self._window = window
         self._completes = completes
-        self._rows = [new_row(message, given) for message, given in zip_longest(messages, metadata[: len(messages)])]
+        beside = zip_longest(messages, metadata[: len(messages)], (verbatim or ())[: len(messages)])
+        self._rows = [new_row(message, each, given) for message, each, given in beside]
         for index, (row, name) in enumerate(zip(self._rows, client_message_ids, strict=False)):
             row.client_message_id = checked_client_message_id(name, f"client_message_ids[{index}]")
         for row in self._rows:
@@ -93,7 +96,7 @@ class Addition:
             if row.client_message_id in known:
                 keys.append(known[row.client_message_id])
                 continue
-            keys.append(eviction.add(message, cost))
+            keys.append(eviction.add(message, cost, repeats=self._keeps_all))
             if len(eviction.added) > len(taken_up) + len(added):
                 added.append(msgspec.structs.replace(row, sequence=keys[-1]))
                 if row.client_message_id is not None:
@@ -179,7 +182,7 @@ class Addition:
             hidden = [*relocation.hidden, *(key for key in aside if key not in taken_up)]
             relocation = relocation._replace(hidden=hidden)
         start = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start
-        out = [entry.key for entry in (*eviction.evicted, *eviction.replaced)]
+        out = [entry.key for entry in (*eviction.evicted, *eviction.replaced, *eviction.repeated)]
         gone = set(out)
         for row in rows:
             row.superseded = row.sequence >= start and row.sequence in gone

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from chatmemory_django import conf
 from chatmemory_django.messages import ChatMessage
-from chatmemory_django.rows import NewRow, State, sent_bytes, to_columns, to_metadata
+from chatmemory_django.rows import NewRow, State, checked_verbatim, sent_bytes, to_columns, to_metadata
 from chatmemory_django.stores.base import Metadata
 from chatmemory_django.stores.django.paths import Relocation
 
@@ -96,10 +96,12 @@ class Change(NamedTuple):
         return self
 
 
-def new_row(message: ChatMessage, metadata: Metadata = None) -> NewRow:
+def new_row(message: ChatMessage, metadata: Metadata = None, verbatim: str | None = None) -> NewRow:
     """Return the row of *message*; ``TypeError`` or ``ValueError`` if it cannot be stored."""
     columns, metadata = to_columns(message), to_metadata(metadata)
     size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
+    if verbatim is not None:
+        size += sent_bytes(checked_verbatim(verbatim))
     if metadata is not None:
         size += sent_bytes(json.dumps(metadata))  # as the field writes it
     if size > (limit := max_row_bytes()):
@@ -107,7 +109,7 @@ def new_row(message: ChatMessage, metadata: Metadata = None) -> NewRow:
             f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
             f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows for {limit}."
         )
-    return NewRow(*columns, metadata=metadata, sent_bytes=size)
+    return NewRow(*columns, metadata=metadata, verbatim=verbatim, sent_bytes=size)
 
 
 def max_row_bytes() -> int:

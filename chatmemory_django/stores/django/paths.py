@@ -151,13 +151,16 @@ class _StoredPath:
         self.visible: list[int] = []
         """... and of those that are not, or will not be."""
 
-    def system(self, to: int, behind: int) -> Entry | None:
-        parts = self._parts(to, behind)
+    def systems(self, to: int, behind: int) -> Iterator[Entry]:
+        parts, size = self._parts(to, behind), 2
         while batch := list(islice(parts, MAX_PARTS)):
-            within = Q(sequence__range=(batch[-1][0], batch[0][1]))  # which SQLite would not see in the parts
-            if rows := self._read(within & self._on_path(batch) & Q(type=MessageType.SYSTEM.value), 1):
-                return entry_of(rows[0], self._window, self._counted)
-        return None
+            on_path = self._on_path(batch) & Q(type=MessageType.SYSTEM.value)
+            last: int | None = batch[0][1]
+            while last is not None:
+                within = Q(sequence__range=(batch[-1][0], last))  # which SQLite would not see in the parts
+                rows = self._read(within & on_path, size)
+                yield from (entry_of(row, self._window, self._counted) for row in rows)
+                last, size = rows[-1].sequence - 1 if len(rows) == size else None, FIRST_PAGE
 
     def backwards(self, to: int, behind: int) -> Iterator[Entry]:
         size = FIRST_PAGE

@@ -1,0 +1,183 @@
+"""What adapters of other frameworks add: every message as it was given, the memory by its own rules."""
+
+import asyncio
+import json
+
+import pytest
+
+from chatmemory_django.formats.jsonl import export_lines, import_lines
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import ChatMessage, CustomMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.reasons import Reason
+from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
+from chatmemory_django.stores.base import SimpleStoreAdapter
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.estimators import ADDITIVE_WORDS, JOINT
+
+pytestmark = pytest.mark.django_db
+
+A, B = SystemMessage("Be brief."), SystemMessage("Be kind.")
+ONE, TWO = UserMessage("one"), UserMessage("two")
+
+
+@pytest.fixture(
+    params=[DjangoChatMemoryStore, lambda: InMemoryChatMemoryStore(keep_history=True)], ids=["django", "in process"]
+)
+def store(request) -> ChatMemoryStore:
+    return request.param()
+
+
+@pytest.fixture(params=["messages", "tokens", "tokens that do not add up"])
+def memory(request, store) -> ChatMemory:
+    return memory_in(store, request.param)
+
+
+def memory_in(store: ChatMemoryStore, measure: str = "messages", **options) -> ChatMemory:
+    if measure == "messages":
+        return MessageWindowChatMemory(max_messages=20, id="a", store=store, **options)
+    estimator = ADDITIVE_WORDS if measure == "tokens" else JOINT
+    return TokenWindowChatMemory(max_tokens=100, token_count_estimator=estimator, id="a", store=store, **options)
+
+
+def add(memory: ChatMemory, *messages: ChatMessage) -> list[int]:
+    return memory.add(*messages, verbatim=[None] * len(messages))
+
+
+def history() -> list[ChatMessage]:
+    return [row.chat_message for row in Conversation.objects.get().history()]
+
+
+class TestSystemMessages:
+    def test_each_is_a_row_of_the_history_and_one_is_in_the_memory(self, memory):
+        keys = add(memory, A, ONE, A, B, TWO)
+
+        assert keys == [1, 2, 3, 4, 5]
+        assert memory.messages() == [ONE, B, TWO]
+        if isinstance(memory.store, DjangoChatMemoryStore):
+            assert history() == [A, ONE, A, B, TWO]
+
+    def test_one_that_is_repeated_leaves_the_memory_as_it_is(self, memory):
+        add(memory, A, ONE)
+        add(memory, A)
+
+        assert memory.messages() == [A, ONE]
+
+    def test_added_one_by_one_they_end_the_same(self, memory):
+        for message in (A, ONE, A, A, B, TWO, B):
+            add(memory, message)
+
+        assert memory.messages() == [ONE, B, TWO]
+
+    def test_that_they_are_repeated_is_no_reason_to_warn(self, memory, caplog):
+        add(memory, A)
+        add(memory, A)
+
+        assert caplog.text == ""
+
+    @pytest.mark.parametrize("to", [3, 4, 5])
+    def test_to_rewind_puts_the_first_of_equal_ones_back_in_its_place(self, memory, to):
+        add(memory, A, ONE, A, A, TWO, B)
+
+        memory.rewind(to)
+
+        assert memory.messages() == ([A, ONE, TWO] if to == 5 else [A, ONE])
+
+    def test_a_branch_that_repeats_the_system_message_has_it_where_it_was(self, memory):
+        add(memory, A, ONE, TWO)
+        memory.rewind(2)
+        add(memory, A, TWO)
+        memory.rewind(3)
+
+        memory.switch(5)
+
+        assert memory.messages() == [A, ONE, TWO]
+
+    def test_one_that_stands_for_another_is_superseded_and_explained_so(self):
+        memory = memory_in(DjangoChatMemoryStore())
+        add(memory, A, ONE, A)
+
+        assert [(each.sequence, each.reason) for each in memory.explain()] == [
+            (3, Reason.SUPERSEDED),
+            (1, Reason.IN_WINDOW),
+            (2, Reason.IN_WINDOW),
+        ]
+
+    def test_without_a_history_nothing_is_kept_of_one_that_is_repeated(self):
+        memory = memory_in(DjangoChatMemoryStore(keep_history=False))
+
+        add(memory, A, ONE, A)
+
+        assert list(Message.objects.values_list("sequence", flat=True)) == [1, 2]
+
+    def test_a_fork_has_them_all(self):
+        memory = memory_in(DjangoChatMemoryStore())
+        add(memory, A, ONE, A, TWO)
+
+        forked = Conversation.objects.get().fork()
+
+        assert [row.chat_message for row in forked.history()] == [A, ONE, A, TWO]
+        assert [row.chat_message for row in forked.memory()] == [A, ONE, TWO]
+
+
+class TestVerbatim:
+    def test_it_is_kept_beside_the_message(self):
+        given = json.dumps({"openai": {"content": "one", "phase": 1e308, "n": 2**53 + 1, "\ud800": "\0"}})
+
+        memory_in(DjangoChatMemoryStore()).add(ONE, TWO, verbatim=[given, None])
+
+        assert list(Message.objects.values_list("verbatim", flat=True)) == [given, None]
+
+    def test_it_is_exported_imported_and_forked(self):
+        memory_in(DjangoChatMemoryStore()).add(ONE, verbatim=['{"a": 1.0}'])
+        lines = list(export_lines(Conversation.objects.all()))
+        forked = Conversation.objects.get().fork()
+        Conversation.objects.filter(memory_id="a").delete()
+
+        import_lines(lines)
+
+        assert list(Message.objects.values_list("verbatim", flat=True)) == ['{"a": 1.0}'] * 2
+        assert forked.messages.get().verbatim == '{"a": 1.0}'
+
+    @pytest.mark.parametrize(
+        ("verbatim", "error"),
+        [
+            (["\0"], ValueError),
+            (["\ud800"], ValueError),
+            ([{"a": 1}], TypeError),
+            ([None, None], ValueError),
+            (["x" * 5_000_000], ValueError),
+        ],
+    )
+    def test_one_that_cannot_be_kept_is_refused_and_nothing_stored(self, verbatim, error):
+        with pytest.raises(error, match="verbatim"):
+            memory_in(DjangoChatMemoryStore()).add(ONE, verbatim=verbatim)
+
+        assert not Message.objects.exists()
+
+    def test_a_store_that_has_no_place_for_it_says_so(self):
+        class Plain:
+            def get_messages(self, memory_id):
+                return []
+
+            update_messages = delete_messages = get_messages
+
+        for store in (SimpleStoreAdapter(Plain()), InMemoryChatMemoryStore()):
+            with pytest.raises(NotImplementedError, match="verbatim"):
+                memory_in(store).add(ONE, verbatim=["{}"])
+
+    def test_it_can_be_added_from_async_code(self):
+        memory = memory_in(InMemoryChatMemoryStore(keep_history=True))
+
+        assert asyncio.run(memory.aadd(A, A, verbatim=[None, None])) == [1, 2]
+
+
+class TestCustomMessages:
+    def test_they_are_found_by_the_texts_in_them(self):
+        message = CustomMessage({"type": "note", "parts": [{"text": "Beware of the dog"}, 7], "file": "QUJD" * 1_000})
+        memory_in(DjangoChatMemoryStore()).add(message)
+
+        [found] = Message.objects.containing("dog")
+
+        assert found.text == "note\nBeware of the dog"
+        assert found.chat_message == message
