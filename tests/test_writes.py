@@ -18,6 +18,8 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import ConversationErasedError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.recorded import Parameter, Statement
+from chatmemory_django.stores.django.writes import MAX_ROWS
 from chatmemory_django.summaries import SummarizingChatMemory
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT, AdditiveWords
 from tests.interleaving import after_the_first_statement, in_another_connection, set_isolation
@@ -356,6 +358,19 @@ class TestLimitsOfColumns:
 
         assert [message.single_text for message in memory.messages()[-4:]] == texts
         assert Message.objects.filter(metadata__isnull=False).count() == 20
+
+    @pytest.mark.parametrize("count", [MAX_ROWS - 1, MAX_ROWS, MAX_ROWS + 1, 64, 3 * MAX_ROWS])
+    def test_many_rows_are_all_written(self, count):
+        django_memory(limit=1_000).add(*(UserMessage(str(number)) for number in range(count)))
+
+        assert Message.objects.count() == count
+
+    def test_a_statement_that_the_orm_makes_several_of_is_refused(self):
+        rows = Message.objects.filter(text=Parameter(Message, "text"))
+        many = Statement(lambda using: [rows.using(using).update(is_complete=True) for _ in range(2)])
+
+        with connection.cursor() as cursor, pytest.raises(RuntimeError, match="One statement is to be recorded"):
+            many.run(cursor, {"text": "x"})
 
     def test_a_row_that_no_packet_holds_is_refused(self):
         with pytest.raises(ValueError, match=r"UserMessage takes \d+ bytes in a statement, metadata and escapes"):

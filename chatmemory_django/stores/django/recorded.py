@@ -94,4 +94,6 @@ class Statement:
                 self._run(connection.alias)
         finally:
             connection.force_debug_cursor = is_logged
+        if len(found) != 1:  # the others would never be run
+            raise RuntimeError(f"One statement is to be recorded, and the ORM has made {len(found)} of it.")
         return found[0]

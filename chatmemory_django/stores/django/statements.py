@@ -30,6 +30,9 @@ from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order,
 NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_fields if field.column)
 """The fields of a new row."""
 
+MAX_PARAMETERS = 999
+"""How many parameters a statement may have: for SQLite, Django 5.2 makes several of one that would have more."""
+
 
 @cache
 def _read(*, owned: bool, locks: bool = False) -> Statement:

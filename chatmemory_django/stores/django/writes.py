@@ -30,7 +30,7 @@ from chatmemory_django.stores.django.entries import UncountedError
 from chatmemory_django.stores.django.paths import Relocation
 from chatmemory_django.stores.django.snapshots import Snapshot, sees_otherwise
 
-MAX_ROWS = 64
+MAX_ROWS = statements.MAX_PARAMETERS // len(statements.NEW_ROW)
 """How many rows go into one INSERT: one is recorded for each number of rows up to this."""
 
 MAX_COUNTS = 15
