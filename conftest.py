@@ -1,4 +1,4 @@
-"""The code blocks of the README are tests, each in a transaction of its own, with the names of those before it."""
+"""The code blocks of the documentation are tests, each in a transaction, with the names of those before it."""
 
 import pytest
 from django.db import connections
@@ -7,7 +7,7 @@ from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md"], fixtures=["db"]
+    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md"], fixtures=["db"]
 ).pytest()
 
 
@@ -30,7 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the blocks in order, whatever else is shuffled, and have a database made for them."""
-    blocks = sorted((item for item in items if isinstance(item, SybilItem)), key=lambda block: block.example.line)
+    blocks = sorted(
+        (item for item in items if isinstance(item, SybilItem)), key=lambda block: (block.path, block.example.line)
+    )
     for block in blocks:
         block.add_marker(pytest.mark.django_db)
     items[:] = [*(item for item in items if not isinstance(item, SybilItem)), *blocks]

@@ -9,7 +9,7 @@ keeps.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,12 +39,22 @@ async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwa
     """
     if not _in_background.get():
         return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
-    calling = asyncio.ensure_future(_call_in(_background(), partial(function, *args, **kwargs)))
-    try:
-        return await asyncio.shield(calling)
-    except asyncio.CancelledError:
-        await asyncio.wait([calling])
-        raise
+    return await to_its_end(_call_in(_background(), partial(function, *args, **kwargs)))
+
+
+async def to_its_end(call: Awaitable[_R]) -> _R:
+    """Await *call*, and if cancelled meanwhile, once or again, be so when it has ended: what it writes is written."""
+    calling = asyncio.ensure_future(call)
+    cancelled: asyncio.CancelledError | None = None
+    while not calling.done():
+        try:
+            await asyncio.wait([calling])
+        except asyncio.CancelledError as exc:
+            cancelled = cancelled or exc
+    if cancelled is not None:
+        calling.exception()  # it is nobody's to handle any more
+        raise cancelled
+    return calling.result()
 
 
 async def in_slow_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -1,0 +1,184 @@
+"""
+Messages to the items of OpenAI's Responses and Conversations APIs and back, as these stood in 2026.
+
+A message of the native kinds becomes the shortest item that says it. An item that none of them can be, reasoning for
+example, is a ``CustomMessage``, so that a conversation has as many messages as it was given items.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from chatmemory_django.formats.verbatim import Format, custom, of_custom
+from chatmemory_django.messages import (
+    AiMessage,
+    Audio,
+    AudioContent,
+    ChatMessage,
+    Content,
+    CustomMessage,
+    DetailLevel,
+    Image,
+    ImageContent,
+    PdfFile,
+    PdfFileContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+
+NAME = "openai"
+PDF = "application/pdf"
+PDF_NAME = "document.pdf"
+"""OpenAI wants a name for every file; a ``PdfFile`` has none."""
+
+TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
+DETAILS = {DetailLevel.LOW: "low", DetailLevel.HIGH: "high", DetailLevel.AUTO: "auto"}
+LEVELS = {name: level for level, name in DETAILS.items()}
+AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+
+
+def item_to_message(item: dict[str, Any]) -> ChatMessage:
+    """Return the message that *item*, any JSON object, is."""
+    with suppress(KeyError, TypeError, ValueError):  # it is not what its type says
+        match item.get("type", "message"):
+            case "message":
+                return _read_message(item)
+            case "function_call":
+                texts = {name: _str(item[name]) for name in ("call_id", "name", "arguments")}
+                call = ToolExecutionRequest(texts["call_id"], texts["name"], texts["arguments"])
+                return AiMessage(tool_execution_requests=[call])
+            case "function_call_output":
+                return ToolExecutionResultMessage(_str(item["call_id"]), None, _contents(item["output"]))
+    return custom(item, NAME)
+
+
+def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
+    """Return the items that *message* is: for an answer its text, then its calls; none of what cannot be said."""
+    match message:
+        case SystemMessage():
+            return [{"role": "system", "content": message.text}]
+        case UserMessage():
+            content = _written(message.contents)
+            return [] if content == [] else [{"role": "user", "content": content}]
+        case AiMessage():
+            said = [] if message.text is None else [{"role": "assistant", "content": message.text}]
+            return said + [
+                {
+                    "type": "function_call",
+                    "call_id": call.id or "",
+                    "name": call.name or "",
+                    "arguments": call.arguments or "",
+                }
+                for call in message.tool_execution_requests
+            ]
+        case ToolExecutionResultMessage():
+            output = _written(message.contents)
+            return [{"type": "function_call_output", "call_id": message.id or "", "output": output}]
+        case CustomMessage():
+            return of_custom(message, NAME)
+
+
+OPENAI_ITEMS = Format(NAME, item_to_message, message_to_items)
+
+
+def _read_message(item: Mapping[str, Any]) -> ChatMessage:
+    content = item["content"]
+    match item["role"]:
+        case "user":
+            return UserMessage(_contents(content))
+        case "system" | "developer":
+            return SystemMessage(_text(content))
+        case "assistant":
+            return AiMessage(_text(content))
+        case role:
+            raise ValueError(role)
+
+
+def _text(content: object) -> str:
+    """The text of *content*, a text or parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(_str(part.get("refusal") if part["type"] == "refusal" else part["text"]) for part in _parts(content))
+
+
+def _contents(content: object) -> str | list[Content]:
+    """What of *content* has a native form."""
+    if isinstance(content, str):
+        return content
+    return [each for part in _parts(content) if (each := _content(part)) is not None]
+
+
+def _parts(content: object) -> Sequence[Mapping[str, Any]]:
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        return content
+    raise TypeError
+
+
+def _content(part: Mapping[str, Any]) -> Content | None:
+    match part["type"]:
+        case "input_image" if isinstance(url := part.get("image_url"), str):
+            level = LEVELS.get(part.get("detail", "auto"), DetailLevel.HIGH)
+            if data := _DATA_URL.fullmatch(url):
+                return ImageContent(Image(base64_data=data[2], mime_type=data[1]), level)
+            return ImageContent(Image(url=url), level)
+        case "input_file" if isinstance(url := part.get("file_data") or part.get("file_url"), str):
+            if (data := _DATA_URL.fullmatch(url)) and data[1] == PDF:
+                return PdfFileContent(PdfFile(base64_data=data[2], mime_type=PDF))
+            return PdfFileContent(PdfFile(url=url)) if url.lower().endswith(".pdf") else None
+        case "input_audio" if isinstance(sound := part.get("input_audio"), dict):
+            mime_type = AUDIO_TYPES.get(sound.get("format", ""))
+            return AudioContent(Audio(base64_data=_str(sound["data"]), mime_type=mime_type)) if mime_type else None
+        case "refusal":
+            return TextContent(_str(part["refusal"]))
+        case kind if kind in TEXT_PARTS:
+            return TextContent(_str(part["text"]))
+        case _:
+            return None
+
+
+def _written(contents: Sequence[Content | None]) -> str | list[dict[str, Any]]:
+    """*contents* as the content of an item: a text, if it is nothing else."""
+    if len(contents) == 1 and isinstance(contents[0], TextContent):
+        return contents[0].text
+    return [part for content in contents if (part := _written_part(content)) is not None]
+
+
+def _written_part(content: Content | None) -> dict[str, Any] | None:
+    match content:
+        case TextContent():
+            return {"type": "input_text", "text": content.text}
+        case ImageContent():
+            url = _url(content.image)
+            detail = DETAILS.get(content.detail_level, "auto")
+            return None if url is None else {"type": "input_image", "image_url": url, "detail": detail}
+        case PdfFileContent(pdf_file=PdfFile() as file) if file.base64_data is not None:
+            data = f"data:{PDF};base64,{file.base64_data}"
+            return {"type": "input_file", "filename": PDF_NAME, "file_data": data}
+        case PdfFileContent(pdf_file=PdfFile(url=str() as url)):
+            return {"type": "input_file", "file_url": url}
+        case AudioContent(audio=Audio(base64_data=str() as data, mime_type=mime_type)):
+            found = next((name for name, each in AUDIO_TYPES.items() if each == mime_type), None)
+            sound = {"data": data, "format": found}
+            return None if found is None else {"type": "input_audio", "input_audio": sound}
+        case _:
+            return None
+
+
+def _url(image: Image) -> str | None:
+    if image.base64_data is not None and image.mime_type is not None:
+        return f"data:{image.mime_type};base64,{image.base64_data}"
+    return image.url
+
+
+def _str(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError
