@@ -121,7 +121,7 @@ class TestItems:
 
         assert not Conversation.objects.exists()
 
-    @pytest.mark.parametrize("wrong", ["Hi", None, {"content": b"Hi"}, {"content": object()}], ids=repr)
+    @pytest.mark.parametrize("wrong", ["Hi", None, {"content": b"Hi"}, {"content": {1}}], ids=repr)
     def test_a_wrong_one_is_refused_and_nothing_stored(self, wrong):
         with pytest.raises(TypeError, match=r"^items\[1\]"):
             run(DjangoSession("s").add_items([HI, wrong]))
