@@ -80,6 +80,16 @@ class Row(NamedTuple):
     conversation_id: int
 
 
+class Said(NamedTuple):
+    """A message of a history, as a row has it."""
+
+    sequence: int
+    type: str
+    text: str
+    payload: str | None
+    verbatim: str | None
+
+
 class FrontRow(NamedTuple):
     """As much of a row as eviction needs to know. *payload* is that of an AI message, which may call tools."""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from django.db import router
+
 from chatmemory_django.formats.verbatim import Format, of_verbatim, to_given
-from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rows import to_message
+from chatmemory_django.rows import Said, to_message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -17,8 +20,6 @@ if TYPE_CHECKING:
 
 PAGE = 100
 """How many messages are read at a time where only the last items are asked for."""
-
-COLUMNS = ("type", "text", "payload", "verbatim")
 
 
 class History:
@@ -31,18 +32,18 @@ class History:
     def __init__(self, memory_id: str, format: Format, owner: AbstractBaseUser | None = None) -> None:
         self.format = format
         self.memory = get_chat_memory(memory_id, owner=owner)
-        self._store = DjangoChatMemoryStore(owner=owner)
+        self._read = partial(DjangoChatMemoryStore(owner=owner).read_history, memory_id)
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The items, or the last *limit* of them, in order."""
         if limit is None:
-            return [item for row in self._rows().values_list(*COLUMNS) for item in self._items(*row)]
+            return [item for said in reversed(self._read()) for item in self._items(said)]
         found: deque[dict[str, Any]] = deque()
-        newest = older = self._rows().order_by("-sequence").values_list("sequence", *COLUMNS)
-        while len(found) < limit and (page := list(older[:PAGE])):
-            for _, *columns in page:
-                found.extendleft(reversed(self._items(*columns)))
-            older = newest.filter(sequence__lt=page[-1][0])
+        before: int | None = None
+        while len(found) < limit and (page := self._read(before=before, count=PAGE)):
+            for said in page:
+                found.extendleft(reversed(self._items(said)))
+            before = page[-1].sequence
         return list(found)[max(0, len(found) - limit) :]
 
     def add(self, items: Sequence[object]) -> None:
@@ -59,17 +60,19 @@ class History:
 
     def pop(self) -> dict[str, Any] | None:
         """Take the last item out, and return it; None if there is none."""
-        if not self._rows().exists():
+        if not self._read(count=1):
             return None
         with self.memory.store.exclusive(self.memory.id):
             # As it is now, and not as the caller's transaction has read it before.
-            newest = self._rows().order_by("-sequence").select_for_update()
-            row = newest.first()
-            while row is not None and not (items := self._items(row.type, row.text, row.payload, row.verbatim)):
-                row = newest.filter(sequence__lt=row.sequence).first()
-            if row is None:
+            conversations = Conversation.objects.using(router.db_for_write(Conversation)).select_for_update()
+            history = conversations.get(memory_id=self.memory.id).history()
+            newest = history.order_by("-sequence").select_for_update().values_list(*Said._fields)
+            said = newest.first()
+            while said is not None and not (items := self._items(Said._make(said))):
+                said = newest.filter(sequence__lt=said[0]).first()
+            if said is None:
                 return None
-            self.memory.remove(row.sequence)
+            self.memory.remove(said[0])
             self.add(items[:-1])
         return items[-1]
 
@@ -77,9 +80,8 @@ class History:
         """Begin anew. What was said stays in the database, as a branch that is not in use, until it is erased."""
         self.memory.rewind(0)
 
-    def _rows(self) -> MessageQuerySet:
-        return self._store.history(self.memory.id)
-
-    def _items(self, type: str, text: str, payload: str | None, verbatim: str | None) -> list[dict[str, Any]]:
-        given = of_verbatim(verbatim, self.format.name)
-        return self.format.from_message(to_message(type, text, payload)) if given is None else [given]
+    def _items(self, said: Said) -> list[dict[str, Any]]:
+        given = of_verbatim(said.verbatim, self.format.name)
+        if given is not None:
+            return [given]
+        return self.format.from_message(to_message(said.type, said.text, said.payload))

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from django.db import connections, router, transaction
-from django.db.models import Subquery
 
 from chatmemory_django import conf, signals
 from chatmemory_django.explain import read_recent
 from chatmemory_django.ids import memory_key
 from chatmemory_django.messages import ChatMessage, SystemMessage
-from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.pending import Pending
 from chatmemory_django.reasons import Explained, Reader
+from chatmemory_django.rows import Said
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -104,15 +104,15 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             eviction, Conversation.objects.using(using).filter(memory_id=key).values_list("pk", flat=True).first()
         )
 
-    def history(self, memory_id: object) -> MessageQuerySet:
-        """The rows of the history under *memory_id*, in order; none for an unknown id, or if the owner is another."""
-        using = self.using or router.db_for_read(Message)
-        conversation = Conversation.objects.using(using).filter(memory_id=memory_key(memory_id))
-        if self.owner is not None:
-            conversation = conversation.filter(owner=self._owner_key)
-        # By its key, as a value: joined, PostgreSQL would sort a whole conversation for its last messages.
-        rows = Message.objects.using(using).filter(conversation_id=Subquery(conversation.values("pk")[:1]))
-        return rows.history().order_by("sequence")
+    def read_history(self, memory_id: object, *, before: int | None = None, count: int | None = None) -> list[Said]:
+        """
+        Return the last *count* messages of the history under *memory_id*, or all of them, the newest first.
+
+        With *before*, only those that come before that sequence. None for an unknown id, or if the owner is another.
+        """
+        with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
+            rows = statements.read_history(cursor, memory_key(memory_id), self._owner_key, before, count)
+        return list(map(Said._make, rows))
 
     def append_messages(
         self,

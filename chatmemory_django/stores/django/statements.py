@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import EARLIEST, FrontRow, NewRow, State, to_moment
+from chatmemory_django.rows import EARLIEST, FrontRow, NewRow, Said, State, to_moment
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.recorded import Parameter, Statement
 from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows, sees_otherwise
@@ -97,6 +97,23 @@ def _memory(*, owned: bool) -> Statement:
         first, *others = memory_rows(messages, start, pinned, summary, counter=counter)
         # By the sequence alone, as the index has them: SQLite then sorts nothing.
         return list(first.union(*others, all=True).order_by("sequence"))
+
+    return Statement(run)
+
+
+@cache
+def _history(*, owned: bool, before: bool, count: int | None) -> Statement:
+    """The last *count* messages of a history, or all, the newest first, as values for ``Said``."""
+
+    def run(using: str) -> object:
+        conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
+        if owned:
+            conversation = conversation.filter(owner=Parameter(Conversation, "owner"))
+        # By its key, as a value: joined, PostgreSQL would sort a whole conversation for its last messages.
+        rows = Message.objects.using(using).filter(conversation_id=Subquery(conversation.values("id")[:1])).history()
+        if before:
+            rows = rows.filter(sequence__lt=Parameter(Message, "sequence", "before"))
+        return list(rows.order_by("-sequence").values_list(*Said._fields)[:count])
 
     return Statement(run)
 
@@ -205,6 +222,19 @@ def read_memory(cursor: CursorWrapper, key: str, counter: str, owner: object) ->
     """Read the memory *key*, in its order, as tuples like ``Row``; where *owner* is given, only the owner's."""
     _memory(owned=owner is not None).run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
     return in_order(_loaded(cursor.fetchall(), {"text": 1, "payload": 2}, cursor.db))
+
+
+def read_history(
+    cursor: CursorWrapper, key: str, owner: object, before: int | None, count: int | None
+) -> Sequence[tuple[Any, ...]]:
+    """
+    Read the last *count* messages of the history *key*, or all of them, the newest first, as tuples like ``Said``.
+
+    With *before*, only those that come before that sequence; where *owner* is given, only the owner's.
+    """
+    statement = _history(owned=owner is not None, before=before is not None, count=count)
+    statement.run(cursor, {"memory_id": key, "owner": owner, "before": before})
+    return _loaded(cursor.fetchall(), {"text": 2, "payload": 3, "verbatim": 4}, cursor.db)
 
 
 def move(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
