@@ -81,7 +81,9 @@ class Claims:
         return [stretch for stretch in self._stretches if not self._is_right(*stretch)]
 
     def leads_through(self, sequence: int) -> bool:
-        """Return whether *sequence* is on the path that ``wrong`` has gone by."""
+        """Return whether *sequence* is on the path that ``wrong`` has gone by; 0, before all of it, is."""
+        if sequence == 0:
+            return True
         start, end = self._part_at(sequence)
         return start <= sequence <= end
 

@@ -168,13 +168,14 @@ class TestOfSomeTypesAlone:
         assert copy.summary_sequence == 4
         assert copy.messages.get(sequence=4).parent_sequence == 1
 
-    def test_a_summary_of_which_nothing_is_left_is_none(self):
+    def test_a_summary_of_which_nothing_is_left_covers_what_was_before_the_first_message(self):
         a_memory(limit=9).add(*said("one", "two", "three"))
         summarize(4, 2)
 
         copy = imported(lines_of(source(), [MessageType.SYSTEM]))
 
-        assert copy.summary_sequence is None
+        assert copy.summary_sequence == 4
+        assert copy.messages.get(sequence=4).parent_sequence == 0
         assert not copy.history().exists()
 
     @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))

@@ -83,9 +83,6 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
         rows = rows.filter(type__in=types)
         newest = _newest(conversation)
         thinning = _thinning(conversation, newest)
-    columns: dict[str, Any] = {}
-    if types is not None and MessageType.SYSTEM not in types:
-        columns |= {"pinned_sequence": None, "summary_sequence": None}
     count = last = 0
     for page in pages(rows, *_Row._fields):
         for row in page:
@@ -94,12 +91,12 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
                 last = said.sequence
                 said = said._replace(parent_sequence=thinning.parent_of(last))
             elif thinning is not None and said.parent_sequence is not None:
-                covered = thinning.stand_in(said.parent_sequence)
-                said = said._replace(parent_sequence=covered)
-                if said.sequence == conversation.summary_sequence and not covered:
-                    columns["summary_sequence"] = None  # it would cover nothing
+                said = said._replace(parent_sequence=thinning.stand_in(said.parent_sequence))
             spool.write(_line(f"message {said.sequence} of {name}", _said, said))
         count += len(page)
+    columns: dict[str, Any] = {}
+    if types is not None and MessageType.SYSTEM not in types:
+        columns |= {"pinned_sequence": None, "summary_sequence": None}
     if thinning is not None:
         head = thinning.stand_in(newest)
         columns["parent_sequence"] = None if head == last and conversation.parent_sequence is None else head

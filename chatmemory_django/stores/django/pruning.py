@@ -24,8 +24,11 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
     history = rows.history(all_branches=True)
     in_range = Q(sequence__gte=first, parent_sequence__isnull=False) | Q(parent_sequence__range=around)
     named = {sequence: parent or 0 for sequence, parent in history.filter(in_range).values_list(*_PAIR)}
+    # What is no part of the history and has a parent is a summary, and that is the last message that it covers.
+    summaries = rows.filter(in_history=False, parent_sequence__range=around)
+    covered = {sequence: parent or 0 for sequence, parent in summaries.values_list(*_PAIR)}
     head = conversation.parent_sequence
-    if not named and head is None:
+    if not named and not covered and head is None:
         return {}
     before = history.filter(sequence__lt=first).values_list("sequence", flat=True).last() or 0
     following = history.filter(sequence__gt=last).values_list("sequence", flat=True).first()
@@ -35,14 +38,15 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
     if following is not None:
         staying.append(following)
     reached = last if following is None else following
-    asked = {parent for parent in (*named.values(), head or 0) if first <= parent <= last}
+    asked = {parent for parent in (*named.values(), *covered.values(), head or 0) if first <= parent <= last}
     starts = [(sequence, parent) for sequence, parent in named.items() if first <= sequence <= reached]
     thinning = Thinning(starts, asked, before)
     parents = {sequence: thinning.parent_of(sequence) for sequence in staying}
     parents |= {sequence: thinning.stand_in(parent) for sequence, parent in named.items() if sequence > reached}
+    parents |= {sequence: thinning.stand_in(parent) for sequence, parent in covered.items()}
     by_parent: dict[int | None, list[int]] = defaultdict(list)
     for sequence, parent in parents.items():
-        if parent != named.get(sequence):
+        if parent != (named | covered).get(sequence):
             by_parent[parent].append(sequence)
     for parent, children in by_parent.items():
         rows.filter(sequence__in=children).update(parent_sequence=parent)
