@@ -190,7 +190,11 @@ def aware(moment: datetime) -> datetime:
 
 def is_storable(text: str) -> bool:
     """Whether every database can keep *text*: NUL characters and half surrogate pairs it cannot."""
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def sent_bytes(text: str) -> int:

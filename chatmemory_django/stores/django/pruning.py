@@ -44,9 +44,10 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
     parents = {sequence: thinning.parent_of(sequence) for sequence in staying}
     parents |= {sequence: thinning.stand_in(parent) for sequence, parent in named.items() if sequence > reached}
     parents |= {sequence: thinning.stand_in(parent) for sequence, parent in covered.items()}
+    present = named | covered
     by_parent: dict[int | None, list[int]] = defaultdict(list)
     for sequence, parent in parents.items():
-        if parent != (named | covered).get(sequence):
+        if parent != present.get(sequence):
             by_parent[parent].append(sequence)
     for parent, children in by_parent.items():
         rows.filter(sequence__in=children).update(parent_sequence=parent)
