@@ -9,12 +9,12 @@ if not. An assistant's ``name``, ``refusal``, ``audio`` and ``annotations`` are 
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from chatmemory_django.formats.openai_files import AUDIO_TYPES, PDF_NAME, to_image
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -36,15 +36,8 @@ from chatmemory_django.messages import (
 ASSISTANT_ATTRIBUTES = ("name", "refusal", "audio", "annotations")
 """What an assistant's message may have that an ``AiMessage`` has only as attributes."""
 
-PDF_NAME = "document.pdf"
-"""OpenAI wants a name for every file; a ``PdfFile`` has none, and none that is read is kept."""
-
-AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
-
 INVALID = (ValueError, TypeError, msgspec.ValidationError)
 """What msgspec and the checks of the messages raise."""
-
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -345,9 +338,7 @@ def _read_part(part: OpenAiPart) -> Content:
         case OpenAiImagePart():
             # What is left out is "auto" to OpenAI.
             level = DetailLevel[(part.image_url.detail or "auto").upper()]
-            if data := _DATA_URL.fullmatch(part.image_url.url):
-                return ImageContent(Image(base64_data=data[2], mime_type=data[1]), level)
-            return ImageContent(Image(url=part.image_url.url), level)
+            return ImageContent(to_image(part.image_url.url), level)
         case OpenAiAudioPart():
             audio = part.input_audio
             return AudioContent(Audio(base64_data=audio.data, mime_type=AUDIO_TYPES[audio.format]))

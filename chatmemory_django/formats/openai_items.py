@@ -7,11 +7,11 @@ example, is a ``CustomMessage``, so that a conversation has as many messages as 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from chatmemory_django.formats.openai_files import AUDIO_TYPES, DATA_URL, PDF_NAME, to_image
 from chatmemory_django.formats.verbatim import Format, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
@@ -34,15 +34,10 @@ from chatmemory_django.messages import (
 
 NAME = "openai"
 PDF = "application/pdf"
-PDF_NAME = "document.pdf"
-"""OpenAI wants a name for every file; a ``PdfFile`` has none."""
 
 TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
 DETAILS = {DetailLevel.LOW: "low", DetailLevel.HIGH: "high", DetailLevel.AUTO: "auto"}
 LEVELS = {name: level for level, name in DETAILS.items()}
-AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
-
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
 def item_to_message(item: dict[str, Any]) -> ChatMessage:
@@ -126,11 +121,9 @@ def _content(part: Mapping[str, Any]) -> Content | None:
     match part["type"]:
         case "input_image" if isinstance(url := part.get("image_url"), str):
             level = LEVELS.get(part.get("detail", "auto"), DetailLevel.HIGH)
-            if data := _DATA_URL.fullmatch(url):
-                return ImageContent(Image(base64_data=data[2], mime_type=data[1]), level)
-            return ImageContent(Image(url=url), level)
+            return ImageContent(to_image(url), level)
         case "input_file" if isinstance(url := part.get("file_data") or part.get("file_url"), str):
-            if (data := _DATA_URL.fullmatch(url)) and data[1] == PDF:
+            if (data := DATA_URL.fullmatch(url)) and data[1] == PDF:
                 return PdfFileContent(PdfFile(base64_data=data[2], mime_type=PDF))
             return PdfFileContent(PdfFile(url=url)) if url.lower().endswith(".pdf") else None
         case "input_audio" if isinstance(sound := part.get("input_audio"), dict):

@@ -1,0 +1,22 @@
+"""What OpenAI's chat completions and items have in common: how they hold files."""
+
+from __future__ import annotations
+
+import re
+
+from chatmemory_django.messages import Image
+
+PDF_NAME = "document.pdf"
+"""OpenAI wants a name for every file; a ``PdfFile`` has none, and none that is read is kept."""
+
+AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+
+DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+"""The type of a file, and its content in Base64."""
+
+
+def to_image(url: str) -> Image:
+    """Return the image that is at *url*, or in it."""
+    if data := DATA_URL.fullmatch(url):
+        return Image(base64_data=data[2], mime_type=data[1])
+    return Image(url=url)
