@@ -5,10 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
-from django.db import router
-
 from chatmemory_django.formats.ui_messages import message_sequence
-from chatmemory_django.ids import EDIT, memory_key
+from chatmemory_django.ids import EDIT
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -67,8 +65,4 @@ def versions_of(conversation: Conversation, client_message_id: str) -> list[Mess
 def conversation_of(memory: ChatMemory) -> Conversation | None:
     """Return the conversation of *memory*; None where there is none in the database, or none of the owner's."""
     store = memory.store
-    if not isinstance(store, DjangoChatMemoryStore):
-        return None
-    found = Conversation.objects.using(store.using or router.db_for_write(Conversation))
-    found = found.filter(memory_id=memory_key(memory.id))
-    return (found if store.owner is None else found.filter(owner=store.owner.pk)).first()
+    return store.named(memory.id).first() if isinstance(store, DjangoChatMemoryStore) else None

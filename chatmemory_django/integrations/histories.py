@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import router
-
 from chatmemory_django.formats.verbatim import Format, of_verbatim, to_given
-from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rows import Said, to_message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -32,7 +29,8 @@ class History:
     def __init__(self, memory_id: str, format: Format, owner: AbstractBaseUser | None = None) -> None:
         self.format = format
         self.memory = get_chat_memory(memory_id, owner=owner)
-        self._read = partial(DjangoChatMemoryStore(owner=owner).read_history, memory_id)
+        self._store = DjangoChatMemoryStore(owner=owner)
+        self._read = partial(self._store.read_history, memory_id)
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The items, or the last *limit* of them, in order."""
@@ -62,11 +60,12 @@ class History:
         """Take the last item out, and return it; None if there is none."""
         if not self._read(count=1):
             return None
-        with self.memory.store.exclusive(self.memory.id):
+        with self._store.exclusive(self.memory.id):
             # As it is now, and not as the caller's transaction has read it before.
-            conversations = Conversation.objects.using(router.db_for_write(Conversation)).select_for_update()
-            history = conversations.get(memory_id=self.memory.id).history()
-            newest = history.order_by("-sequence").select_for_update().values_list(*Said._fields)
+            conversation = self._store.named(self.memory.id).select_for_update().first()
+            if conversation is None:  # by now it is somebody else's
+                return None
+            newest = conversation.history().order_by("-sequence").select_for_update().values_list(*Said._fields)
             said = newest.first()
             while said is not None and not (items := self._items(Said._make(said))):
                 said = newest.filter(sequence__lt=said[0]).first()

@@ -18,7 +18,7 @@ from chatmemory_django import conf, signals
 from chatmemory_django.explain import read_recent
 from chatmemory_django.ids import memory_key
 from chatmemory_django.messages import ChatMessage, SystemMessage
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.pending import Pending
 from chatmemory_django.reasons import Explained, Reader
 from chatmemory_django.rows import Said
@@ -114,6 +114,16 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             rows = statements.read_history(cursor, memory_key(memory_id), self._owner_key, before, count)
         return list(map(Said._make, rows))
 
+    def named(self, memory_id: object, using: str | None = None) -> ConversationQuerySet:
+        """
+        Return the conversation under *memory_id*, if there is one and it is the owner's, as a queryset.
+
+        It is read where it is written, or from the database *using*.
+        """
+        using = using or self.using or router.db_for_write(Conversation)
+        found = Conversation.objects.using(using).filter(memory_id=memory_key(memory_id))
+        return found if self.owner is None else found.filter(owner=self._owner_key)
+
     def append_messages(
         self,
         memory_id: object,
@@ -184,9 +194,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return self._write(memory_id, create=False).run(Summarizing(pending, summary, window)) or False
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
-        using = self.using or router.db_for_read(Conversation)
-        found = Conversation.objects.using(using).filter(memory_id=memory_key(memory_id))
-        conversation = (found if self.owner is None else found.filter(owner=self._owner_key)).first()
+        conversation = self.named(memory_id, self.using or router.db_for_read(Conversation)).first()
         if conversation is None:
             return []
         return [
