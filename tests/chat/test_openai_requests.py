@@ -304,6 +304,43 @@ class TestMessages:
             SENT_IMAGE,
         ]
 
+    def test_custom_messages_are_left_out_even_between_results(self, server: ModelServer):
+        reasoning = CustomMessage({"openai": {"type": "reasoning", "summary": []}})
+        calls = [ToolExecutionRequest(f"{number}", "draw", "{}") for number in (1, 2)]
+
+        messages = sent(
+            server,
+            [
+                UserMessage("Draw."),
+                reasoning,
+                AiMessage(None, None, calls),
+                ToolExecutionResultMessage("1", "draw", [IMAGE]),
+                reasoning,
+                ToolExecutionResultMessage("2", "draw", "nothing"),
+            ],
+        )
+
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "user"]
+
+    def test_calls_that_another_framework_keeps_apart_are_one_message(self, server: ModelServer):
+        messages = sent(
+            server,
+            [
+                AiMessage("Wait."),
+                AiMessage(None, None, [ToolExecutionRequest("1", "draw", "{}")]),
+                AiMessage("And that."),
+                AiMessage(""),
+                AiMessage(None, None, [ToolExecutionRequest("2", "draw", "{}")]),
+                ToolExecutionResultMessage("1", "draw", "one"),
+                ToolExecutionResultMessage("2", "draw", "two"),
+                AiMessage("Done."),
+            ],
+        )
+
+        assert [message["role"] for message in messages] == ["assistant", "assistant", "tool", "tool", "assistant"]
+        assert messages[1]["content"] == "And that."
+        assert [call["id"] for call in messages[1]["tool_calls"]] == ["1", "2"]
+
     def test_images_of_the_last_result(self, server: ModelServer):
         messages = sent(
             server,
@@ -324,11 +361,10 @@ class TestMessages:
                 "it has no place for VideoContent.",
             ),
             (UserMessage([None]), "it has no place for nothing."),
-            (CustomMessage({"role": "critic"}), "it has no place for a CustomMessage."),
             (ToolExecutionResultMessage(None, "clock", "noon"), "a tool's result without an id answers no call."),
             (UserMessage([AudioContent(Audio(url="x", mime_type="audio/wav"))]), "an Audio needs its content"),
         ],
-        ids=["video", "video of a tool", "nothing", "custom message", "result without id", "sound elsewhere"],
+        ids=["video", "video of a tool", "nothing", "result without id", "sound elsewhere"],
     )
     def test_what_has_no_place_is_an_error_before_anything_is_sent(
         self, server: ModelServer, way: Way, message: ChatMessage, reason: str

@@ -11,6 +11,7 @@ from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
+    CustomMessage,
     TextContent,
     ToolExecutionResultMessage,
     UserMessage,
@@ -24,8 +25,10 @@ def to_messages(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
     """
     Return *messages* as they are sent; ``InvalidRequestError`` names the first that cannot be sent.
 
-    AI messages with neither text nor calls are left out. The API takes only text as the result of a tool: anything else
-    is sent in a user message behind all results, since nothing may come between these.
+    AI messages with neither text nor calls are left out, and so are custom messages: only the framework that gave them
+    understands them. The API takes only text as the result of a tool: anything else is sent in a user message behind
+    all results, since nothing may come between these. Calls that other frameworks keep apart are one message again, since
+    their results follow all of them.
     """
     sent: list[dict[str, Any]] = []
     files: list[dict[str, Any]] = []
@@ -34,7 +37,9 @@ def to_messages(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
             if isinstance(message, ToolExecutionResultMessage):
                 sent.append(_result(message))
                 files += _files(message)
-            else:
+            elif isinstance(message, AiMessage) and sent and "tool_calls" in sent[-1]:
+                _join(sent[-1], message)
+            elif not isinstance(message, CustomMessage):
                 sent += [*_from_user(files), *_sent(message)]
                 files = []
         except ValueError as exc:
@@ -63,6 +68,13 @@ def _sent(message: ChatMessage) -> list[dict[str, Any]]:
         return []
     # Its attributes may be another server's, so they are no part of what is sent.
     return [message_to_openai(AiMessage(message.text or None, None, message.tool_execution_requests))]
+
+
+def _join(calls: dict[str, Any], message: AiMessage) -> None:
+    """Make *message* a part of *calls*, which has no result yet."""
+    for more in _sent(message):
+        calls["content"] = "\n\n".join(filter(None, (calls.get("content"), more.get("content")))) or None
+        calls["tool_calls"] = [*calls["tool_calls"], *more.get("tool_calls", [])]
 
 
 def _result(message: ToolExecutionResultMessage) -> dict[str, Any]:
