@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-FILES = frozenset({"base64Data", "binaryData", "data", "file_data", "url"})
+FILES = frozenset({"base64Data", "binaryData", "data", "file_data", "image_url", "result", "url"})
 """Fields that may hold a whole file; only the size of everything bounds them."""
 
 MAX_WHERE = 300

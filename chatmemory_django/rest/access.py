@@ -85,6 +85,14 @@ class AccessPolicy:
         """The keys that the user may change in the metadata of a message of *type*; None for all."""
         return None if type in self.writable_types(request) else {FEEDBACK}
 
+    def is_server(self, request: Request) -> bool:
+        """
+        Whether the user is a program of the site's: by OpenAI's API, it reads all of its own, and is not throttled.
+
+        That is who may add messages of every type, and so has written the prompt that others must not read.
+        """
+        return ALL.issubset(self.writable_types(request))
+
     def may_set_memory(self, request: Request) -> bool:
         """Whether the user may replace memories."""
         return request.user.has_perm("chatmemory.set_conversation")

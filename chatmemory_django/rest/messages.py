@@ -188,13 +188,15 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         raise Http404
 
 
-def refuse_types(messages: Sequence[ChatMessage], writable: Collection[MessageType]) -> None:
-    """403 for messages of other types than *writable*."""
+def refuse_types(
+    messages: Sequence[ChatMessage], writable: Collection[MessageType], path: str = "$.messages[{}].message"
+) -> None:
+    """403 for messages of other types than *writable*; *path* is where those are, but for the number of each."""
     for index, message in enumerate(messages):
         if message.type not in writable:
             names = ", ".join(sorted(writable)) or "none"
             detail = f"You may add messages of these types: {names}; this one is {message.type}."
-            raise Problem(HTTPStatus.FORBIDDEN, "forbidden_type", detail, f"$.messages[{index}].message")
+            raise Problem(HTTPStatus.FORBIDDEN, "forbidden_type", detail, path.format(index))
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -27,7 +27,7 @@ def to_messages(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
 
     AI messages with neither text nor calls are left out, and so are custom messages: only the framework that gave them
     understands them. The API takes only text as the result of a tool: anything else is sent in a user message behind
-    all results, since nothing may come between these. Calls that other frameworks keep apart are one message again, since
+    all results, since nothing may come between these. Calls that another framework keeps apart become one message:
     their results follow all of them.
     """
     sent: list[dict[str, Any]] = []

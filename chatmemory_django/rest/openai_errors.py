@@ -1,0 +1,36 @@
+"""What an error looks like to OpenAI's clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.response import Response
+
+from chatmemory_django.rest.problems import PREFIX, handle_exception
+
+CODES = {
+    "authentication_failed": "invalid_api_key",
+    "not_authenticated": "invalid_api_key",
+    "throttled": "rate_limit_exceeded",
+}
+"""The codes that OpenAI has its own for."""
+
+
+def handle_openai_exception(exc: Exception, context: dict[str, Any]) -> Response | None:
+    """Return the response to *exc*: what ``handle_exception`` finds, of which OpenAI's shape has the first error."""
+    response = handle_exception(exc, context)
+    if response is None or response.data is None:
+        return response
+    problem = response.data
+    error = {"path": None, "detail": problem["detail"], **next(iter(problem["errors"]), {})}
+    code = problem["type"].removeprefix(PREFIX)
+    response.data = {
+        "error": {
+            "message": error["detail"],
+            "type": "server_error" if response.status_code >= 500 else "invalid_request_error",
+            "param": None if error["path"] is None else error["path"].removeprefix("$").lstrip(".?") or None,
+            "code": CODES.get(code, code),
+        }
+    }
+    response.content_type = "application/json"
+    return response

@@ -1,0 +1,158 @@
+"""A conversation as OpenAI's Conversations API has it: a list of items, each with an id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from hashlib import blake2s
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from chatmemory_django import conf
+from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS, normalized
+from chatmemory_django.formats.verbatim import of_verbatim
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import MESSAGE_SIZE, Conversation, MessageQuerySet
+from chatmemory_django.rest.serializers import is_same
+from chatmemory_django.rows import Said, is_storable, to_message
+from chatmemory_django.stores.django.changes import MAX_INTEGER
+
+PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+"""What the ids of the types begin with: OpenAI's models take no others. For the rest anything will do."""
+
+_GENERATED = re.compile("[a-z]+_([0-9a-f]{8})([0-9a-f]{8})(?:_([0-9]{1,4}))?")
+"""An id that is made here: of its conversation, of its message, and of its place in that, unless it is the first."""
+
+
+class Item(NamedTuple):
+    """An item: the sequence of its message, its place in that, and of how many items that is."""
+
+    sequence: int
+    place: int
+    of: int
+    shown: dict[str, Any]
+
+
+class Page(NamedTuple):
+    """Items in the order that was asked for, and whether there are more behind them."""
+
+    items: list[dict[str, Any]]
+    has_more: bool
+
+
+class ItemNotFoundError(LookupError):
+    """A conversation has no item of an id."""
+
+
+class ConversationItems:
+    """The items of *conversation*, of messages of *types*. What the format cannot say is left out."""
+
+    def __init__(self, conversation: Conversation, types: Collection[MessageType]) -> None:
+        self._conversation = conversation
+        self._rows: MessageQuerySet = conversation.history().filter(type__in=types)
+        self._mark = blake2s(conversation.memory_id.encode(), digest_size=4).hexdigest()
+
+    def page(self, after: str | None, limit: int, *, is_descending: bool) -> Page:
+        """
+        Return at most *limit* items behind the item *after*; fewer where the site's ``MAX_PAGE_CHARACTERS`` ends it.
+
+        ``ItemNotFoundError`` if there is no item *after*.
+        """
+        sign = -1 if is_descending else 1
+        start = None if after is None else self.find(after)
+        found = [] if start is None else self._behind(start, sign=sign)
+        for rows, is_cut in self._pages(start, limit + 1, sign=sign):
+            found += [item.shown for said in rows for item in self._items_of(said)[::sign]]
+            if len(found) > limit or (found and is_cut):
+                return Page(found[:limit], has_more=True)
+        return Page(found, has_more=False)
+
+    def find(self, item_id: str) -> Item:
+        """Return the item *item_id*; ``ItemNotFoundError`` if there is none."""
+        for row in self._candidates(item_id):
+            for item in self._items_of(row):
+                if item.shown["id"] == item_id:
+                    return item
+        raise ItemNotFoundError(item_id)
+
+    def has(self, item_id: str) -> bool:
+        """Whether an item has, or an item could come to have, the id *item_id*."""
+        if self._generated(item_id) is not None:
+            return True
+        try:
+            self.find(item_id)
+        except ItemNotFoundError:
+            return False
+        return True
+
+    def of(self, sequences: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the items of the messages *sequences*, in their order."""
+        rows = {said.sequence: said for said in self._read(self._rows.filter(sequence__in=sequences))}
+        return [item.shown for sequence in sequences if sequence in rows for item in self._items_of(rows[sequence])]
+
+    def ends_with(self, items: Sequence[Mapping[str, Any]]) -> list[int] | None:
+        """Return the sequences of the newest messages if these are *items*, ``normalized``; None if they are not."""
+        newest = list(self._read(self._rows.order_by("-sequence")[: len(items)]))[::-1]
+        shown = [normalized(item.shown) for said in newest for item in self._items_of(said)]
+        return [said.sequence for said in newest] if is_same(shown, items) else None
+
+    def _behind(self, item: Item, *, sign: int) -> list[dict[str, Any]]:
+        """The items of the same message that come behind *item*."""
+        shown = [] if item.of == 1 else self.of([item.sequence])
+        return shown[item.place + 1 :] if sign > 0 else shown[: item.place][::-1]
+
+    def _pages(self, after: Item | None, count: int, *, sign: int) -> Iterator[tuple[list[Said], bool]]:
+        """The messages behind that of *after*, at most *count* at a time, and whether their size left some out."""
+        most: int = conf.rest()["MAX_PAGE_CHARACTERS"]
+        rows = self._rows.order_by("sequence" if sign > 0 else "-sequence")
+        place = None if after is None else after.sequence
+        while True:
+            following = rows if place is None else rows.filter(**{_BEHIND[sign]: place})
+            sizes = list(following.values_list("sequence", MESSAGE_SIZE)[:count])
+            if not sizes:
+                return
+            fitting = sum(total <= most for total in accumulate(size for _, size in sizes)) or 1
+            ends = sorted((sizes[0][0], sizes[fitting - 1][0]))
+            yield list(self._read(rows.filter(sequence__range=ends))), fitting < len(sizes)
+            if fitting == len(sizes) < count:
+                return
+            place = sizes[fitting - 1][0]
+
+    def _read(self, rows: MessageQuerySet) -> Iterator[Said]:
+        return map(Said._make, rows.values_list(*Said._fields))
+
+    def _items_of(self, said: Said) -> list[Item]:
+        given = of_verbatim(said.verbatim, CONVERSATION_ITEMS.name)
+        message = to_message(said.type, said.text, said.payload)
+        items = CONVERSATION_ITEMS.from_message(message) if given is None else [normalized(given)]
+        return [
+            Item(said.sequence, index, len(items), {"id": self._id_of(item, said.sequence, index), **item})
+            for index, item in enumerate(items)
+        ]
+
+    def _id_of(self, item: Mapping[str, Any], sequence: int, index: int) -> str:
+        prefix = PREFIXES.get(item["type"], "item")
+        made = f"{prefix}_{self._mark}{sequence:08x}" + (f"_{index}" if index else "")
+        return str(item.get("id", made))
+
+    def _generated(self, item_id: str) -> int | None:
+        """The sequence in *item_id*, if it was made here for this conversation."""
+        made = _GENERATED.fullmatch(item_id)
+        return int(made[2], 16) if made and made[1] == self._mark else None
+
+    def _candidates(self, item_id: str) -> Iterator[Said]:
+        """The messages that may be the item *item_id*, those first that an index finds."""
+        sequence = self._generated(item_id)
+        if sequence is not None:
+            yield from self._read(self._rows.filter(sequence=min(sequence, MAX_INTEGER)))
+            return
+        if not is_storable(item_id):
+            return
+        named = self._rows.filter(client_message_id=item_id)
+        yield from self._read(named)
+        # Those that came another way, through a session of the Agents SDK for example, have no name.
+        others = self._rows.filter(type=MessageType.CUSTOM, client_message_id=None, payload__contains=f'"{item_id}"')
+        yield from self._read(others.order_by("sequence"))
+
+
+_BEHIND = {1: "sequence__gt", -1: "sequence__lt"}

@@ -1,0 +1,117 @@
+"""What OpenAI's clients send, checked as OpenAI would."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from rest_framework import serializers
+
+from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS, ItemError, check_item, normalized
+from chatmemory_django.formats.verbatim import Given, to_given
+from chatmemory_django.rest.serializers import Strict, TextField
+from chatmemory_django.rows import is_storable, to_columns
+
+MAX_ITEMS = 20
+"""How many items a request may have, as at OpenAI."""
+
+MAX_PAGE_SIZE = 100
+"""How many items a page may have, as at OpenAI."""
+
+MAX_PAIRS, MAX_KEY_LENGTH, MAX_VALUE_LENGTH = 16, 64, 512
+"""How much metadata a conversation may have, as at OpenAI."""
+
+
+class NewItem(NamedTuple):
+    """An item that was sent, in full, and as it is stored."""
+
+    item: dict[str, Any]
+    given: Given
+
+
+class ItemField(serializers.Field):
+    """An item of a conversation."""
+
+    def to_internal_value(self, data: Any) -> NewItem:
+        """See ``Field``."""
+        if not isinstance(data, dict):
+            raise serializers.ValidationError("An item must be an object.")
+        try:
+            check_item(data)
+            item = normalized(data)
+            to_columns(CONVERSATION_ITEMS.to_message(item))
+            return NewItem(item, to_given(item, CONVERSATION_ITEMS, "It"))
+        except ItemError as exc:
+            raise serializers.ValidationError({exc.param: [str(exc)]}) from None
+        except (TypeError, ValueError) as exc:
+            raise serializers.ValidationError(str(exc)) from None
+
+
+class ItemsField(serializers.ListField):
+    """The items of one request."""
+
+    child = ItemField()
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=MAX_ITEMS, **kwargs)
+
+    def run_validators(self, value: Any) -> None:
+        """See ``Field``."""
+        super().run_validators(value)
+        ids = [new.item["id"] for new in value if "id" in new.item]
+        if len(set(ids)) < len(ids):
+            raise serializers.ValidationError("Two items have the same id.")
+
+
+class PairsField(serializers.DictField):
+    """The metadata of a conversation: a few strings by their names."""
+
+    child = TextField(max_length=MAX_VALUE_LENGTH, allow_blank=True)
+
+    def run_validators(self, value: Any) -> None:
+        """See ``Field``."""
+        super().run_validators(value)
+        if len(value) > MAX_PAIRS:
+            raise serializers.ValidationError(f"It has {len(value)} pairs, but may have {MAX_PAIRS}.")
+        if not all(len(key) <= MAX_KEY_LENGTH and is_storable(key) for key in value):
+            raise serializers.ValidationError(
+                f"A key may have {MAX_KEY_LENGTH} characters, none of them NUL; one of these has not."
+            )
+
+
+class NewConversationSerializer(Strict, serializers.Serializer[Any]):
+    """A new conversation."""
+
+    items = ItemsField(required=False, allow_null=True)
+    metadata = PairsField(required=False, allow_null=True)
+
+
+class NewMetadataSerializer(Strict, serializers.Serializer[Any]):
+    """The metadata that take the place of a conversation's own."""
+
+    metadata = PairsField(allow_null=True)
+
+
+class NewItemsSerializer(Strict, serializers.Serializer[Any]):
+    """Items to be added at the end."""
+
+    items = ItemsField(min_length=1)
+
+
+class IncludeQuery(serializers.Serializer[Any]):
+    """What every request may ask for: more of an item. There is no more, so it changes nothing."""
+
+    def get_fields(self) -> dict[str, Any]:
+        """See ``Serializer``. The clients in Python send a name that Python has no attribute for."""
+        names = ("include", "include[]")
+        return {
+            **super().get_fields(),
+            **{name: serializers.CharField(required=False, allow_blank=True) for name in names},
+        }
+
+
+class ItemsQuery(IncludeQuery):
+    """Which items to list, and in which order."""
+
+    after = serializers.CharField(required=False)
+    limit = serializers.IntegerField(default=MAX_ITEMS, min_value=1, max_value=MAX_PAGE_SIZE)
+    order = serializers.ChoiceField(choices=("asc", "desc"), default="desc")
