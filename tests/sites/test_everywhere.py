@@ -8,6 +8,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import connections, router
 from django.test import AsyncClient, Client
 from django.urls import reverse
+from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.models import AnswerStream
@@ -346,3 +347,52 @@ class TestChat:
         texts = {each.owner.username: [row.text for row in each.history()] for each in Conversation.objects.all()}
         assert texts == {"ann": ["Brief", "Tea?", "Please", "Milk?", "Two"], "bob": ["Brief", "Mine?", "Two"]}
         assert not AnswerStream.objects.exists()
+
+
+class TestOpenAI:
+    ITEMS = (
+        {"role": "system", "content": "Brief"},
+        {"role": "user", "content": "Tea?", "n": 1.0},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"role": "assistant", "content": "Please"},
+    )
+
+    def test_has_conversations_of_their_owner(self, ann, bob, trusted):
+        def ask(user, verb: str, path: str = "", body: object = None):
+            key = Token.objects.get_or_create(user=user)[0].key
+            client = Client(headers={"Authorization": f"Bearer {key}"})
+            arguments = {} if body is None else {"data": body, "content_type": "application/json"}
+            return getattr(client, verb)(f"/openai/v1/conversations{path}", **arguments)
+
+        trusted(ann)
+        made = ask(ann, "post", "", {"items": list(self.ITEMS), "metadata": {"a": "b"}}).json()
+        here = f"/{made['id']}"
+
+        assert abs(made["created_at"] - now().timestamp()) < MINUTE.total_seconds()
+        listed = ask(ann, "get", f"{here}/items?order=asc&limit=3").json()
+        assert [item["type"] for item in listed["data"]] == ["message", "message", "reasoning"]
+        assert listed["data"][1]["n"] == 1.0
+        assert listed["has_more"] is True
+        [last] = ask(ann, "get", f"{here}/items?order=asc&after={listed['last_id']}").json()["data"]
+        assert ask(ann, "get", f"{here}/items/{last['id']}").json() == last
+        assert ask(ann, "delete", f"{here}/items/rs_1").json() == made
+        for path in ("", "/items", f"/items/{last['id']}"):
+            assert ask(bob, "get", here + path).status_code == 404
+        assert ask(ann, "post", here, {"metadata": None}).json()["metadata"] == {}
+        assert [row.text for row in Conversation.objects.get().history()] == ["Brief", "Tea?", "Please"]
+        assert ask(ann, "delete", here).json()["deleted"] is True
+        assert not Message.objects.exists()
+
+    @pytest.mark.django_db(databases="__all__", transaction=True)
+    def test_has_sessions_of_agents(self, ann, bob):
+        sessions = pytest.importorskip("chatmemory_django.integrations.openai_agents")
+        session = sessions.DjangoSession("c", owner=ann)
+
+        run(session.add_items(list(self.ITEMS)))
+
+        assert run(session.get_items()) == list(self.ITEMS)
+        assert run(session.get_items(2)) == list(self.ITEMS[2:])
+        assert run(session.pop_item()) == self.ITEMS[-1]
+        assert run(sessions.DjangoSession("c", owner=bob).get_items()) == []
+        run(session.clear_session())
+        assert run(session.get_items()) == []
