@@ -204,20 +204,30 @@ class ChatMemory(ABC):
         """Take the newest message in the memory out of it and of the history, and return it; None if it is empty."""
         return self.store.pop(self.id)
 
-    def remove(self, sequence: int, *, with_results: bool = False) -> list[int]:
+    def evict(self, count: int) -> list[int]:
         """
-        Take the message *sequence* out of the memory and of the history; return the sequences of what is out now.
+        Evict the first *count* messages of the memory, or all if it has fewer, and return their sequences.
 
-        *with_results* takes with it what belongs to it: the results that answer its calls, or the call that it answers
-        and that one's other results. They are looked for among the 128 messages before and after it. The history no
-        longer shows the message; a sequence is never given again.
+        They stay in the history. A system message in front is the first of them, whatever keeps it there.
+        """
+        if type(count) is not int or count < 0:
+            raise ValueError(f"count must be a whole number, 0 or above, not {count!r}.")
+        return self.store.evict(self.id, count)
+
+    def remove(self, *sequences: int, with_results: bool = False) -> list[int]:
+        """
+        Take the messages *sequences* out of the memory and of the history; return the sequences of what is out now.
+
+        *with_results* takes with each what belongs to it: the results that answer its calls, or the call that it
+        answers and that one's other results. They are looked for among the 128 messages before and after it. The
+        history no longer shows the messages; a sequence is never given again.
 
         Raises:
-            MessageNotFoundError: Neither the memory nor the history has a message *sequence*.
+            MessageNotFoundError: One of *sequences* is neither in the memory nor in the history; none is taken out.
             NotImplementedError: The store keeps no history.
 
         """
-        return self.store.remove(self.id, sequence, with_results=with_results)
+        return self.store.remove(self.id, *sequences, with_results=with_results)
 
     def explain(self, count: int = 50) -> list[Explained]:
         """
@@ -282,9 +292,13 @@ class ChatMemory(ABC):
         """See ``pop``."""
         return await self.store.run(self.pop)
 
-    async def aremove(self, sequence: int, *, with_results: bool = False) -> list[int]:
+    async def aevict(self, count: int) -> list[int]:
+        """See ``evict``."""
+        return await self.store.run(self.evict, count)
+
+    async def aremove(self, *sequences: int, with_results: bool = False) -> list[int]:
         """See ``remove``."""
-        return await self.store.run(self.remove, sequence, with_results=with_results)
+        return await self.store.run(self.remove, *sequences, with_results=with_results)
 
     async def aexplain(self, count: int = 50) -> list[Explained]:
         """See ``explain``."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +25,7 @@ from django.db.models.functions import Cast, Coalesce, Left, Length
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory_django.branches import Tree
 from chatmemory_django.deadlocks import tried_again
 from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
 from chatmemory_django.messages import ChatMessage, MessageType
@@ -48,6 +50,9 @@ ERASE_BATCH = 100
 ERASE_MESSAGES = 10_000
 """How many messages they may have had together; one that has had more is erased alone."""
 
+
+MAX_PARTS = 100
+"""How many parts of a path one statement reads at most: SQLite takes an expression of no more than a thousand."""
 
 PREVIEW = 200
 """How many characters of a message stand for its conversation in a list."""
@@ -483,6 +488,19 @@ class MessageQuerySet(models.QuerySet["Message"]):
         # What is on the path is in the history; to name both lets an index of the history be used.
         said = self.filter(in_history=True)
         return said if all_branches else said.filter(on_path=True)
+
+    def path_to(self, sequence: int) -> list[Self]:
+        """
+        Of the messages of one conversation, those of the history that lead to message *sequence*, on whatever branch.
+
+        They come as querysets, the newest messages first: in several where many branches lead there.
+        """
+        history = self.history(all_branches=True).order_by("-sequence")
+        named = history.filter(parent_sequence__isnull=False, sequence__lte=sequence)
+        pairs = named.values_list("sequence", "parent_sequence")
+        parts = Tree(((first, parent or 0) for first, parent in pairs), sequence + 1).path_to(sequence)[::-1]
+        batches = (parts[first : first + MAX_PARTS] for first in range(0, len(parts), MAX_PARTS))
+        return [history.filter(reduce(or_, (Q(sequence__range=part) for part in batch))) for batch in batches]
 
     def containing(self, text: str, *, all_branches: bool = False) -> Self:
         """

@@ -8,6 +8,7 @@ that reads its messages lazily reads only those that are evicted.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol, Self
@@ -25,6 +26,8 @@ class Window:
     A window is additive if the total of a list is ``overhead`` plus the costs of its messages, so that costs can be
     stored and added up. ``counter`` is stored with them, as the name of what counted; it is empty if costs cannot be
     stored, and for a window of messages, which needs none.
+
+    One that *keeps_all* has no rule for system messages either: what is added stays as it is, until it is taken out.
     """
 
     def __init__(
@@ -33,16 +36,22 @@ class Window:
         estimator: TokenCountEstimator | None = None,
         *,
         always_keep_system_message_first: bool = False,
+        keeps_all: bool = False,
     ) -> None:
         self.limit = limit
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
+        self.keeps_all = keeps_all
         # See AdditiveTokenCountEstimator. isinstance() with a protocol takes longer than everything else here.
         name, tokens_per_list = getattr(estimator, "name", ""), getattr(estimator, "tokens_per_list", None)
         is_additive = bool(name) and tokens_per_list is not None
         self.counter: str = name if is_additive else ""
         self.overhead: int = tokens_per_list or 0 if is_additive else 0
         self.is_additive = estimator is None or is_additive
+
+    def unbounded(self) -> Window:
+        """Return the window that keeps all, and counts like this one if counts are stored."""
+        return Window(sys.maxsize, self.estimator if self.is_additive else None, keeps_all=True)
 
     def cost(self, message: ChatMessage) -> int:
         """Return how much of the limit *message* takes alone."""
@@ -111,12 +120,12 @@ class Eviction:
         self.added: list[Entry] = []
         self.evicted: list[Entry] = []
         self.replaced: list[Entry] = []
-        self.repeated: list[Entry] = []
-        """What was added, but is not in the memory, which has its equal."""
+        self.passed_by: list[Entry] = []
+        """What was added, but not to the memory, which has its equal or is not meant to have it."""
         self._stored = iter(stored)
         self._front: deque[Entry] = deque()  # read from the store, but still in the memory
         self._new: deque[Entry] = deque()
-        self._systems = list(systems)
+        self._systems = [] if window.keeps_all else list(systems)
         self._gone: set[int] = set()  # the keys of what was evicted or replaced
 
     @classmethod
@@ -179,19 +188,27 @@ class Eviction:
         *repeats* the present one gets a key of its own, though the memory stays as it is.
         """
         if message.type == MessageType.SYSTEM and self._systems and self._systems[0].message == message:
-            return self._repeat(message, cost) if repeats else self._systems[0].key
+            return self.pass_by(message, cost) if repeats else self._systems[0].key
         self.trim()
         entry = to_entry(self.next_key if key is None else key, message, cost)
         if key is None:
             self.next_key += 1
         self.added.append(entry)
-        if entry.type == MessageType.SYSTEM:
+        if entry.type == MessageType.SYSTEM and not self.window.keeps_all:
             self._replace_system(entry)
         else:
             self._new.append(entry)
         if self.total is not None:
             self.total += self._cost(entry)
         self.trim()
+        return entry.key
+
+    def pass_by(self, message: ChatMessage, cost: int | None = None) -> int:
+        """Take note of a *message* that is to be in the history alone, and return the key that it gets."""
+        entry = to_entry(self.next_key, message, cost)
+        self.next_key += 1
+        self.added.append(entry)
+        self.passed_by.append(entry)
         return entry.key
 
     def put_summary(self, message: ChatMessage, cost: int | None = None) -> int:
@@ -236,15 +253,7 @@ class Eviction:
     @property
     def lost_all(self) -> bool:
         """Whether messages were added and neither one of them nor its equal is left."""
-        return self.added != [] and not self.repeated and all(entry.key in self._gone for entry in self.added)
-
-    def _repeat(self, message: ChatMessage, cost: int | None) -> int:
-        """Take note of a *message* that the memory has already, and return the key of its own that it gets."""
-        entry = to_entry(self.next_key, message, cost)
-        self.next_key += 1
-        self.added.append(entry)
-        self.repeated.append(entry)
-        return entry.key
+        return self.added != [] and not self.passed_by and all(entry.key in self._gone for entry in self.added)
 
     def _pop(self) -> Entry | None:
         """Return the next entry at the front, behind the pinned one; None at the end."""

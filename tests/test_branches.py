@@ -221,6 +221,14 @@ class TestRewind:
 
         assert statuses == [MemoryStatus.IN_MEMORY, MemoryStatus.OFF_PATH]
 
+    def test_what_would_follow_a_message_of_an_unknown_conversation_begins_none(self):
+        memory = memory_in(DjangoChatMemoryStore())
+
+        with pytest.raises(MessageNotFoundError, match="5"):
+            memory.add(UserMessage("one"), after=5)
+
+        assert not Conversation.objects.exists()
+
     def test_without_history_what_leaves_is_gone(self):
         memory = memory_in(DjangoChatMemoryStore(keep_history=False), "one", "two", "three")
 
@@ -256,6 +264,7 @@ class TestRewind:
             await memory.arewind(1)
             assert await memory.aswitch(2) == 3
             assert await memory.aremove(2) == [2]
+            assert await memory.aevict(0) == []
             return await memory.amessages(), await memory.apop()
 
         assert asyncio.run(converse()) == ([UserMessage("one"), UserMessage("three")], UserMessage("three"))
@@ -316,6 +325,93 @@ class TestSwitch:
         assert texts(memory.messages()) == ["h"]
 
 
+class TestEvict:
+    def test_the_first_messages_leave_the_memory_and_stay_in_the_history(self, store):
+        memory = memory_in(store, *"abcd")
+
+        assert memory.evict(2) == [1, 2]
+        assert memory.evict(0) == []
+
+        assert texts(memory.messages()) == ["c", "d"]
+        assert memory.evict(9) == [3, 4]
+        assert memory.messages() == []
+        memory.rewind(2)
+        assert texts(memory.messages()) == ["a", "b"]
+
+    def test_a_system_message_that_is_kept_in_front_is_the_first(self, store):
+        memory = memory_in(store, "a", SystemMessage("s"), "b", always_keep_system_message_first=True)
+
+        assert memory.evict(1) == [2]
+        assert texts(memory.messages()) == ["a", "b"]
+
+    def test_of_an_unknown_memory_it_evicts_none_and_makes_none(self, store):
+        assert memory_in(store).evict(3) == []
+        assert not Conversation.objects.exists()
+
+    @pytest.mark.parametrize("count", [-1, True, 1.0, "1", None])
+    def test_a_wrong_count_is_refused(self, store, count):
+        with pytest.raises(ValueError, match="count must be a whole number"):
+            memory_in(store, "a").evict(count)
+
+    def test_it_is_announced(self, django_capture_on_commit_callbacks):
+        memory = memory_in(DjangoChatMemoryStore(), *"abc")
+        heard = []
+
+        def hear(sequences, **options):
+            heard.append(sequences)
+
+        messages_evicted.connect(hear)
+        try:
+            with django_capture_on_commit_callbacks(execute=True):
+                memory.evict(2)
+        finally:
+            messages_evicted.disconnect(hear)
+
+        assert heard == [(1, 2)]
+
+    def test_without_a_history_what_is_evicted_is_gone(self):
+        memory = memory_in(DjangoChatMemoryStore(keep_history=False), *"abc")
+
+        memory.evict(2)
+
+        assert [row.sequence for row in Message.objects.all()] == [3]
+
+
+class TestArchived:
+    def test_what_is_added_to_the_history_alone_is_in_no_memory(self, store):
+        memory = memory_in(store, "a", size=2)
+        window = memory.window()
+
+        assert store.append_messages("a", [UserMessage("b"), UserMessage("c")], window, archived=True).keys == [2, 3]
+        memory.add(UserMessage("d"))
+
+        assert texts(memory.messages()) == ["a", "d"]
+        memory.rewind(3)
+        assert texts(memory.messages()) == ["a"]
+        assert memory.remove(3, 2) == [2, 3]
+
+    def test_a_window_that_keeps_all_evicts_and_replaces_nothing(self, store):
+        memory = memory_in(store, SystemMessage("s"), "a", size=2)
+        added = [SystemMessage("s"), SystemMessage("t"), SystemMessage("t"), UserMessage("b")]
+
+        store.append_messages("a", added, memory.window().unbounded(), verbatim=[None] * 4)
+
+        assert store.get_messages("a") == [SystemMessage("s"), UserMessage("a"), *added]
+
+    def test_a_store_without_a_history_has_no_place_for_it(self):
+        class Three:
+            def get_messages(self, memory_id):
+                return []
+
+            update_messages = delete_messages = get_messages
+
+        memory = memory_in(SimpleStoreAdapter(Three()))
+        with pytest.raises(NotImplementedError):
+            memory.store.append_messages("a", [UserMessage("a")], memory.window(), archived=True)
+        with pytest.raises(NotImplementedError):
+            memory.evict(1)
+
+
 class TestPopAndRemove:
     def test_pop_takes_the_newest_message_out_and_gives_it_back(self, store):
         memory = memory_in(store, "one", "two")
@@ -364,6 +460,46 @@ class TestPopAndRemove:
         assert memory.remove(2) == [2]
 
         assert memory.messages() == [UserMessage("one"), result]
+
+    def test_several_are_taken_out_in_one_step(self, store):
+        memory = memory_in(store, *"abcdef", size=4)
+
+        assert memory.remove(5, 1, 3, 4, 3) == [1, 3, 4, 5]
+        assert memory.remove() == []
+
+        assert texts(memory.messages()) == ["f"]
+        memory.rewind(2)
+        assert texts(memory.messages()) == ["b"]
+
+    def test_several_or_none_of_them(self, store):
+        memory = memory_in(store, *"abc")
+
+        with pytest.raises(MessageNotFoundError):
+            memory.remove(1, 4, 2)
+
+        assert texts(memory.messages()) == ["a", "b", "c"]
+
+    def test_what_followed_several_on_other_branches_follows_what_they_followed(self, store):
+        memory = memory_in(store, *"ab")
+        memory.rewind(1)
+        memory.add(UserMessage("c"))
+        memory.rewind(1)
+        memory.add(UserMessage("d"), UserMessage("e"))
+
+        assert memory.remove(3, 4) == [3, 4]
+        memory.switch(2)
+        memory.switch(5)
+
+        assert texts(memory.messages()) == ["a", "e"]
+
+    def test_many_take_as_many_statements_as_fit(self, django_assert_max_num_queries):
+        memory = memory_in(DjangoChatMemoryStore())
+        memory.add(*(UserMessage(str(number)) for number in range(300)))
+
+        with django_assert_max_num_queries(40):
+            memory.remove(*range(2, 301))
+
+        assert history(all_branches=True) == ["0"]
 
     def test_what_is_removed_is_in_no_history_and_can_not_be_gone_on_from(self):
         memory = memory_in(DjangoChatMemoryStore(), "one", "two", "three")

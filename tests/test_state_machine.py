@@ -91,6 +91,36 @@ class SameAsInMemory(RuleBasedStateMachine):
         self.expected.add(*messages, verbatim=[None] * len(messages))
         self.memory.add(*messages, verbatim=[None] * len(messages))
 
+    @rule(data=st.data(), messages=some_messages.filter(bool), archived=st.booleans(), anew=st.booleans())
+    def add_whatever_there_is_room_for(self, data, messages, archived, anew):
+        after = None
+        if anew:  # the conversation would be made, though its message is not found
+            is_there = Conversation.objects.filter(memory_id=self.memory_id).exists()
+            after = self.some_sequence(data) if is_there else 0
+        outcomes = []
+        for memory in (self.memory, self.expected):
+            try:
+                added = memory.store.append_messages(
+                    self.memory_id,
+                    messages,
+                    memory.window().unbounded(),
+                    verbatim=[None] * len(messages),
+                    archived=archived,
+                    after=after,
+                )
+                outcomes.append(added.keys)
+            except MessageNotFoundError as exc:
+                outcomes.append(exc.args)
+        assert outcomes[0] == outcomes[1]
+        if anew:
+            self.said = None
+        elif self.said is not None:
+            self.said += messages
+
+    @rule(count=st.integers(0, 4))
+    def evict(self, count):
+        assert self.memory.evict(count) == self.expected.evict(count)
+
     @rule(messages=some_messages)
     def set(self, messages):
         self.expected.set(messages)
@@ -142,11 +172,11 @@ class SameAsInMemory(RuleBasedStateMachine):
         assert self.outcome(self.memory, "pop") == self.outcome(self.expected, "pop")
         self.said = None
 
-    @rule(data=st.data(), with_results=st.booleans())
-    def remove(self, data, with_results):
-        sequence = self.some_sequence(data)
+    @rule(data=st.data(), count=st.integers(0, 4), with_results=st.booleans())
+    def remove(self, data, count, with_results):
+        sequences = [self.some_sequence(data) for _ in range(count)]
         outcomes = [
-            self.outcome(memory, "remove", sequence, with_results=with_results)
+            self.outcome(memory, "remove", *sequences, with_results=with_results)
             for memory in (self.memory, self.expected)
         ]
         assert outcomes[0] == outcomes[1]

@@ -55,6 +55,7 @@ class AppendOptions(TypedDict, total=False):
     metadata: Sequence[Metadata]
     client_message_ids: Sequence[str | None]
     verbatim: Sequence[str | None] | None
+    archived: bool
     is_complete: bool
     completes: Sequence[int]
     is_retry: bool
@@ -133,6 +134,7 @@ class ChatMemoryStore(ABC):
         metadata: Sequence[Metadata] = (),
         client_message_ids: Sequence[str | None] = (),
         verbatim: Sequence[str | None] | None = None,
+        archived: bool = False,
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
@@ -147,7 +149,8 @@ class ChatMemoryStore(ABC):
         *metadata* and *client_message_ids* have an item for each message. A message whose client message id the
         conversation has already is not stored again. *verbatim* has for each what another framework gave, as JSON, or
         None where the message says it all; then the history has each message as it was given, also a system message
-        that repeats the present one, and that only the memory leaves out.
+        that repeats the present one, and that only the memory leaves out. What is *archived* becomes history alone, as
+        if it had left the memory already.
 
         Unless *is_complete*, the messages belong to a turn that has not ended; *completes* are the keys of messages of
         a turn that ends now. Unless it *is_retry*, the caller has made up the client message ids just now, so no
@@ -158,7 +161,7 @@ class ChatMemoryStore(ABC):
         *after*, *takes_up* their keys.
 
         A store that has no place for these leaves them out, but promises nothing that it cannot keep: with client
-        message ids, with *after*, or with *verbatim*, this one raises ``NotImplementedError``.
+        message ids, with *after*, with *verbatim*, or *archived*, this one raises ``NotImplementedError``.
 
         Raises:
             ConversationErasedError: The memory is no longer that of *conversation*, as ``read_memory`` named it.
@@ -169,7 +172,7 @@ class ChatMemoryStore(ABC):
             raise NotImplementedError(f"{type(self).__name__} keeps no client message ids; leave them out.")
         if verbatim is not None:
             raise NotImplementedError(f"{type(self).__name__} keeps nothing verbatim; leave it out.")
-        if after is not None:
+        if after is not None or archived:
             raise self._no_branches()
         with self.exclusive(memory_id):
             eviction = Eviction.of(self.get_messages(memory_id), window)
@@ -214,12 +217,16 @@ class ChatMemoryStore(ABC):
         """Take the newest message in the memory out of it and of the history, and return it; None if it is empty."""
         raise self._no_branches()
 
-    def remove(self, memory_id: object, key: int, *, with_results: bool = False) -> list[int]:
+    def evict(self, memory_id: object, count: int) -> list[int]:
+        """Evict the first *count* messages of the memory, as far as there are so many; returns their keys."""
+        raise self._no_branches()
+
+    def remove(self, memory_id: object, *keys: int, with_results: bool = False) -> list[int]:
         """
-        Take the message *key* out of the memory and the history; see ``ChatMemory.remove``. Returns what is out now.
+        Take the messages *keys* out of the memory and the history; see ``ChatMemory.remove``. Returns what is out now.
 
         Raises:
-            MessageNotFoundError: Neither the memory nor the history has a message *key*.
+            MessageNotFoundError: Neither the memory nor the history has a message of one of *keys*; none is taken out.
 
         """
         raise self._no_branches()

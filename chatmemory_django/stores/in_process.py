@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Unpack
 
 from chatmemory_django.branches import Present, Summary, Tree, fork_point, moved
@@ -75,7 +76,9 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
             if after is not None and options.get("aside"):
                 return Appended(Eviction.of([], window), found.set_aside(messages, after))
             repeats = options.get("verbatim") is not None
-            return found.append(messages, window, after, options.get("takes_up", ()), repeats=repeats)
+            archived = options.get("archived", False)
+            takes_up = options.get("takes_up", ())
+            return found.append(messages, window, after, takes_up, repeats=repeats, archived=archived)
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         with self._writing(memory_id) as conversation:
@@ -111,11 +114,15 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
             conversation.remove([newest])
             return message
 
-    def remove(self, memory_id: object, key: int, *, with_results: bool = False) -> list[int]:
+    def evict(self, memory_id: object, count: int) -> list[int]:
         with self._writing(memory_id) as conversation:
-            removed = conversation.found(key, with_counterparts=with_results)
+            return conversation.evict(count)
+
+    def remove(self, memory_id: object, *keys: int, with_results: bool = False) -> list[int]:
+        with self._writing(memory_id) as conversation:
+            removed = {each for key in keys for each in conversation.found(key, with_counterparts=with_results)}
             conversation.remove(removed)
-            return removed
+            return sorted(removed)
 
     def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
         with self._writing(memory_id) as conversation:
@@ -245,12 +252,14 @@ class _Conversation:
         takes_up: Sequence[int],
         *,
         repeats: bool = False,
+        archived: bool = False,
     ) -> Appended:
         move = None if after is None else self.moved(after, window)
         eviction = self.eviction(window) if move is None else move.eviction
         for key in takes_up:
             eviction.add(self.rows[self.checked(key)].message, key=key)
-        keys = [eviction.add(message, repeats=repeats) for message in messages]
+        add = eviction.pass_by if archived else partial(eviction.add, repeats=repeats)
+        keys = [add(message) for message in messages]
         # Nothing is changed before all is known to fit.
         if move is not None:
             self.go_on(move)
@@ -382,7 +391,13 @@ class _Conversation:
         others = counterparts([self.rows[each].message for each in near], index)
         return sorted({key, *(near[other] for other in others)})
 
-    def remove(self, keys: Sequence[int]) -> None:
+    def evict(self, count: int) -> list[int]:
+        """Evict the first *count* messages of the memory, and return their keys."""
+        evicted = self.memory()[:count]
+        self._leave(evicted)
+        return evicted
+
+    def remove(self, keys: Iterable[int]) -> None:
         """Take the messages *keys* out of the memory and the history."""
         for key in sorted(keys, reverse=True):
             self._remove(key)
@@ -393,9 +408,7 @@ class _Conversation:
 
     def _remove(self, key: int) -> None:
         row = self.rows[key]
-        self.pinned = None if self.pinned == key else self.pinned
-        self.summary = None if self.summary == key else self.summary
-        self.window = [each for each in self.window if each != key]
+        self._leave([key])
         if not row.in_history:
             row.parent, row.through = None, None
             return
@@ -412,6 +425,12 @@ class _Conversation:
         row.in_history, row.on_path, row.parent = False, False, None
         if head == key:
             self.parent = parent
+
+    def _leave(self, keys: Collection[int]) -> None:
+        """Have the messages *keys* leave the memory."""
+        self.pinned = None if self.pinned in keys else self.pinned
+        self.summary = None if self.summary in keys else self.summary
+        self.window = [each for each in self.window if each not in keys]
 
     def _keep(self, eviction: Eviction) -> None:
         """Make what *eviction* has come to the memory."""

@@ -21,7 +21,7 @@ from chatmemory_django.messages import ChatMessage, SystemMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.pending import Pending
 from chatmemory_django.reasons import Explained, Reader
-from chatmemory_django.rows import Said
+from chatmemory_django.rows import Row, Said
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -32,7 +32,7 @@ from chatmemory_django.stores.base import (
 )
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
-from chatmemory_django.stores.django.decisions import Clearing, Recount, Relocating, Replacement
+from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recount, Relocating, Replacement
 from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_place
 from chatmemory_django.stores.django.paths import relocate
 from chatmemory_django.stores.django.removals import Removal
@@ -114,6 +114,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             rows = statements.read_history(cursor, memory_key(memory_id), self._owner_key, before, count)
         return list(map(Said._make, rows))
 
+    def read_remembered(self, memory_id: object) -> list[Said]:
+        """Return the messages of the memory under *memory_id*, in its order; none if the owner is another."""
+        rows = [(Row._make(row), verbatim) for *row, verbatim in self._read(memory_key(memory_id), verbatim=True)]
+        return [Said(row.sequence, row.type, row.text, row.payload, verbatim) for row, verbatim in rows]
+
     def named(self, memory_id: object, using: str | None = None) -> ConversationQuerySet:
         """
         Return the conversation under *memory_id*, if there is one and it is the owner's, as a queryset.
@@ -121,7 +126,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         It is read where it is written, or from the database *using*.
         """
         using = using or self.using or router.db_for_write(Conversation)
-        found = Conversation.objects.using(using).filter(memory_id=memory_key(memory_id))
+        return self.conversations(using).filter(memory_id=memory_key(memory_id))
+
+    def conversations(self, using: str | None = None) -> ConversationQuerySet:
+        """Return the conversations, the owner's if there is one, as a queryset."""
+        found = Conversation.objects.using(using or self.using or router.db_for_read(Conversation))
         return found if self.owner is None else found.filter(owner=self._owner_key)
 
     def append_messages(
@@ -133,7 +142,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         conversation: object = None,
         **options: Unpack[AppendOptions],
     ) -> Appended:
-        appended = self._write(memory_id, conversation=conversation).run(Addition(messages, window, **options))
+        after = options.get("after")
+        write = self._write(memory_id, conversation=conversation, create=not after)
+        appended = write.run(Addition(messages, window, **options))
+        if appended is None and after:
+            raise MessageNotFoundError(memory_id, after)
         return appended or Appended(Eviction.of([], window), [])
 
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
@@ -178,10 +191,15 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         rows = self._write(memory_id, create=False).run(Removal(None))
         return messages_of(rows)[0] if rows else None
 
-    def remove(self, memory_id: object, key: int, *, with_results: bool = False) -> list[int]:
-        rows = self._write(memory_id, create=False).run(Removal(key, with_counterparts=with_results))
+    def evict(self, memory_id: object, count: int) -> list[int]:
+        return self._write(memory_id, create=False).run(Evicting(count)) or []
+
+    def remove(self, memory_id: object, *keys: int, with_results: bool = False) -> list[int]:
+        if not keys:
+            return []
+        rows = self._write(memory_id, create=False).run(Removal(keys, with_counterparts=with_results))
         if rows is None:
-            raise MessageNotFoundError(memory_id, key)
+            raise MessageNotFoundError(memory_id, keys[0])
         return [row.sequence for row in rows]
 
     def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
@@ -232,13 +250,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         # Django has no asynchronous transactions: a whole one takes one hop into the thread that has the connection.
         return await in_thread(method, *args, **kwargs)
 
-    def _read(self, key: str, counter: str = "") -> Sequence[tuple[Any, ...]]:
-        """The rows in the memory, like ``Row``, in its order; none if the owner is another."""
+    def _read(self, key: str, counter: str = "", *, verbatim: bool = False) -> Sequence[tuple[Any, ...]]:
+        """The rows in the memory, like ``memory_rows``, in its order; none if the owner is another."""
         with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
-            rows: Sequence[Any] = statements.read_memory(cursor, key, counter, self._owner_key)
+            rows: Sequence[Any] = statements.read_memory(cursor, key, counter, self._owner_key, verbatim=verbatim)
         if cursor.db.in_atomic_block and sees_otherwise(cursor.db) and is_torn(key, len(rows), cursor.db):
             snapshot = self._write(key, create=False).lock()
-            rows = [] if snapshot is None or not snapshot.is_own else snapshot.memory(counter)
+            rows = [] if snapshot is None or not snapshot.is_own else snapshot.memory_rows(counter, verbatim=verbatim)
         return rows
 
     def _write(self, memory_id: object, **options: Any) -> Write:

@@ -43,6 +43,7 @@ class Addition:
         metadata: Sequence[Metadata] = (),
         client_message_ids: Sequence[str | None] = (),
         verbatim: Sequence[str | None] | None = None,
+        archived: bool = False,
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
@@ -55,6 +56,7 @@ class Addition:
         self._takes_up = takes_up
         self._is_retry = is_retry
         self._keeps_all = verbatim is not None
+        self._archived = archived
         self._messages = messages
         self._window = window
         self._completes = completes
@@ -96,7 +98,10 @@ class Addition:
             if row.client_message_id in known:
                 keys.append(known[row.client_message_id])
                 continue
-            keys.append(eviction.add(message, cost, repeats=self._keeps_all))
+            if self._archived:
+                keys.append(eviction.pass_by(message, cost))
+            else:
+                keys.append(eviction.add(message, cost, repeats=self._keeps_all))
             if len(eviction.added) > len(taken_up) + len(added):
                 added.append(msgspec.structs.replace(row, sequence=keys[-1]))
                 if row.client_message_id is not None:
@@ -149,7 +154,7 @@ class Addition:
         """The memory before anything is added, read as far as messages leave it."""
         state, window = snapshot.state, self._window
         systems: list[Entry] = []
-        if any(message.type == MessageType.SYSTEM for message in self._messages):
+        if not window.keeps_all and any(message.type == MessageType.SYSTEM for message in self._messages):
             rows = snapshot.memory(window.counter, type=MessageType.SYSTEM.value)
             systems = [entry_of(row, window) for row in rows if row.part != SUMMARY]
         summary = None if state.summary_sequence is None else Entry(state.summary_sequence, MessageType.SYSTEM)
@@ -182,7 +187,7 @@ class Addition:
             hidden = [*relocation.hidden, *(key for key in aside if key not in taken_up)]
             relocation = relocation._replace(hidden=hidden)
         start = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start
-        out = [entry.key for entry in (*eviction.evicted, *eviction.replaced, *eviction.repeated)]
+        out = [entry.key for entry in (*eviction.evicted, *eviction.replaced, *eviction.passed_by)]
         gone = set(out)
         for row in rows:
             row.superseded = row.sequence >= start and row.sequence in gone

@@ -1,4 +1,4 @@
-"""What most verbs decide: to set, count, clear and rewind a memory."""
+"""What most verbs decide: to set, count, clear, evict from and rewind a memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chatmemory_django.rows import Columns
 from chatmemory_django.stores.django.changes import Change, new_row
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
 from chatmemory_django.stores.django.paths import relocate
-from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot
+from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
 from chatmemory_django.windows import Window, continuation
 
 
@@ -121,6 +121,22 @@ class Clearing:
             counted_by="",
         )
         return None, Change(state, after, left=left)
+
+
+class Evicting:
+    """A decision to evict the first *count* messages of the memory; returns their sequences."""
+
+    holds_for_nothing = False
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __call__(self, snapshot: Snapshot) -> tuple[list[int], Change | None]:
+        """Decide where the memory begins next."""
+        state = snapshot.state
+        memory = snapshot.memory(state.counted_by)
+        left = [row.sequence for row in memory[: self._count]]
+        return left, Change(state, without(state, memory, left), left=left) if left else None
 
 
 class Relocating:

@@ -14,12 +14,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Value, When
 
 from chatmemory_django.ids import memory_key
-from chatmemory_django.models import Conversation, Message, MessageQuerySet, in_memory, new_memory_id
+from chatmemory_django.models import MAX_PARTS, Conversation, Message, MessageQuerySet, in_memory, new_memory_id
 from chatmemory_django.rows import State
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, UncountedError, counts_of
-from chatmemory_django.stores.django.paths import MAX_PARTS, Relocation, relocate
+from chatmemory_django.stores.django.paths import Relocation, relocate
 from chatmemory_django.stores.django.recorded import Parameter, Statement
 from chatmemory_django.stores.django.snapshots import Snapshot
 from chatmemory_django.stores.django.statements import NEW_ROW

@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from chatmemory_django.branches import Present, Summary, fork_point, moved
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.models import MAX_PARTS, MessageQuerySet
 from chatmemory_django.rows import Row, State
 from chatmemory_django.stores.django.entries import Counted, count_rows, entry_of
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, in_window
@@ -20,10 +20,7 @@ FIRST_PAGE = 32
 """How many sequences of a path are read at first; each page is four times the one before it ..."""
 
 MAX_PAGE = 4_096
-"""... up to this many ..."""
-
-MAX_PARTS = 100
-"""... and to so many parts of a path, since SQLite takes an expression of no more than a thousand."""
+"""... up to this many."""
 
 MAX_SUMMARIES = 256
 """How many summaries of other branches are passed over at most, to find the one of this."""

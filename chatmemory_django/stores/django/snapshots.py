@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -61,15 +61,24 @@ class Snapshot:
 
     def memory(self, counter: str, **only: Any) -> list[Row]:
         """Read the rows in the memory, in its order, with the tokens that *counter* has counted."""
+        return list(map(Row._make, self.memory_rows(counter, **only)))
+
+    def memory_rows(self, counter: str, *, verbatim: bool = False, **only: Any) -> Sequence[tuple[Any, ...]]:
+        """Read the same as tuples, with what was given *verbatim* behind each if asked."""
         state, messages = self.state, self.messages().filter(**only)
         parts = memory_rows(
-            messages, state.window_start, state.pinned_sequence, state.summary_sequence, counter=Value(counter)
+            messages,
+            state.window_start,
+            state.pinned_sequence,
+            state.summary_sequence,
+            counter=Value(counter),
+            verbatim=verbatim,
         )
         if self._must_lock:  # a union cannot read the rows as they are now, as MySQL has to be asked to
             rows = sorted((row for part in parts for row in part), key=_sequence)
         else:
             rows = list(parts[0].union(*parts[1:], all=True).order_by("sequence"))
-        return list(map(Row._make, in_order(rows)))
+        return in_order(rows)
 
     @cached_property
     def tree(self) -> Tree:
@@ -135,11 +144,29 @@ def memory_rows(
     summary_sequence: Combinable | int | None,
     *,
     counter: Combinable,
+    verbatim: bool = False,
 ) -> list[Any]:
-    """Return the querysets of the parts of a memory, as values for ``Row``. *messages* are of one conversation."""
+    """
+    Return the querysets of the parts of a memory, as values for ``Row``, then *verbatim* if asked.
+
+    *messages* are of one conversation.
+    """
+    columns = (*Row._fields, "verbatim") if verbatim else Row._fields
     rows = with_tokens(messages, counter)
     parts = memory_parts(window_start, pinned_sequence, summary_sequence)
-    return [rows.annotate(part=Value(place)).filter(part).values_list(*Row._fields) for place, part in enumerate(parts)]
+    return [rows.annotate(part=Value(place)).filter(part).values_list(*columns) for place, part in enumerate(parts)]
+
+
+def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
+    """Return *state*, whose *memory* is that, as it is when the messages *out* have left the memory."""
+    kept = [row for row in memory if row.sequence not in out]
+    return state._replace(
+        window_start=next((row.sequence for row in kept if row.part == WINDOW), state.next_sequence),
+        pinned_sequence=None if state.pinned_sequence in out else state.pinned_sequence,
+        summary_sequence=None if state.summary_sequence in out else state.summary_sequence,
+        memory_messages=len(kept),
+        memory_tokens=sum(row.tokens or 0 for row in kept) if state.counted_by else 0,
+    )
 
 
 def with_tokens(messages: MessageQuerySet, counter: Combinable) -> MessageQuerySet:

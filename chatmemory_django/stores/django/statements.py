@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import EARLIEST, FrontRow, NewRow, Said, State, to_moment
+from chatmemory_django.rows import EARLIEST, FrontRow, NewRow, Row, Said, State, to_moment
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.recorded import Parameter, Statement
 from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows, sees_otherwise
@@ -80,8 +80,8 @@ def _front_as_array() -> Any:
 
 
 @cache
-def _memory(*, owned: bool) -> Statement:
-    """A memory, as values for ``Row``; where it has to be *owned* by somebody, only theirs."""
+def _memory(*, owned: bool, verbatim: bool) -> Statement:
+    """A memory, as values for ``Row``, then *verbatim* if asked; where it has to be *owned*, only by its owner."""
 
     def run(using: str) -> object:
         conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
@@ -94,7 +94,7 @@ def _memory(*, owned: bool) -> Statement:
         )
         messages = Message.objects.using(using).filter(conversation_id=key).order_by()
         counter = Parameter(Message, "counted_by", "counter")
-        first, *others = memory_rows(messages, start, pinned, summary, counter=counter)
+        first, *others = memory_rows(messages, start, pinned, summary, counter=counter, verbatim=verbatim)
         # By the sequence alone, as the index has them: SQLite then sorts nothing.
         return list(first.union(*others, all=True).order_by("sequence"))
 
@@ -218,10 +218,18 @@ def _snapshot(key: str, row: Sequence[Any], cursor: CursorWrapper, front: Sequen
     return Snapshot(key, State._make(state), cursor.db.alias, front, is_own=all(is_own))
 
 
-def read_memory(cursor: CursorWrapper, key: str, counter: str, owner: object) -> Sequence[tuple[Any, ...]]:
-    """Read the memory *key*, in its order, as tuples like ``Row``; where *owner* is given, only the owner's."""
-    _memory(owned=owner is not None).run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
-    return in_order(_loaded(cursor.fetchall(), {"text": 1, "payload": 2}, cursor.db))
+def read_memory(
+    cursor: CursorWrapper, key: str, counter: str, owner: object, *, verbatim: bool = False
+) -> Sequence[tuple[Any, ...]]:
+    """
+    Read the memory *key*, in its order, as tuples like ``Row``, with what was given *verbatim* behind that if asked.
+
+    Where *owner* is given, only the owner's.
+    """
+    statement = _memory(owned=owner is not None, verbatim=verbatim)
+    statement.run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
+    loaded = {"text": 1, "payload": 2, **({"verbatim": len(Row._fields)} if verbatim else {})}
+    return in_order(_loaded(cursor.fetchall(), loaded, cursor.db))
 
 
 def read_history(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from django.db.models import Subquery, Value
+from django.db.models.functions import Coalesce
 
 from chatmemory_django.messages import MessageType, SystemMessage
 from chatmemory_django.models import MessageQuerySet
@@ -93,7 +95,11 @@ def read_pending(snapshot: Snapshot, window: Window, max_tokens: int) -> Pending
 
 def uncovered(snapshot: Snapshot, behind: int) -> MessageQuerySet:
     """The rows of what has left the memory behind *behind*, in order; system messages are never summarized."""
-    rows = snapshot.messages().history().filter(sequence__gt=behind, sequence__lt=snapshot.state.window_start)
+    # Not the start of the window: behind that may be what was archived without ever being in it.
+    in_memory = snapshot.messages().filter(sequence__gte=snapshot.state.window_start, superseded=False)
+    first = Subquery(in_memory.order_by("sequence").values("sequence")[:1])
+    end = Coalesce(first, Value(snapshot.state.next_sequence))
+    rows = snapshot.messages().history().filter(sequence__gt=behind, sequence__lt=end)
     return rows.exclude(type=MessageType.SYSTEM.value).order_by("sequence")
 
 

@@ -7,7 +7,7 @@ This is the one way to write: every verb is a decision, a function from a ``Snap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import attrgetter, or_
 from typing import Any, Protocol, TypeVar
@@ -269,8 +269,7 @@ class Write:
             taken_up = messages.filter(sequence__in=change.taken_up)
             taken_up.update(on_path=True)
             taken_up.exclude(sequence__in=gone).update(superseded=False)
-        for removed in change.removals:
-            _remove(messages, removed)
+        _remove(messages, change.removals)
         if change.completes:
             messages.filter(sequence__in=change.completes).update(is_complete=True)
         write_counts(messages, change.counts, after.counted_by)
@@ -329,14 +328,26 @@ def _relocate(messages: MessageQuerySet, relocation: Relocation) -> None:
         messages.filter(sequence__in=relocation.shown).update(superseded=False)
 
 
-def _remove(messages: MessageQuerySet, removed: Removed) -> None:
-    """Take one of *messages* out of the history, and out of the way of those that followed it."""
-    messages.filter(parent_sequence=removed.sequence).update(parent_sequence=removed.parent)
-    if removed.child is not None:
-        messages.filter(sequence=removed.child).update(parent_sequence=removed.parent)
-    messages.filter(sequence=removed.sequence).update(
-        in_history=False, on_path=False, superseded=True, parent_sequence=None
-    )
+def _remove(messages: MessageQuerySet, removals: Sequence[Removed]) -> None:
+    """Take those of *messages* out of the history, and out of the way of those that followed them."""
+    stays: dict[int, int] = {}  # what a message follows whose parent is out, by that
+    for removed in reversed(removals):
+        stays[removed.sequence] = stays.get(removed.parent, removed.parent)
+    moved = {removed.child: stays[removed.sequence] for removed in removals if removed.child is not None}
+    for column, parents in (("parent_sequence", stays), ("sequence", moved)):
+        for batch in _parts(list(parents)):
+            followed = Case(*(When(**{column: each}, then=Value(parents[each])) for each in batch))
+            messages.filter(**{f"{column}__in": batch}).update(parent_sequence=followed)
+    for batch in _parts(list(stays)):
+        messages.filter(sequence__in=batch).update(
+            in_history=False, on_path=False, superseded=True, parent_sequence=None
+        )
+
+
+def _parts(sequences: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield *sequences* in parts that fit a statement each."""
+    for first in range(0, len(sequences), MAX_ROWS):
+        yield sequences[first : first + MAX_ROWS]
 
 
 def _batches(rows: Sequence[NewRow]) -> list[Sequence[NewRow]]:
