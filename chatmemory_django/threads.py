@@ -9,7 +9,7 @@ keeps.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -88,6 +88,16 @@ def in_background() -> Iterator[None]:
         _in_background.reset(token)
 
 
+@contextmanager
+def leaving_no_connection() -> Iterator[None]:
+    """A section that leaves open what was open: for a thread that is neither Django's nor ends with a request."""
+    open_before = {each.alias for each in connections.all(initialized_only=True) if each.connection is not None}
+    try:
+        yield
+    finally:
+        _close_connections(but=open_before)
+
+
 @cache
 def _background() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="chatmemory")
@@ -102,9 +112,9 @@ async def _call_in(executor: ThreadPoolExecutor, function: Callable[[], _R]) -> 
     return await sync_to_async(_call, thread_sensitive=False, executor=executor)(function)
 
 
-def _close_connections() -> None:
+def _close_connections(but: Collection[str] = ()) -> None:
     for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
+        if connection.alias not in but and not connection.in_atomic_block:
             connection.close()
 
 

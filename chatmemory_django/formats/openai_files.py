@@ -20,3 +20,10 @@ def to_image(url: str) -> Image:
     if data := DATA_URL.fullmatch(url):
         return Image(base64_data=data[2], mime_type=data[1])
     return Image(url=url)
+
+
+def to_url(image: Image) -> str | None:
+    """Return the URL at which *image* is, or that has it in it; None without one."""
+    if image.base64_data is not None and image.mime_type is not None:
+        return f"data:{image.mime_type};base64,{image.base64_data}"
+    return image.url

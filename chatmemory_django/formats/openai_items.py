@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from chatmemory_django.formats.openai_files import AUDIO_TYPES, DATA_URL, PDF_NAME, to_image
+from chatmemory_django.formats.openai_files import AUDIO_TYPES, DATA_URL, PDF_NAME, to_image, to_url
 from chatmemory_django.formats.verbatim import Format, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
@@ -21,7 +21,6 @@ from chatmemory_django.messages import (
     Content,
     CustomMessage,
     DetailLevel,
-    Image,
     ImageContent,
     PdfFile,
     PdfFileContent,
@@ -149,7 +148,7 @@ def _written_part(content: Content | None) -> dict[str, Any] | None:
         case TextContent():
             return {"type": "input_text", "text": content.text}
         case ImageContent():
-            url = _url(content.image)
+            url = to_url(content.image)
             detail = DETAILS.get(content.detail_level, "auto")
             return None if url is None else {"type": "input_image", "image_url": url, "detail": detail}
         case PdfFileContent(pdf_file=PdfFile() as file) if file.base64_data is not None:
@@ -163,12 +162,6 @@ def _written_part(content: Content | None) -> dict[str, Any] | None:
             return None if found is None else {"type": "input_audio", "input_audio": sound}
         case _:
             return None
-
-
-def _url(image: Image) -> str | None:
-    if image.base64_data is not None and image.mime_type is not None:
-        return f"data:{image.mime_type};base64,{image.base64_data}"
-    return image.url
 
 
 def _str(value: object) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from chatmemory_django.messages import ChatMessage, CustomMessage
@@ -50,19 +51,38 @@ def to_given(item: object, format: Format, where: str) -> Given:
         ValueError: It is nested too deeply, or in itself.
 
     """
-    if not isinstance(item, dict):
-        raise TypeError(f"{where} must be a dict, not {type(item).__name__}.")
-    try:
+    with _errors_at(item, where):
         text = _encode(item)
         plain = json.loads(text)
-        message = format.to_message(_storable(plain))
+        message = format.to_message(storable(plain))
         again = format.from_message(message)
         is_whole = len(again) == 1 and _encode_sorted(again[0]) == _encode_sorted(plain)
-    except RecursionError:
-        raise ValueError(f"{where} is nested too deeply; flatten it.") from None
-    except (TypeError, ValueError) as exc:
-        raise type(exc)(f"{where}: {exc}") from None
     return Given(message, None if is_whole else f'{{"{format.name}":{text}}}')
+
+
+def to_group(
+    item: object, format_name: str, to_messages: Callable[[dict[str, Any]], Sequence[ChatMessage]], where: str
+) -> list[Given]:
+    """
+    Return *item*, a JSON object that may be several messages, as they are stored: word for word beside the last.
+
+    What follows goes on from the last one. Raises what ``to_given`` does.
+    """
+    with _errors_at(item, where):
+        text = _encode(item)
+        messages = to_messages(storable(json.loads(text)))
+    rows = f',"rows":{len(messages)}' if len(messages) > 1 else ""
+    return [*(Given(each, None) for each in messages[:-1]), Given(messages[-1], f'{{"{format_name}":{text}{rows}}}')]
+
+
+def of_group(verbatim: str | None, format_name: str) -> tuple[dict[str, Any] | None, int]:
+    """Return what was given, if that was in the format of that name, and how many messages it is, this the last."""
+    if verbatim is None or not verbatim.startswith(f'{{"{format_name}":'):
+        return None, 1
+    given = json.loads(verbatim)
+    item, rows = given[format_name], given.get("rows", 1)
+    # What is imported may say anything.
+    return (item, rows) if isinstance(item, dict) and isinstance(rows, int) and rows > 0 else (None, 1)
 
 
 def of_verbatim(verbatim: str | None, format_name: str) -> dict[str, Any] | None:
@@ -85,12 +105,25 @@ def of_custom(message: CustomMessage, format_name: str) -> list[dict[str, Any]]:
     return [item] if isinstance(item, dict) else []
 
 
-def _storable(value: Any) -> Any:
+@contextmanager
+def _errors_at(item: object, where: str) -> Iterator[None]:
+    """A section whose errors say *where* the *item* is that they are about."""
+    if not isinstance(item, dict):
+        raise TypeError(f"{where} must be a dict, not {type(item).__name__}.")
+    try:
+        yield
+    except RecursionError:
+        raise ValueError(f"{where} is nested too deeply; flatten it.") from None
+    except (TypeError, ValueError) as exc:
+        raise type(exc)(f"{where}: {exc}") from None
+
+
+def storable(value: Any) -> Any:
     """Return *value* with what no message can hold replaced: it is there word for word, too."""
     if isinstance(value, str):
         return value.translate(_UNSTORABLE)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {_storable(key): _storable(item) for key, item in value.items()}
-    return [_storable(item) for item in value] if isinstance(value, list) else value
+        return {storable(key): storable(item) for key, item in value.items()}
+    return [storable(item) for item in value] if isinstance(value, list) else value

@@ -28,6 +28,7 @@ class History:
 
     def __init__(self, memory_id: str, format: Format, owner: AbstractBaseUser | None = None) -> None:
         self.format = format
+        self._items = partial(items_of, format=format)
         self.memory = get_chat_memory(memory_id, owner=owner)
         self._store = DjangoChatMemoryStore(owner=owner)
         self._read = partial(self._store.read_history, memory_id)
@@ -44,16 +45,16 @@ class History:
             before = page[-1].sequence
         return list(found)[max(0, len(found) - limit) :]
 
-    def add(self, items: Sequence[object]) -> None:
+    def add(self, items: Sequence[object], where: str = "items") -> None:
         """
-        Add *items* at the end, all or none.
+        Add *items* at the end, all or none; errors say *where* they were given.
 
         Raises:
             TypeError, ValueError: One of them cannot be stored; then none is.
             PermissionDenied: The conversation belongs to somebody else.
 
         """
-        given = [to_given(item, self.format, f"items[{index}]") for index, item in enumerate(items)]
+        given = [to_given(item, self.format, f"{where}[{index}]") for index, item in enumerate(items)]
         self.memory.add(*(each.message for each in given), verbatim=[each.verbatim for each in given])
 
     def pop(self) -> dict[str, Any] | None:
@@ -79,8 +80,8 @@ class History:
         """Begin anew. What was said stays in the database, as a branch that is not in use, until it is erased."""
         self.memory.rewind(0)
 
-    def _items(self, said: Said) -> list[dict[str, Any]]:
-        given = of_verbatim(said.verbatim, self.format.name)
-        if given is not None:
-            return [given]
-        return self.format.from_message(to_message(said.type, said.text, said.payload))
+
+def items_of(said: Said, format: Format) -> list[dict[str, Any]]:
+    """Return the items of *format* that *said* is: as they were given, if they were."""
+    given = of_verbatim(said.verbatim, format.name)
+    return format.from_message(to_message(said.type, said.text, said.payload)) if given is None else [given]

@@ -3,14 +3,12 @@
 import asyncio
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 
 from chatmemory_django.messages import (
     AiMessage,
@@ -23,6 +21,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.threads import close_thread_sensitive
+from tests.integrations.running import in_threads, run
 
 pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")
 
@@ -54,10 +53,6 @@ def a_small_memory(settings):
 def _no_connection_is_left():
     yield
     asyncio.run(close_thread_sensitive())
-
-
-def run(coroutine):
-    return asyncio.run(coroutine)
 
 
 def history(memory_id: str = "s") -> list:
@@ -396,18 +391,3 @@ class TestRunner:
         run(Runner.run(agent, "Hi again", session=session, run_config=CONFIG))
 
         assert run(session.get_items())[:2] == [HI, HELLO]
-
-
-def in_threads(count: int, call) -> list:
-    """What *call* returns for each number below *count*, all begun at once, each in a thread of its own."""
-    begin = threading.Barrier(count)
-
-    def called(number: int):
-        begin.wait()
-        try:
-            return call(number)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(called, range(count)))
