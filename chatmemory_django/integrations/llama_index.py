@@ -1,0 +1,266 @@
+"""A chat store of LlamaIndex in the site's database."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from django.contrib.auth import get_user_model
+from django.db import router
+from django.db.models import Exists, OuterRef, Q
+
+from chatmemory_django.formats.llama_index import LLAMA_INDEX
+from chatmemory_django.formats.verbatim import Given, to_given
+from chatmemory_django.integrations.histories import items_of
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.provider import window_of
+from chatmemory_django.rows import Said
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.threads import to_its_end
+
+try:
+    from llama_index.core.base.llms.types import ChatMessage
+    from llama_index.core.bridge.pydantic import Field, PrivateAttr, field_serializer, field_validator
+    from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
+except ModuleNotFoundError as exc:
+    raise ImportError(
+        "DjangoChatStore requires llama-index-core: pip install 'chatmemory_django[llama-index]'."
+    ) from exc
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+Item: TypeAlias = dict[str, Any]
+"""The JSON of a message."""
+
+ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
+
+BATCH = 500
+"""How many messages one statement names at most."""
+
+
+class DjangoChatStore(AsyncDBChatStore):
+    """
+    The conversations of the site, for ``Memory.from_defaults(session_id=…, chat_store=…)``.
+
+    A key is the memory id of a conversation. What is active there is its memory, and what is archived is the rest of
+    its history. Messages come back as they were given, in order, and each of them is a message of the conversation.
+    LlamaIndex decides what is archived: what is added here stays in the memory until then, whatever the setting
+    ``MEMORY`` says, and only what the site itself adds evicts what that has no room for.
+
+    With an *owner*, new conversations are the owner's, and those of others are out of reach: ``PermissionDenied`` to a
+    writer, empty to a reader. Always give it where keys come from requests. To make a store reads nothing.
+    """
+
+    owner: Any = Field(default=None, description="The user whose conversations these are; None for those of all.")
+
+    _store: DjangoChatMemoryStore = PrivateAttr()
+
+    def __init__(self, *, owner: AbstractBaseUser | None = None) -> None:
+        super().__init__(owner=owner)  # type: ignore[call-arg]  # of the fields
+        # What is archived goes by what was read, so nothing is read from a replica.
+        self._store = DjangoChatMemoryStore(router.db_for_write(Conversation), owner=self.owner)
+
+    @field_serializer("owner")
+    def _to_key(self, owner: AbstractBaseUser | None) -> Any:
+        return None if owner is None else owner.pk
+
+    @field_validator("owner")
+    @classmethod
+    def _of_key(cls, owner: Any) -> Any:
+        """Take the key that stands for a user in what was serialized."""
+        users = get_user_model()
+        return users(pk=users._meta.pk.to_python(owner)) if isinstance(owner, (int, str, uuid.UUID)) else owner
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of the class."""
+        return "DjangoChatStore"
+
+    async def get_messages(
+        self,
+        key: str,
+        status: MessageStatus | None = ACTIVE,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> list[ChatMessage]:
+        """Return the messages of that *status*, or of both, oldest first: all, or *limit* of them from *offset* on."""
+        return _messages(await self._store.run(self._queue(key).read, status, limit, offset or 0))
+
+    async def count_messages(self, key: str, status: MessageStatus | None = ACTIVE) -> int:
+        """Return how many messages of that *status*, or of both, there are; another framework's own are among them."""
+        return await self._store.run(self._queue(key).count, status)
+
+    async def add_message(self, key: str, message: ChatMessage, status: MessageStatus = ACTIVE) -> None:
+        """Add *message* at the end; ``TypeError`` or ``ValueError`` if it cannot be stored."""
+        await self.add_messages(key, [message], status)
+
+    async def add_messages(self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = ACTIVE) -> None:
+        """Add *messages* at the end, all or none; ``TypeError`` or ``ValueError`` if one of them cannot be stored."""
+        await to_its_end(self._store.run(self._queue(key).add, messages, status))
+
+    async def set_messages(self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = ACTIVE) -> None:
+        """Begin anew with *messages*, in the place of all that are there, the archived ones too."""
+        await to_its_end(self._store.run(self._queue(key).set, messages, status))
+
+    async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """Take out the message whose sequence is *idx*, and return it; None if there is none such."""
+        found = _messages(await to_its_end(self._store.run(self._queue(key).take, idx)))
+        return found[0] if found else None
+
+    async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
+        """Take out the messages of that *status*; for None, begin anew."""
+        await to_its_end(self._store.run(self._queue(key).delete, status))
+
+    async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Take out the oldest *n* active messages, and return them."""
+        return _messages(await to_its_end(self._store.run(self._queue(key).delete_oldest, n)))
+
+    async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Archive the oldest *n* active messages, and return them."""
+        return _messages(await to_its_end(self._store.run(self._queue(key).archive_oldest, n)))
+
+    async def get_keys(self) -> list[str]:
+        """Return the keys that have messages."""
+        return await self._store.run(self._keys)
+
+    def _queue(self, key: str) -> _Queue:
+        return _Queue(key, self._store)
+
+    def _keys(self) -> list[str]:
+        said = Message.objects.history().filter(conversation=OuterRef("pk"))
+        found = self._store.conversations().filter(Exists(said) | Q(memory_messages__gt=0))
+        return list(found.order_by("pk").values_list("memory_id", flat=True))
+
+
+class _Queue:
+    """The active and the archived messages of the conversation *key* in *store*."""
+
+    def __init__(self, key: str, store: DjangoChatMemoryStore) -> None:
+        self._key = key
+        self._store = store
+
+    def read(self, status: MessageStatus | None, limit: int | None, offset: int) -> list[Item]:
+        end = None if limit is None else offset + limit
+        if status == ACTIVE:
+            return _items(self._store.read_remembered(self._key))[offset:end]
+        rows = self._rows(status)
+        found: list[Item] = []
+        behind = 0
+        while end is None or len(found) < end:
+            page = _said(rows.filter(sequence__gt=behind)[:end])
+            found += _items(page)
+            if end is None or len(page) < end:
+                break
+            behind = page[-1].sequence
+        return found[offset:end]
+
+    def count(self, status: MessageStatus | None) -> int:
+        if status != ACTIVE:
+            return self._rows(status).count()
+        return self._store.named(self._key).values_list("memory_messages", flat=True).first() or 0
+
+    def add(self, messages: Sequence[ChatMessage], status: MessageStatus) -> None:
+        self._append(messages, status)
+
+    def set(self, messages: Sequence[ChatMessage], status: MessageStatus) -> None:
+        if messages:
+            self._append(messages, status, after=0)
+        else:
+            self.delete(None)
+
+    def take(self, sequence: int) -> list[Item]:
+        with self._locked() as conversation:
+            if conversation is None:
+                return []
+            found = _items(_said(_all(conversation).filter(sequence=sequence).select_for_update()))
+            if found:
+                self._store.remove(self._key, sequence)
+            return found
+
+    def delete(self, status: MessageStatus | None) -> None:
+        if status is None:
+            self._store.rewind(self._key, 0, window_of(self._key))
+            return
+        with self._locked() as conversation:
+            if conversation is not None:
+                rows = conversation.memory() if status == ACTIVE else conversation.evicted()
+                self._remove(list(rows.select_for_update().values_list("sequence", flat=True)))
+
+    def delete_oldest(self, n: int) -> list[Item]:
+        return self._take_oldest(n, self._remove)
+
+    def archive_oldest(self, n: int) -> list[Item]:
+        return self._take_oldest(n, lambda oldest: self._store.evict(self._key, len(oldest)))
+
+    def _rows(self, status: MessageStatus | None) -> MessageQuerySet:
+        """The rows that are archived, or all, in order."""
+        conversation = self._store.named(self._key).first()
+        if conversation is None:
+            return Message.objects.none()
+        return _all(conversation) if status is None else conversation.evicted()
+
+    def _append(self, messages: Sequence[ChatMessage], status: MessageStatus, after: int | None = None) -> None:
+        given = [_given(message, index) for index, message in enumerate(messages)]
+        if given:
+            self._store.append_messages(
+                self._key,
+                [each.message for each in given],
+                window_of(self._key).unbounded(),
+                verbatim=[each.verbatim for each in given],
+                archived=status == ARCHIVED,
+                after=after,
+            )
+
+    def _take_oldest(self, n: int, take: Callable[[Sequence[int]], object]) -> list[Item]:
+        """Take the oldest *n* messages that LlamaIndex can read, with what is between them, and return them."""
+        oldest: list[int] = []
+        found: list[Item] = []
+        with self._locked() as conversation:
+            for said in [] if conversation is None else _said(conversation.memory().select_for_update()):
+                if len(found) >= n:
+                    break
+                oldest.append(said.sequence)
+                found += _items([said])
+            if found:
+                take(oldest)
+        return found
+
+    def _remove(self, sequences: Sequence[int]) -> None:
+        for first in range(0, len(sequences), BATCH):
+            self._store.remove(self._key, *sequences[first : first + BATCH])
+
+    @contextmanager
+    def _locked(self) -> Iterator[Conversation | None]:
+        """The conversation as it is, while nobody else writes to it; None where there is none of the owner's."""
+        if not self._store.named(self._key).exists():  # or it would be made
+            yield None
+            return
+        with self._store.exclusive(self._key):
+            # As it is now, and not as the caller's transaction has read it before.
+            yield self._store.named(self._key).select_for_update().first()
+
+
+def _all(conversation: Conversation) -> MessageQuerySet:
+    """All messages, also those that the site has put into the memory alone."""
+    return conversation.history() | conversation.messages.in_memory()
+
+
+def _said(rows: MessageQuerySet) -> list[Said]:
+    return list(map(Said._make, rows.values_list(*Said._fields)))
+
+
+def _items(rows: Iterable[Said]) -> list[Item]:
+    return [item for said in rows for item in items_of(said, LLAMA_INDEX)]
+
+
+def _messages(items: Iterable[Item]) -> list[ChatMessage]:
+    return list(map(ChatMessage.model_validate, items))
+
+
+def _given(message: object, index: int) -> Given:
+    if not isinstance(message, ChatMessage):
+        raise TypeError(f"messages[{index}] must be a ChatMessage, not {type(message).__name__}.")
+    return to_given(message.model_dump(mode="json"), LLAMA_INDEX, f"messages[{index}]")
