@@ -25,6 +25,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "chatmemory_django",
     "chatmemory_django.chat",
+    "chatmemory_django.records",
 ]
 
 MIDDLEWARE = [

@@ -1,6 +1,6 @@
 """Where the tables of a site with two databases are."""
 
-IN_CHAT = {"chatmemory", "example_project"}
+IN_CHAT = {"chatmemory", "chatmemory_records", "example_project"}
 
 
 class ByApp:

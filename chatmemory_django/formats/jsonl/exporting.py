@@ -57,7 +57,7 @@ def export_lines(
     Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline.
 
     All branches are among them. Where messages of other types are left out, the nearest ones before them on their path
-    stand for them, as parents of others.
+    stand for them, as parents of others, and nothing is told as another framework gave it: that may say what they say.
 
     Each is told as it was at one moment, when its turn came; what was erased before that is left out. No transaction is
     open and no lock is held between two lines, however slowly they are read. ``ValueError`` if something is stored that
@@ -79,6 +79,7 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
     name = f"conversation {conversation.memory_id!r}"
     rows = messages_of(conversation)
     thinning: Thinning | None = None
+    leaves_out = types is not None and not set(MessageType) <= set(types)
     if types is not None:
         rows = rows.filter(type__in=types)
         newest = _newest(conversation)
@@ -87,6 +88,8 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
     for page in pages(rows, *_Row._fields):
         for row in page:
             said = _Row._make(row)
+            if leaves_out:
+                said = said._replace(verbatim=None)
             if thinning is not None and said.in_history:
                 last = said.sequence
                 said = said._replace(parent_sequence=thinning.parent_of(last))

@@ -1,0 +1,279 @@
+"""
+Messages to the JSON of pydantic-ai's model messages and back, as ``ModelMessagesTypeAdapter`` wrote it in 2026.
+
+A response is one AI message. A request is as many messages as it has parts of the native kinds: system prompts, what
+the user said, results of tools. What has none of them is a ``CustomMessage``, whole. Each is kept word for word, too:
+there is a moment, at least, in every part, and no message says it.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from chatmemory_django.formats.arguments import to_text
+from chatmemory_django.formats.verbatim import Given, custom, of_custom, to_group
+from chatmemory_django.messages import (
+    AiMessage,
+    Audio,
+    AudioContent,
+    ChatMessage,
+    Content,
+    CustomMessage,
+    DetailLevel,
+    Image,
+    ImageContent,
+    PdfFile,
+    PdfFileContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+    Video,
+    VideoContent,
+)
+
+NAME = "pydantic_ai"
+PDF = "application/pdf"
+
+FAILED = {"success": False, "failed": True, "retried": True, "interrupted": True}
+"""Whether a tool failed, by what came of its call. One that was denied has not run."""
+
+FILES = frozenset({"image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file"})
+
+STANDARD_BASE64 = str.maketrans("-_", "+/")
+"""Pydantic writes the alphabet of URLs, and reads either."""
+
+_encode = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+
+
+def to_given(model_message: object, where: str) -> list[Given]:
+    """
+    Return *model_message*, the JSON of a request or a response, as the messages that it is; errors say *where* it is.
+
+    Raises:
+        TypeError: It is no JSON object.
+        ValueError: It is nested too deeply, or in itself.
+
+    """
+    return to_group(model_message, NAME, to_messages, where)
+
+
+def to_messages(model_message: dict[str, Any]) -> list[ChatMessage]:
+    """Return the messages that *model_message*, any JSON object, is: at least one."""
+    messages: list[ChatMessage] = []
+    with suppress(KeyError, TypeError, ValueError):  # it is not what its kind says
+        parts = _parts(model_message["parts"])
+        match model_message["kind"]:
+            case "request":
+                messages = [message for part in parts if (message := _of_request_part(part)) is not None]
+            case "response":
+                messages = [message] if (message := _of_response(parts)) is not None else []
+    return messages or [custom(model_message, NAME)]
+
+
+def from_message(message: ChatMessage, at: str | None = None) -> list[dict[str, Any]]:
+    """
+    Return the request or the response that *message* is; none where pydantic-ai cannot say it.
+
+    *at* is when it was said: without it, pydantic-ai takes the moment at which it reads the JSON.
+    """
+    moment = {} if at is None else {"timestamp": at}
+    match message:
+        case SystemMessage():
+            return [_request("system-prompt", moment, content=message.text)]
+        case UserMessage():
+            content = _written(message.contents)
+            return [] if content == [] else [_request("user-prompt", moment, content=content)]
+        case AiMessage():
+            thinking = [] if message.thinking is None else [{"content": message.thinking, "part_kind": "thinking"}]
+            said = [] if message.text is None else [{"content": message.text, "part_kind": "text"}]
+            calls = [
+                {
+                    "tool_name": call.name or "",
+                    "args": call.arguments,
+                    "tool_call_id": call.id or "",
+                    "part_kind": "tool-call",
+                }
+                for call in message.tool_execution_requests
+            ]
+            return [{"parts": [*thinking, *said, *calls], "kind": "response", **moment}]
+        case ToolExecutionResultMessage():
+            answered = {"tool_name": message.tool_name or "", "tool_call_id": message.id or ""}
+            outcome = "failed" if message.is_error else "success"
+            content = _written(message.contents)
+            return [_request("tool-return", moment, **answered, content=content, outcome=outcome)]
+        case CustomMessage():
+            return of_custom(message, NAME)
+
+
+def metadata_of(model_message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a response tells of the call that it came of, as it stands beside a message; None of a request."""
+    if model_message.get("kind") != "response":
+        return None
+    usage = model_message.get("usage") or {}
+    counts = {"input": usage.get("input_tokens"), "output": usage.get("output_tokens")}
+    found = {
+        "id": model_message.get("provider_response_id"),
+        "model": model_message.get("model_name"),
+        "finish_reason": model_message.get("finish_reason"),
+        "usage": {name: count for name, count in counts.items() if count} or None,
+    }
+    return {name: value for name, value in found.items() if value is not None} or None
+
+
+def _request(part_kind: str, moment: Mapping[str, Any], **part: Any) -> dict[str, Any]:
+    return {"parts": [{**part, **moment, "part_kind": part_kind}], "kind": "request", **moment}
+
+
+def _of_request_part(part: Mapping[str, Any]) -> ChatMessage | None:
+    """The message that *part* of a request is; None for one that no message can be."""
+    with suppress(KeyError, TypeError, ValueError):
+        match part["part_kind"]:
+            case "system-prompt":
+                return SystemMessage(_str(part["content"]))
+            case "user-prompt":
+                content = part["content"]
+                return UserMessage(content if isinstance(content, str) else _contents(content))
+            case "speech":
+                spoken = [] if part.get("transcript") is None else [TextContent(_str(part["transcript"]))]
+                return UserMessage([*spoken, *_contents([part.get("audio")])])
+            case "tool-return" | "retry-prompt" if part.get("tool_name") is not None:
+                return ToolExecutionResultMessage(
+                    _str(part["tool_call_id"]),
+                    _str(part["tool_name"]),
+                    _result(part["content"]),
+                    FAILED.get(part.get("outcome", "success" if part["part_kind"] == "tool-return" else "retried")),
+                )
+    return None
+
+
+def _of_response(parts: Sequence[Mapping[str, Any]]) -> AiMessage | None:
+    """The answer that *parts* make; None if there is nothing in them that an AI message has a place for."""
+    # As ``ModelResponse.text`` has it: what stands side by side is one text.
+    runs = groupby(map(_spoken, parts), key=lambda text: text is not None)
+    texts = ["".join(map(_str, run)) for is_text, run in runs if is_text]
+    thinking = [text for part in parts if part["part_kind"] == "thinking" and (text := _str(part["content"]))]
+    calls = [
+        ToolExecutionRequest(_str(part["tool_call_id"]), _str(part["tool_name"]), to_text(part.get("args")))
+        for part in parts
+        if part["part_kind"] == "tool-call"
+    ]
+    if not (texts or thinking or calls):
+        return None
+    return AiMessage("\n\n".join(texts) if texts else None, "\n\n".join(thinking) or None, calls)
+
+
+def _spoken(part: Mapping[str, Any]) -> str | None:
+    """What *part* of a response says to the user, if it is a text or speech."""
+    match part["part_kind"]:
+        case "text":
+            return _str(part["content"])
+        case "speech":
+            return part.get("transcript")
+        case _:
+            return None
+
+
+def _result(content: object) -> str | list[Content]:
+    """What a tool returned: any JSON, and files anywhere at its top."""
+    items = content if isinstance(content, list) else [content]
+    if any(_is_file(item) for item in items):
+        return _contents([item if isinstance(item, str) or _is_file(item) else _encode(item) for item in items])
+    return content if isinstance(content, str) else _encode(content)
+
+
+def _is_file(item: object) -> bool:
+    return isinstance(item, dict) and item.get("kind") in FILES
+
+
+def _contents(items: Iterable[object]) -> list[Content]:
+    """What of *items* has a native form."""
+    return [content for item in items if (content := _content(item)) is not None]
+
+
+def _content(item: Any) -> Content | None:
+    if isinstance(item, str):
+        return TextContent(item)
+    match item:
+        case {"kind": "text-content" | "structured-content", "content": str(text)}:
+            return TextContent(text)
+        case {"kind": "image-url", "url": str(url)}:
+            return ImageContent(Image(url=url), DetailLevel.AUTO)
+        case {"kind": "audio-url", "url": str(url)}:
+            return AudioContent(Audio(url=url))
+        case {"kind": "video-url", "url": str(url)}:
+            return VideoContent(Video(url=url))
+        case {"kind": "document-url", "url": str(url), "media_type": "application/pdf"}:
+            return PdfFileContent(PdfFile(url=url))
+        case {"kind": "binary", "data": str(data), "media_type": str(media_type)}:
+            return _file(data.translate(STANDARD_BASE64), media_type)
+        case _:
+            return None
+
+
+def _file(data: str, media_type: str) -> Content | None:
+    match media_type.partition("/")[0]:
+        case "image":
+            return ImageContent(Image(base64_data=data, mime_type=media_type), DetailLevel.AUTO)
+        case "audio":
+            return AudioContent(Audio(base64_data=data, mime_type=media_type))
+        case "video":
+            return VideoContent(Video(base64_data=data, mime_type=media_type))
+        case _ if media_type == PDF:
+            return PdfFileContent(PdfFile(base64_data=data, mime_type=PDF))
+        case _:
+            return None
+
+
+def _written(contents: Sequence[Content | None]) -> str | list[str | dict[str, Any]]:
+    """*contents* as the content of a part: a text, if it is nothing else."""
+    if len(contents) == 1 and isinstance(contents[0], TextContent):
+        return contents[0].text
+    return [item for content in contents if (item := _written_item(content)) is not None]
+
+
+def _written_item(content: Content | None) -> str | dict[str, Any] | None:
+    match content:
+        case TextContent():
+            return content.text
+        case ImageContent():
+            return _written_file("image-url", content.image)
+        case AudioContent(audio=Audio() as file):
+            data = None if file.binary_data is None else b64encode(file.binary_data).decode()
+            return _written_file("audio-url", file, data=data)
+        case VideoContent(video=Video() as file):
+            return _written_file("video-url", file)
+        case PdfFileContent(pdf_file=PdfFile() as file):
+            return _written_file("document-url", file, media_type=PDF)
+        case _:
+            return None
+
+
+def _written_file(
+    kind: str, file: Image | Audio | Video | PdfFile, *, data: str | None = None, media_type: str | None = None
+) -> dict[str, Any] | None:
+    data, media_type = file.base64_data or data, file.mime_type or media_type
+    if data is not None:
+        return None if media_type is None else {"data": data, "media_type": media_type, "kind": "binary"}
+    if file.url is None:
+        return None
+    return {"url": file.url, "kind": kind, **({} if media_type is None else {"media_type": media_type})}
+
+
+def _parts(parts: object) -> Sequence[Mapping[str, Any]]:
+    if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):
+        return parts
+    raise TypeError
+
+
+def _str(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError

@@ -1,0 +1,159 @@
+"""The messages of a conversation as pydantic-ai's entries: each a request or a response, with an id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+from chatmemory_django.formats.pydantic_ai import NAME, from_message
+from chatmemory_django.formats.verbatim import of_group
+from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.rows import aware, is_storable, to_message
+
+ROWS = 1.5
+"""How many rows are read for an entry at first, since a request may be several; then four times as many."""
+
+UNNAMED = re.compile(r"message:(\d{1,18}):(\d{1,9})")
+"""The id of an entry whose message has none: its conversation's key, and its sequence."""
+
+
+class EntryId(str):
+    """
+    The id of an entry, read in the conversation of that key.
+
+    A fork has a copy of what was said before it, with the same ids; so an id alone may be in several conversations.
+    """
+
+    conversation_id: int
+
+    def __new__(cls, entry_id: str, conversation_id: int) -> EntryId:
+        made = super().__new__(cls, entry_id)
+        made.conversation_id = conversation_id
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EntryId, (str(self), self.conversation_id)
+
+
+class Place(NamedTuple):
+    """Where in a conversation an entry ends: what follows it goes on from that message."""
+
+    conversation_id: int
+    sequence: int
+    on_path: bool
+
+
+class Entry(NamedTuple):
+    """An entry as it is stored."""
+
+    id: EntryId
+    item: dict[str, Any]
+    """The request or the response, as JSON."""
+    sequence: int
+    """Its last message: what follows goes on from that."""
+
+
+class _Row(NamedTuple):
+    conversation_id: int
+    sequence: int
+    type: str
+    text: str
+    payload: str | None
+    verbatim: str | None
+    client_message_id: str | None
+    created_at: datetime
+
+
+def unnamed_id(conversation_id: int, sequence: int) -> str:
+    """Return the id of the entry whose message there has none."""
+    return f"message:{conversation_id}:{sequence}"
+
+
+def find(messages: MessageQuerySet, entry_id: str) -> Place | None:
+    """Return where entry *entry_id* is among *messages*: of several conversations that have it, in the oldest."""
+    if not is_storable(entry_id):
+        return None
+    if isinstance(entry_id, EntryId):
+        messages = messages.filter(conversation=entry_id.conversation_id)
+    history = messages.history(all_branches=True).order_by("conversation_id")
+    found = history.filter(client_message_id=entry_id).values_list(*Place._fields).first()
+    if found is None and (unnamed := UNNAMED.fullmatch(entry_id)):
+        named = {"conversation": int(unnamed[1]), "sequence": int(unnamed[2]), "client_message_id": None}
+        found = history.filter(**named).values_list(*Place._fields).first()
+    return None if found is None else Place._make(found)
+
+
+def places_of(messages: MessageQuerySet, conversation_id: int, entry_ids: Sequence[str]) -> dict[str, int]:
+    """Return where those of *entry_ids* are, by their sequence, that *messages*, of that conversation, have."""
+    history = messages.history(all_branches=True).order_by()
+    entry_ids = list(filter(is_storable, entry_ids))
+    named = history.filter(client_message_id__in=entry_ids).values_list("client_message_id", "sequence")
+    places = {str(name): sequence for name, sequence in named}
+    unnamed = {
+        int(found[2]): entry_id
+        for entry_id in entry_ids
+        if (found := UNNAMED.fullmatch(entry_id)) and int(found[1]) == conversation_id
+    }
+    if unnamed:
+        there = history.filter(sequence__in=unnamed, client_message_id=None).values_list("sequence", flat=True)
+        places |= {unnamed[sequence]: sequence for sequence in there}
+    return places
+
+
+def newest(messages: MessageQuerySet, limit: int | None = 1) -> list[Entry]:
+    """Return the newest *limit* entries on the path of *messages*, of one conversation, or all, the newest first."""
+    return _read([messages.history().order_by("-sequence")], limit)
+
+
+def read_to(messages: MessageQuerySet, head_id: str, limit: int | None) -> list[Entry]:
+    """Return the last *limit* entries up to *head_id*, or all, the newest first; none if it is not among *messages*."""
+    if isinstance(head_id, EntryId):  # most often the newest there is, which need not be looked for
+        entries = newest(messages.filter(conversation=head_id.conversation_id), limit)
+        if entries and entries[0].id == head_id:
+            return entries
+    place = find(messages, head_id)
+    if place is None:
+        return []
+    messages = messages.filter(conversation=place.conversation_id)
+    if place.on_path:
+        return newest(messages.filter(sequence__lte=place.sequence), limit)
+    return _read(messages.path_to(place.sequence), limit)
+
+
+def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[Entry]:
+    count = None if limit is None else int(ROWS * (limit + 1))
+    while True:
+        rows: list[_Row] = []
+        for part in path:
+            wanted = None if count is None else count - len(rows)
+            rows += map(_Row._make, part.values_list(*_Row._fields)[:wanted])
+            if len(rows) == count:
+                break
+        is_all = count is None or len(rows) < count
+        entries = list(islice(_entries(rows, is_all=is_all), limit))
+        if is_all or count is None or len(entries) == limit:
+            return entries
+        count *= 4
+
+
+def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[Entry]:
+    """Yield the entries that *rows* are, the newest first; unless that *is_all*, not one that may begin before them."""
+    place = 0
+    while place < len(rows):
+        row = rows[place]
+        item, size = of_group(row.verbatim, NAME)
+        group = rows[place : place + size]
+        if len(group) < size and not is_all:
+            return
+        if group[-1].sequence != row.sequence - size + 1:  # some of it was taken out: what is left stands for itself
+            item, size = None, 1
+        if item is None:
+            message = to_message(row.type, row.text, row.payload)
+            item = next(iter(from_message(message, aware(row.created_at).isoformat())), None)
+        if item is not None:
+            entry_id = row.client_message_id or unnamed_id(row.conversation_id, row.sequence)
+            yield Entry(EntryId(entry_id, row.conversation_id), item, row.sequence)
+        place += size

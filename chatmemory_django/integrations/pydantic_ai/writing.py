@@ -1,0 +1,206 @@
+"""Records and entries as they are written: one transaction, in which nobody else writes to the conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import connections, transaction
+from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
+from pydantic_ai.exceptions import UserError
+
+from chatmemory_django.formats.pydantic_ai import metadata_of
+from chatmemory_django.ids import checked_client_message_id, memory_key
+from chatmemory_django.integrations.pydantic_ai.entries import UNNAMED, find, newest, places_of, unnamed_id
+from chatmemory_django.integrations.pydantic_ai.messages import stored_form
+from chatmemory_django.integrations.pydantic_ai.records import to_text, up_to_date
+from chatmemory_django.memory import ChatMemory
+from chatmemory_django.messages import ChatMessage
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.records.models import Record
+from chatmemory_django.rows import to_moment
+from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError, MessageNotFoundError
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+ENTRIES = 250
+"""How many entries one ``add`` stores at most."""
+
+
+class NewRow(NamedTuple):
+    """A message to be stored: the last one of its entry has the entry's id, and what its call took."""
+
+    message: ChatMessage
+    verbatim: str | None
+    client_message_id: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class NewEntry(NamedTuple):
+    """An entry to be stored."""
+
+    id: str
+    parent_id: str | None
+    rows: list[NewRow]
+
+
+class _Held(NamedTuple):
+    """A conversation to which nobody else writes."""
+
+    conversation: Conversation
+    messages: MessageQuerySet
+    row: Record | None
+    """Its stored record."""
+    at: int
+    """The message that what is said next follows."""
+    revision: str | None
+    """None if nothing was ever said or saved in it."""
+
+
+def checked(entries: Sequence[ConversationEntry]) -> list[NewEntry]:
+    """Return *entries* as they are stored; ``UserError`` if one of them cannot be."""
+    try:
+        for index, entry in enumerate(entries):
+            checked_client_message_id(entry.id, f"new_entries[{index}].id")
+    except (TypeError, ValueError) as exc:
+        raise UserError(str(exc)) from exc
+    checked_entries = []
+    for entry, (item, given) in zip(entries, stored_form([entry.message for entry in entries]), strict=True):
+        last = NewRow(*given[-1], entry.id, metadata_of(item))
+        checked_entries.append(NewEntry(entry.id, entry.parent_id, [*(NewRow(*each) for each in given[:-1]), last]))
+    return checked_entries
+
+
+def write(
+    record: ConversationRecord,
+    entries: Sequence[NewEntry],
+    expected_revision: str | None,
+    owner: AbstractBaseUser | None,
+    using: str,
+) -> None:
+    """Store *record* and *entries*; ``ConversationConflict`` unless the conversation is *owner*'s and as expected."""
+    text = to_text(record)
+    memory = get_chat_memory(record.conversation_id, owner=owner)
+    is_nested = connections[using].in_atomic_block
+    with transaction.atomic(using=using):
+        origin = _forked(record, entries, memory, owner, using) if expected_revision is None else None
+        with _held(record.conversation_id, owner, using, is_nested=is_nested) as held:
+            if held.conversation.owner_id != (None if owner is None else owner.pk):
+                raise ConversationConflict(record.conversation_id)
+            if origin is None and held.revision != expected_revision:
+                raise ConversationConflict(record.conversation_id)
+            places = {} if origin is None else origin
+            head = _add(record, entries, held, memory, places)
+            if origin is not None and record.head_id is not None and UNNAMED.fullmatch(record.head_id):
+                text = to_text(replace(record, head_id=unnamed_id(held.conversation.pk, head)))
+            columns = {"scope": record.scope, "updated_at": to_moment(record.updated_at), "text": text}
+            if held.row is None:
+                Record.objects.using(using).create(conversation_id=held.conversation.pk, **columns)
+            else:
+                Record.objects.using(using).filter(pk=held.row.pk).update(**columns)
+
+
+def delete(conversation_id: str, expected_revision: str, using: str) -> None:
+    """Erase a conversation; ``ConversationConflict`` unless it is as expected."""
+    is_nested = connections[using].in_atomic_block
+    with transaction.atomic(using=using), _held(conversation_id, None, using, is_nested=is_nested) as held:
+        if held.revision is None or held.revision != expected_revision:
+            raise ConversationConflict(conversation_id)
+        Conversation.objects.using(using).filter(pk=held.conversation.pk).delete()
+
+
+@contextmanager
+def _held(conversation_id: str, owner: AbstractBaseUser | None, using: str, *, is_nested: bool) -> Iterator[_Held]:
+    """Hold a conversation, which is made if there is none; what is made goes with the transaction."""
+    key = memory_key(conversation_id)
+    with DjangoChatMemoryStore(using, owner=owner).exclusive(key):
+        conversations = Conversation.objects.using(using).filter(memory_id=key)
+        messages, rows = Message.objects.using(using).order_by(), Record.objects.using(using).order_by()
+        if is_nested:  # as it is now, and not as the caller's transaction has read it before
+            conversations, messages = conversations.select_for_update(), messages.select_for_update()
+            rows = rows.select_for_update()
+        conversation = conversations.get()
+        messages = messages.filter(conversation=conversation.pk)
+        row = rows.filter(conversation=conversation.pk).first()
+        head = next(iter(newest(messages)), None)
+        present = up_to_date(conversation, row, head, messages)
+        at = 0 if head is None else head.sequence
+        yield _Held(conversation, messages, row, at, None if present is None else present.revision)
+
+
+def _forked(
+    record: ConversationRecord,
+    entries: Sequence[NewEntry],
+    memory: ChatMemory,
+    owner: AbstractBaseUser | None,
+    using: str,
+) -> dict[str, int] | None:
+    """
+    Make the conversation of *record* with a copy of what it goes on from, if that was said in another one.
+
+    Returns where in the copy the entry is that it goes on from; None if it goes on from nothing.
+    """
+    own = {entry.id for entry in entries}
+    others = [each for each in [*(entry.parent_id for entry in entries), record.head_id] if each and each not in own]
+    if not others:
+        return None
+    place = find(Message.objects.using(using), others[0])
+    origin = None if place is None else Conversation.objects.using(using).filter(pk=place.conversation_id).first()
+    if place is None or origin is None:
+        raise ConversationConflict(record.conversation_id)
+    try:
+        origin.fork(record.conversation_id, through=place.sequence, owner=owner, window=memory.window())
+    except (ConversationErasedError, MemoryIdTakenError, MessageNotFoundError):
+        raise ConversationConflict(record.conversation_id) from None
+    return {others[0]: place.sequence}
+
+
+def _add(
+    record: ConversationRecord, entries: Sequence[NewEntry], held: _Held, memory: ChatMemory, places: dict[str, int]
+) -> int:
+    """Store *entries*, go on from the record's head, and return which message that is."""
+    wanted = {record.head_id, *(each for entry in entries for each in (entry.id, entry.parent_id))}
+    known: dict[str | None, int] = {None: 0}
+    known.update(places_of(held.messages, held.conversation.pk, [each for each in wanted if each is not None]))
+    known.update(places)
+    at = held.at
+    try:
+        for run in _runs([entry for entry in entries if entry.id not in known]):
+            after = known[run[0].parent_id]
+            rows = [row for entry in run for row in entry.rows]
+            keys = memory.add(
+                *(row.message for row in rows),
+                verbatim=[row.verbatim for row in rows],
+                metadata=[row.metadata for row in rows],
+                client_message_ids=[row.client_message_id for row in rows],
+                after=None if after == at else after,
+            )
+            known.update(
+                (row.client_message_id, key) for row, key in zip(rows, keys, strict=True) if row.client_message_id
+            )
+            at = keys[-1]
+        if at != known[record.head_id]:
+            at = known[record.head_id]
+            memory.rewind(at)
+    except (KeyError, MessageNotFoundError):  # what they follow is not there, or no longer
+        raise ConversationConflict(record.conversation_id) from None
+    except (TypeError, ValueError) as exc:
+        raise UserError(str(exc)) from exc
+    return at
+
+
+def _runs(entries: Sequence[NewEntry]) -> Iterator[list[NewEntry]]:
+    """Yield *entries* in lists in which each follows the one before it."""
+    run: list[NewEntry] = []
+    for entry in entries:
+        if run and (entry.parent_id != run[-1].id or len(run) == ENTRIES):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run

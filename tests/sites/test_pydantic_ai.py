@@ -1,0 +1,48 @@
+"""What holds on every site: an agent's conversations are their owner's, with forks and branches."""
+
+import pytest
+
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.provider import get_chat_memory
+from tests.asgi import run
+
+pytest.importorskip("pydantic_ai", reason="pydantic-ai is needed: pip install pydantic-ai-slim")
+
+from pydantic_ai.conversation import Conversation as Carried
+from pydantic_ai.conversation_store import ConversationConflict
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
+
+from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+TEA, PLEASE = ModelRequest.user_text_prompt("Tea?"), ModelResponse(parts=[TextPart("Please")])
+
+
+def test_they_are_their_owner_s_and_in_order_of_when_they_were_saved(ann, bob):
+    store, scope, other = DjangoConversationStore(), str(ann.pk), str(bob.pk)
+
+    async def talk() -> None:
+        carried = Carried(conversation_id="c", messages=[TEA, PLEASE])
+        await store.save(carried, scope=scope)
+        await store.fork("c", at=1, new_conversation_id="d", source_scope=scope)
+        await store.branch("c", at=1, expected_revision=carried.revision, scope=scope)
+        assert await store.load("c", scope=other) is None
+        with pytest.raises(ConversationConflict):
+            await store.save(carried, scope=other)
+        first, second = await store.list_conversations(scope=scope)
+        assert (first.conversation_id, second.conversation_id) == ("c", "d")
+        assert first.updated_at > second.updated_at
+        assert [entry.message for entry in await store.read_history(first.branches[0])] == [TEA, PLEASE]
+
+    run(talk())
+
+    assert {conversation.owner for conversation in Conversation.objects.all()} == {ann}
+    get_chat_memory("c", owner=ann).add(UserMessage("Milk?"))
+    milk = run(store.load("c", scope=scope)).messages[-1]
+    assert milk.parts[0].content == "Milk?"
+    assert run(store.load("c", scope=scope)).messages[-1] == milk
+    run(store.delete("c", scope=scope))
+    run(store.delete("d", scope=scope))
+    assert not Conversation.objects.exists()
