@@ -1,0 +1,36 @@
+"""
+The table of LlamaIndex's ``SQLAlchemyChatStore``, and the JSON of its ``SimpleChatStore``.
+
+What is archived there and what is active is one history here; the site's own window says what of it is the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chatmemory_django.formats.llama_index import LLAMA_INDEX
+from chatmemory_django.formats.verbatim import Given, to_given
+from chatmemory_django.moving.moved import MovedMessage, from_json, having, moment
+from chatmemory_django.moving.tables import Table
+
+TABLE = Table("llama_index_memory", "id", "key", ("data", "timestamp"))
+
+NANOSECONDS = 1_000_000_000
+"""Of a second: LlamaIndex counts them."""
+
+
+def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
+    """Return the message that a row of a chat store is."""
+    data, timestamp = row
+    time = moment(timestamp / NANOSECONDS) if isinstance(timestamp, int) else None
+    return [MovedMessage(_given(from_json(data, where), where), time)]
+
+
+def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
+    """Return the messages that *items* are."""
+    return [MovedMessage(_given(item, f"messages[{index}]")) for index, item in enumerate(items)]
+
+
+def _given(item: Any, where: str) -> Given:
+    return to_given(having(item, ("role",), where), LLAMA_INDEX, where)

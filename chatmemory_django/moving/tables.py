@@ -1,0 +1,182 @@
+"""Tables of others: in a file of SQLite's, in a database of the site's, or in one at a URL. They are only read."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import ConnectionHandler
+
+from chatmemory_django.moving.moved import Moved, MovedMessage, Source, Step, UnreadableError
+
+ENGINES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
+"""What URLs call the databases that Django knows."""
+
+SQLITE = b"SQLite format 3\0"
+"""How a file of SQLite's begins."""
+
+PAGE = 10_000
+"""How many keys one statement reads."""
+
+ROWS = 500
+"""How many rows one statement reads."""
+
+ReadRow: TypeAlias = Callable[[Sequence[Any], str], list[MovedMessage]]
+"""Returns what a row says; errors say where it is."""
+
+
+class Table(NamedTuple):
+    """Where a framework keeps messages, a row each: the names of the table and of its columns."""
+
+    name: str
+    key: str
+    conversation: str
+    columns: tuple[str, ...]
+    """Those that say what the message is."""
+    optional: tuple[str, ...] = ()
+    """Others that may be there; None is read where they are not."""
+
+
+def is_database(source: str) -> bool:
+    """Whether *source* is an alias, a URL, or a file of SQLite's."""
+    if source in connections or "://" in source:
+        return True
+    path = Path(source)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(SQLITE)) == SQLITE
+
+
+@contextmanager
+def open_table(source: str, table: Table, read: ReadRow) -> Iterator[Source]:
+    """Open *source*, an alias, a URL, or the path of a file of SQLite's, and read the conversations in *table*."""
+    connection = _connection(source)
+    try:
+        rows = _Rows(connection, table)
+        yield Source("messages", rows.total, rows.steps(read))
+    finally:
+        connection.close()
+
+
+class _Rows:
+    """The rows of *table*. Which belong to which conversation is known first: there may be no index that says it."""
+
+    def __init__(self, connection: BaseDatabaseWrapper, table: Table) -> None:
+        self._connection = connection
+        self._table = table
+        names = self._names()
+        if missing := {table.key, table.conversation, *table.columns} - names:
+            raise UnreadableError(f"The table {table.name!r} has no column {min(missing)!r}.")
+        self._columns = [*table.columns, *(name if name in names else None for name in table.optional)]
+        self._keys = self._read_keys()
+        self.total = sum(map(len, self._keys.values()))
+
+    def steps(self, read: ReadRow) -> Iterator[Step]:
+        """Yield the conversations, each with its rows in order."""
+        for memory_id, keys in self._keys.items():
+            yield Step(str(memory_id), self._moved(memory_id, keys, read), len(keys))
+
+    def _moved(self, memory_id: object, keys: array[int], read: ReadRow) -> Moved | ValueError:
+        if memory_id is None:
+            return ValueError(f"It has no {self._table.conversation}.")
+        try:
+            return Moved([message for key, row in self._rows(keys) for message in read(row, f"row {key}")])
+        except UnreadableError:
+            raise
+        except (RecursionError, TypeError, ValueError) as exc:
+            return ValueError(str(exc))
+
+    def _names(self) -> set[str]:
+        """The names of the columns that there are."""
+        with _unreadable(), self._connection.cursor() as cursor:
+            _tolerate_other_encodings(self._connection)
+            introspection = self._connection.introspection
+            if self._table.name not in introspection.table_names(cursor):
+                raise UnreadableError(f"There is no table {self._table.name!r}; --table names another.")
+            return {column.name for column in introspection.get_table_description(cursor, self._table.name)}
+
+    def _read_keys(self) -> dict[Any, array[int]]:
+        """The keys of each conversation's rows, in the order in which the conversations began: 8 bytes a message."""
+        key, conversation = map(self._quote, (self._table.key, self._table.conversation))
+        found: dict[Any, array[int]] = {}
+        page, last = self._fetch(f"{key}, {conversation}", f"ORDER BY {key} LIMIT {PAGE}"), 0
+        while page:
+            for last, memory_id in page:
+                found.setdefault(memory_id, array("q")).append(last)
+            page = self._fetch(f"{key}, {conversation}", f"WHERE {key} > %s ORDER BY {key} LIMIT {PAGE}", last)
+        return found
+
+    def _rows(self, keys: array[int]) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield the rows *keys*, in order, each with its key, as the columns say: None for one that is not there."""
+        key = self._quote(self._table.key)
+        columns = ", ".join([key, *("NULL" if name is None else self._quote(name) for name in self._columns)])
+        for first in range(0, len(keys), ROWS):
+            some = keys[first : first + ROWS]
+            where = f"WHERE {key} IN ({', '.join(['%s'] * len(some))}) ORDER BY {key}"
+            for row in self._fetch(columns, where, *some):
+                yield row[0], row[1:]
+
+    def _fetch(self, columns: str, where: str, *params: int) -> Sequence[Any]:
+        with _unreadable(), self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT {columns} FROM {self._quote(self._table.name)} {where}", params)  # noqa: S608  # quoted
+            rows: Sequence[Any] = cursor.fetchall()
+            return rows
+
+    def _quote(self, name: str) -> str:
+        return self._connection.ops.quote_name(name)
+
+
+@contextmanager
+def _unreadable() -> Iterator[None]:
+    try:
+        yield
+    except (DatabaseError, ImproperlyConfigured, TypeError) as exc:  # MySQL's driver raises this for a wrong option
+        raise UnreadableError(f"The database cannot be read: {exc}") from exc
+
+
+def _tolerate_other_encodings(connection: BaseDatabaseWrapper) -> None:
+    """Read texts of SQLite's that are no UTF-8, so that it is one conversation that is refused, and not all."""
+    if connection.vendor == "sqlite":
+        connection.connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+
+
+def _connection(source: str) -> BaseDatabaseWrapper:
+    """A connection of its own: what is stored meanwhile, perhaps in the same database, has nothing to do with it."""
+    if source in connections:
+        return connections[source].copy()
+    settings = _of_url(source) if "://" in source else _of_file(Path(source))
+    return ConnectionHandler({"default": settings})["default"]
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    if not is_database(str(path)):
+        raise UnreadableError(f"{str(path)!r} is no database of SQLite's.")
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{path.resolve().as_uri()}?mode=ro"}
+
+
+def _of_url(url: str) -> dict[str, Any]:
+    """The settings for *url*, as Django's own or as SQLAlchemy's, whose drivers it may name, are written."""
+    parts = urlsplit(url)
+    kind = parts.scheme.partition("+")[0]
+    if kind == "sqlite":
+        return _of_file(Path(unquote(parts.path).removeprefix("/")))
+    if kind not in ENGINES:
+        raise UnreadableError(f"A URL must begin with sqlite, postgresql, mysql or mariadb, not {kind!r}.")
+    return {
+        "ENGINE": f"django.db.backends.{ENGINES[kind]}",
+        "NAME": unquote(parts.path.removeprefix("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or "",
+        "PORT": str(parts.port or ""),
+        "OPTIONS": {name: int(value) if value.isdecimal() else value for name, value in parse_qsl(parts.query)},
+    }
