@@ -1,0 +1,200 @@
+"""What the tools do: each is a class whose fields are what it takes. Whatever is stored, what they return is short."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import msgspec
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from rest_framework.request import Request
+
+from chatmemory_django.messages import AiMessage, MessageType
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.rest.access import AccessPolicy, access_policy
+from chatmemory_django.rows import aware, is_storable
+from chatmemory_django.stores.django.changes import MAX_INTEGER
+
+MAX_TEXT = 4_000
+"""How many characters of a message are returned."""
+
+MAX_TEXTS = 40_000
+"""How many characters of all messages together are returned; the last one may exceed that."""
+
+ROLES = {
+    MessageType.SYSTEM: "system",
+    MessageType.USER: "user",
+    MessageType.AI: "assistant",
+    MessageType.TOOL_EXECUTION_RESULT: "tool",
+    MessageType.CUSTOM: "custom",
+}
+
+
+class RefusedError(Exception):
+    """What was asked for is not there, or not for this user; the text is for whoever asked."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A tool that the assistant called."""
+
+    name: str
+    arguments: str
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message of a conversation."""
+
+    sequence: Annotated[int, msgspec.Meta(description="Its place in the conversation.")]
+    role: str
+    text: str
+    said_at: str
+    calls: list[Call] = []
+    length: Annotated[
+        int | None, msgspec.Meta(description="How many characters the text has, if only the first are here.")
+    ] = None
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A message that was found."""
+
+    conversation_id: str
+    title: str
+    sequence: int
+    role: str
+    excerpt: str
+    said_at: str
+
+
+class Hits(msgspec.Struct, frozen=True):
+    """What was found, the best first."""
+
+    hits: list[Hit]
+
+
+class Page(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Messages of a conversation, in order."""
+
+    conversation_id: str
+    title: str
+    messages: list[Said]
+    before: Annotated[
+        int | None, msgspec.Meta(description="Give this as before to read what was said before; absent at the start.")
+    ] = None
+
+
+_Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=50, description="How many messages to return at most.")]
+
+
+class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Find messages in the user's conversations by what was said. Read around a hit with read_conversation."""
+
+    title: ClassVar = "Search conversations"
+    result: ClassVar = Hits
+
+    query: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1, max_length=500, description='Words, or parts of words, that all occur; "quoted" as they are.'
+        ),
+    ]
+    limit: _Limit = 10
+
+    def run(self, request: HttpRequest) -> Hits:
+        """Return what of *request*'s user is found."""
+        reader = _Reader(request)
+        found = Message.objects.search(self.query, owner=reader.user, types=reader.types)
+        rows = found.filter(conversation__in=reader.conversations).select_related("conversation")
+        return Hits(
+            [
+                Hit(
+                    row.conversation.memory_id,
+                    row.conversation.title,
+                    row.sequence,
+                    ROLES[MessageType(row.type)],
+                    str(row.snippet(self.query)),
+                    _moment(row),
+                )
+                for row in rows.defer("payload", "verbatim", "metadata")[: self.limit]
+            ]
+        )
+
+
+class ReadConversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Read the newest messages of one of the user's conversations, or those before a certain one."""
+
+    title: ClassVar = "Read a conversation"
+    result: ClassVar = Page
+
+    conversation_id: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    before: (
+        Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER, description="Read what was said before this sequence.")]
+        | None
+    ) = None
+    limit: _Limit = 20
+
+    def run(self, request: HttpRequest) -> Page:
+        """Return what *request*'s user may read of it."""
+        reader = _Reader(request)
+        named = reader.conversations.filter(memory_id=self.conversation_id)
+        conversation = named.first() if is_storable(self.conversation_id) else None
+        if conversation is None:
+            raise RefusedError("The user has no such conversation.")
+        rows = conversation.history().filter(type__in=reader.types).order_by("-sequence")
+        if self.before is not None:
+            rows = rows.filter(sequence__lt=self.before)
+        messages: list[Said] = []
+        length = 0
+        before: int | None = None
+        for row in rows.defer("verbatim", "metadata")[: self.limit + 1]:
+            if messages and (len(messages) == self.limit or length >= MAX_TEXTS):
+                before = messages[-1].sequence
+                break
+            said = _said(row)
+            messages.append(said)
+            length += len(said.text) + sum(len(call.arguments) for call in said.calls)
+        return Page(conversation.memory_id, conversation.title, messages[::-1], before)
+
+
+Tool: TypeAlias = SearchConversations | ReadConversation
+
+TOOLS: dict[str, type[Tool]] = {
+    "search_conversations": SearchConversations,
+    "read_conversation": ReadConversation,
+}
+
+
+def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON schema of *struct*, an object."""
+    _, schemas = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    own = schemas.pop(struct.__name__)
+    return {**own, "$defs": schemas} if schemas else own
+
+
+class _Reader:
+    """What the user of a request may read: what is the user's own, and of that what the access policy says."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        policy: AccessPolicy = access_policy()
+        asked = Request(request)
+        asked.user = self.user = request.user
+        if not policy.is_allowed(asked):
+            raise RefusedError("The user may not read conversations.")
+        self.types = policy.readable_types(asked, own=True)
+        self.conversations: QuerySet[Conversation] = policy.conversations(asked, "view").filter(owner=self.user.pk)
+
+
+def _said(row: Message) -> Said:
+    message = row.chat_message
+    calls = message.tool_execution_requests if isinstance(message, AiMessage) else ()
+    return Said(
+        row.sequence,
+        ROLES[MessageType(row.type)],
+        row.text[:MAX_TEXT],
+        _moment(row),
+        [Call(call.name or "", (call.arguments or "")[:MAX_TEXT]) for call in calls],
+        len(row.text) if len(row.text) > MAX_TEXT else None,
+    )
+
+
+def _moment(row: Message) -> str:
+    return aware(row.created_at).isoformat()
