@@ -1,0 +1,94 @@
+"""
+A turn through LangChain's or LlamaIndex's store of messages: ours beside their own, in the same database, in one run.
+
+``python -m benchmarks.stores langchain`` or ``llama_index``. A turn of
+LangChain is what ``RunnableWithMessageHistory`` does: it reads the history, which is all of it, and adds what both
+said. One of LlamaIndex is what an agent does with its ``Memory``: it puts what the user said, gets what is active, and
+puts the answer; of its history, all but the last 20 messages are archived.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_community.chat_message_histories import SQLChatMessageHistory
+from langchain_core.messages import AIMessage, HumanMessage
+from llama_index.core.llms import ChatMessage
+from llama_index.core.memory import Memory
+from llama_index.core.storage.chat_store.base_db import MessageStatus
+from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from benchmarks.agents import Measured, main
+from chatmemory_django.integrations.langchain import DjangoChatMessageHistory
+from chatmemory_django.integrations.llama_index import DjangoChatStore
+
+QUESTION, ANSWER = "Where is my parcel? " * 12, "It left Hamburg this morning. " * 12
+ACTIVE = 20
+"""How many messages a ``Memory`` has active."""
+
+
+def histories(size: int, engine: AsyncEngine) -> dict[str, Any]:
+    """A history of each kind."""
+    return {
+        "DjangoChatMessageHistory": DjangoChatMessageHistory(f"of-{size}"),
+        "SQLChatMessageHistory": SQLChatMessageHistory(f"of-{size}", connection=engine, async_mode=True),
+    }
+
+
+async def fill_history(history: Any, size: int) -> None:
+    """Have *history* hold so many messages."""
+    for first in range(0, size, 1_000):
+        said = [HumanMessage(QUESTION), AIMessage(ANSWER, id="run-1", response_metadata={"model_name": "m"})]
+        await history.aadd_messages((said * 500)[: min(1_000, size - first)])
+
+
+async def take_turn(history: Any) -> None:
+    """Take a turn."""
+    await history.aget_messages()
+    answer = AIMessage(ANSWER, id="run-1", response_metadata={"model_name": "m"})
+    await history.aadd_messages([HumanMessage(QUESTION), answer])
+
+
+def memories(size: int, engine: AsyncEngine) -> dict[str, Any]:
+    """A memory over a store of each kind."""
+    stores = {
+        "DjangoChatStore": DjangoChatStore(),
+        "SQLAlchemyChatStore": SQLAlchemyChatStore("messages", async_engine=engine),
+    }
+    tokens = len(QUESTION.split()) * ACTIVE
+    return {
+        name: Memory.from_defaults(
+            session_id=f"of-{size}",
+            chat_store=store,
+            token_limit=tokens,
+            token_flush_size=tokens // 4,
+            chat_history_token_ratio=1.0,
+            tokenizer_fn=str.split,
+        )
+        for name, store in stores.items()
+    }
+
+
+async def fill_memory(memory: Memory, size: int) -> None:
+    """Have the store of *memory* hold so many messages."""
+    said = [ChatMessage(QUESTION), ChatMessage(ANSWER, role="assistant")]
+    for first in range(0, size - ACTIVE, 1_000):
+        archived = (said * 500)[: min(1_000, size - ACTIVE - first)]
+        await memory.sql_store.add_messages(memory.session_id, archived, MessageStatus.ARCHIVED)
+    await memory.sql_store.add_messages(memory.session_id, (said * (ACTIVE // 2))[: min(ACTIVE, size)])
+
+
+async def converse(memory: Memory) -> None:
+    """Take a turn."""
+    await memory.aput(ChatMessage(QUESTION))
+    await memory.aget()
+    await memory.aput(ChatMessage(ANSWER, role="assistant"))
+
+
+if __name__ == "__main__":
+    main(
+        __doc__,
+        langchain=Measured(histories, fill_history, take_turn),
+        llama_index=Measured(memories, fill_memory, converse),
+    )
