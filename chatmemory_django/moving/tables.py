@@ -154,7 +154,8 @@ def _connection(source: str) -> BaseDatabaseWrapper:
     if source in connections:
         return connections[source].copy()
     settings = _of_url(source) if "://" in source else _of_file(Path(source))
-    return ConnectionHandler({"default": settings})["default"]
+    with _unreadable():  # without the driver, for example
+        return ConnectionHandler({"default": settings})["default"]
 
 
 def _of_file(path: Path) -> dict[str, Any]:
