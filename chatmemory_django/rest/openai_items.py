@@ -20,6 +20,9 @@ from chatmemory_django.stores.django.changes import MAX_INTEGER
 PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 """What the ids of the types begin with: OpenAI's models take no others. For the rest anything will do."""
 
+RECENT = 1_000
+"""Among how many of the newest messages an item's id is looked for that no index knows, before one of it is added."""
+
 _GENERATED = re.compile("[a-z]+_([0-9a-f]{8})([0-9a-f]{8})(?:_([0-9]{1,4}))?")
 """An id that is made here: of its conversation, of its message, and of its place in that, unless it is the first."""
 
@@ -67,20 +70,24 @@ class ConversationItems:
                 return Page(found[:limit], has_more=True)
         return Page(found, has_more=False)
 
-    def find(self, item_id: str) -> Item:
-        """Return the item *item_id*; ``ItemNotFoundError`` if there is none."""
-        for row in self._candidates(item_id):
+    def find(self, item_id: str, since: int = 0) -> Item:
+        """
+        Return the item *item_id*; ``ItemNotFoundError`` if there is none.
+
+        It is found by an index, unless it came another way than by this API: then among the messages from *since* on.
+        """
+        for row in self._candidates(item_id, since):
             for item in self._items_of(row):
                 if item.shown["id"] == item_id:
                     return item
         raise ItemNotFoundError(item_id)
 
     def has(self, item_id: str) -> bool:
-        """Whether an item has, or an item could come to have, the id *item_id*."""
+        """Whether an item has the id *item_id*, or could come to have it; of what came another way, a recent one."""
         if self._generated(item_id) is not None:
             return True
         try:
-            self.find(item_id)
+            self.find(item_id, since=self._conversation.next_sequence - RECENT)
         except ItemNotFoundError:
             return False
         return True
@@ -140,8 +147,8 @@ class ConversationItems:
         made = _GENERATED.fullmatch(item_id)
         return int(made[2], 16) if made and made[1] == self._mark else None
 
-    def _candidates(self, item_id: str) -> Iterator[Said]:
-        """The messages that may be the item *item_id*, those first that an index finds."""
+    def _candidates(self, item_id: str, since: int) -> Iterator[Said]:
+        """The messages that may be the item *item_id*, those first that an index finds; others from *since* on."""
         sequence = self._generated(item_id)
         if sequence is not None:
             yield from self._read(self._rows.filter(sequence=min(sequence, MAX_INTEGER)))
@@ -151,8 +158,8 @@ class ConversationItems:
         named = self._rows.filter(client_message_id=item_id)
         yield from self._read(named)
         # Those that came another way, through a session of the Agents SDK for example, have no name.
-        others = self._rows.filter(type=MessageType.CUSTOM, client_message_id=None, payload__contains=f'"{item_id}"')
-        yield from self._read(others.order_by("sequence"))
+        others = self._rows.filter(type=MessageType.CUSTOM, client_message_id=None, sequence__gte=since)
+        yield from self._read(others.filter(payload__contains=f'"{item_id}"').order_by("sequence"))
 
 
 _BEHIND = {1: "sequence__gt", -1: "sequence__lt"}

@@ -396,6 +396,18 @@ class TestIds:
         ok(server("delete", f"/{conversation}/items/rs_1"))
         assert len(server.items(conversation)) == 1
 
+    def test_that_came_another_way_come_once_too_and_are_found(self, server):
+        conversation = server.create()
+        get_chat_memory(conversation).add(
+            CustomMessage({"openai": REASONING}), UserMessage("Hi"), verbatim=[None, None]
+        )
+
+        assert ok(server("get", f"/{conversation}/items/rs_1")) == REASONING
+        error(server("post", f"/{conversation}/items", {"items": [REASONING]}), 400)
+        assert [item["role"] for item in server.items(conversation, "order=asc&after=rs_1")] == ["user"]
+        ok(server("delete", f"/{conversation}/items/rs_1"))
+        assert len(server.items(conversation)) == 1
+
     def test_that_are_made_cannot_be_taken(self, server):
         conversation = server.create()
         [item] = server.add(conversation, {"type": "reasoning", "summary": [], "encrypted_content": "x"})
