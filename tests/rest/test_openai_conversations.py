@@ -22,6 +22,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from tests.rest.conftest import REMOVE, WRITE, statements
+from tests.test_operations import holding
 
 ROOT = "/openai/v1/conversations"
 HI = {"role": "user", "content": "Hi"}
@@ -138,6 +139,14 @@ class TestConversations:
         for verb, path in [("get", ""), ("delete", ""), ("get", "/items"), ("get", "/items/msg_1")]:
             error(server(verb, f"/{conversation}{path}"), 404)
         error(server("post", f"/{conversation}/items", {"items": [HI]}), 404)
+
+    def test_that_objects_of_the_site_hold_stay_and_the_client_does_not_try_again(self, server):
+        conversation = server.create(HI)
+
+        with holding(conversation):
+            assert error(server("delete", f"/{conversation}"), 400)["code"] == "protected"
+
+        assert len(server.items(conversation)) == 1
 
     @pytest.mark.parametrize(
         ("body", "param"),
@@ -673,7 +682,8 @@ class TestErrors:
     def test_of_an_item_that_is_too_large(self, server, settings):
         settings.CHATMEMORY["MAX_MESSAGE_BYTES"] = 1_000
 
-        for item in ({"role": "user", "content": "x" * 1_001}, {**REASONING, "encrypted_content": "x" * 1_001}):
+        wide = "x" * 1_001
+        for item in ({"role": "user", "content": wide}, {**REASONING, "encrypted_content": wide}, {**HI, "n": wide}):
             found = error(server("post", "", {"items": [HI, item]}), 400)
             assert "MAX_MESSAGE_BYTES" in found["message"]
             assert "xxx" not in found["message"]
