@@ -13,7 +13,7 @@ from typing import Any
 
 from chatmemory_django.formats.arguments import to_object, to_text
 from chatmemory_django.formats.openai_files import to_image, to_url
-from chatmemory_django.formats.verbatim import Format, custom, of_custom
+from chatmemory_django.formats.verbatim import Format, as_text, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -131,7 +131,7 @@ def _parts(content: object) -> list[dict[str, Any]]:
 
 
 def _text(content: object) -> str:
-    return "".join(_str(part["text"]) for part in _parts(content) if part.get("type") == "text")
+    return "".join(as_text(part["text"]) for part in _parts(content) if part.get("type") == "text")
 
 
 def _thinking(content: object) -> str | None:
@@ -150,10 +150,10 @@ def _contents(content: object) -> str | list[Content]:
 def _content(part: Mapping[str, Any]) -> Content | None:
     match part.get("type"):
         case "text":
-            return TextContent(_str(part["text"]))
+            return TextContent(as_text(part["text"]))
         case "image_url":
             image = part["image_url"] if isinstance(part["image_url"], dict) else {"url": part["image_url"]}
-            return ImageContent(to_image(_str(image["url"])), LEVELS.get(image.get("detail", ""), DetailLevel.AUTO))
+            return ImageContent(to_image(as_text(image["url"])), LEVELS.get(image.get("detail", ""), DetailLevel.AUTO))
         case "image" if file := _file(part):
             return ImageContent(Image(**file), DetailLevel.AUTO)
         case "audio" if file := _file(part):
@@ -213,11 +213,5 @@ def _written_file(
 
 def _object(value: object) -> dict[str, Any]:
     if isinstance(value, dict):
-        return value
-    raise TypeError
-
-
-def _str(value: object) -> str:
-    if isinstance(value, str):
         return value
     raise TypeError

@@ -12,7 +12,7 @@ from typing import Any
 
 from chatmemory_django.formats.arguments import to_object, to_text
 from chatmemory_django.formats.openai_files import AUDIO_TYPES, to_image
-from chatmemory_django.formats.verbatim import Format, custom, of_custom
+from chatmemory_django.formats.verbatim import Format, as_text, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -123,13 +123,13 @@ def _blocks(blocks: object) -> Iterator[dict[str, Any]]:
 
 def _text(blocks: Sequence[Mapping[str, Any]]) -> str | None:
     """The text of *blocks*, as ``ChatMessage.content`` has it."""
-    texts = [_str(block["text"]) for block in blocks if block["block_type"] == "text"]
+    texts = [as_text(block["text"]) for block in blocks if block["block_type"] == "text"]
     return "\n".join(texts) if texts else None
 
 
 def _thinking(blocks: Sequence[Mapping[str, Any]]) -> str | None:
     found = [block["content"] for block in blocks if block["block_type"] == "thinking"]
-    return "\n\n".join(_str(text) for text in found if text is not None) or None
+    return "\n\n".join(as_text(text) for text in found if text is not None) or None
 
 
 def _call(block: Mapping[str, Any]) -> ToolExecutionRequest:
@@ -144,10 +144,10 @@ def _contents(blocks: Iterable[Mapping[str, Any]]) -> list[Content]:
 def _content(block: Mapping[str, Any]) -> Content | None:
     match block["block_type"]:
         case "text":
-            return TextContent(_str(block["text"]))
+            return TextContent(as_text(block["text"]))
         case "image" if file := _file(block, "image", block["image_mimetype"]):
             level = LEVELS.get(block["detail"], DetailLevel.AUTO)
-            is_inline = file["url"] is not None and _str(file["url"]).startswith("data:")
+            is_inline = file["url"] is not None and as_text(file["url"]).startswith("data:")
             return ImageContent(to_image(file["url"]) if is_inline else Image(**file), level)
         case "audio" if file := _file(block, "audio", AUDIO_TYPES.get(block["format"])):
             return AudioContent(Audio(**file))
@@ -200,11 +200,5 @@ def _written_file(
 
 def _object(value: object) -> dict[str, Any]:
     if isinstance(value, dict):
-        return value
-    raise TypeError
-
-
-def _str(value: object) -> str:
-    if isinstance(value, str):
         return value
     raise TypeError

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from chatmemory_django.formats.openai_files import AUDIO_TYPES, DATA_URL, PDF_NAME, to_image, to_url
-from chatmemory_django.formats.verbatim import Format, custom, of_custom
+from chatmemory_django.formats.verbatim import Format, as_text, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -46,11 +46,11 @@ def item_to_message(item: dict[str, Any]) -> ChatMessage:
             case "message":
                 return _read_message(item)
             case "function_call":
-                texts = {name: _str(item[name]) for name in ("call_id", "name", "arguments")}
+                texts = {name: as_text(item[name]) for name in ("call_id", "name", "arguments")}
                 call = ToolExecutionRequest(texts["call_id"], texts["name"], texts["arguments"])
                 return AiMessage(tool_execution_requests=[call])
             case "function_call_output":
-                return ToolExecutionResultMessage(_str(item["call_id"]), None, _contents(item["output"]))
+                return ToolExecutionResultMessage(as_text(item["call_id"]), None, _contents(item["output"]))
     return custom(item, NAME)
 
 
@@ -100,7 +100,9 @@ def _text(content: object) -> str:
     """The text of *content*, a text or parts."""
     if isinstance(content, str):
         return content
-    return "".join(_str(part.get("refusal") if part["type"] == "refusal" else part["text"]) for part in _parts(content))
+    return "".join(
+        as_text(part.get("refusal") if part["type"] == "refusal" else part["text"]) for part in _parts(content)
+    )
 
 
 def _contents(content: object) -> str | list[Content]:
@@ -127,11 +129,11 @@ def _content(part: Mapping[str, Any]) -> Content | None:
             return PdfFileContent(PdfFile(url=url)) if url.lower().endswith(".pdf") else None
         case "input_audio" if isinstance(sound := part.get("input_audio"), dict):
             mime_type = AUDIO_TYPES.get(sound.get("format", ""))
-            return AudioContent(Audio(base64_data=_str(sound["data"]), mime_type=mime_type)) if mime_type else None
+            return AudioContent(Audio(base64_data=as_text(sound["data"]), mime_type=mime_type)) if mime_type else None
         case "refusal":
-            return TextContent(_str(part["refusal"]))
+            return TextContent(as_text(part["refusal"]))
         case kind if kind in TEXT_PARTS:
-            return TextContent(_str(part["text"]))
+            return TextContent(as_text(part["text"]))
         case _:
             return None
 
@@ -162,9 +164,3 @@ def _written_part(content: Content | None) -> dict[str, Any] | None:
             return None if found is None else {"type": "input_audio", "input_audio": sound}
         case _:
             return None
-
-
-def _str(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise TypeError

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from chatmemory_django.formats.arguments import to_text
-from chatmemory_django.formats.verbatim import Given, custom, of_custom, to_group
+from chatmemory_django.formats.verbatim import Given, as_text, custom, of_custom, to_group
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -137,17 +137,17 @@ def _of_request_part(part: Mapping[str, Any]) -> ChatMessage | None:
     with suppress(KeyError, TypeError, ValueError):
         match part["part_kind"]:
             case "system-prompt":
-                return SystemMessage(_str(part["content"]))
+                return SystemMessage(as_text(part["content"]))
             case "user-prompt":
                 content = part["content"]
                 return UserMessage(content if isinstance(content, str) else _contents(content))
             case "speech":
-                spoken = [] if part.get("transcript") is None else [TextContent(_str(part["transcript"]))]
+                spoken = [] if part.get("transcript") is None else [TextContent(as_text(part["transcript"]))]
                 return UserMessage([*spoken, *_contents([part.get("audio")])])
             case "tool-return" | "retry-prompt" if part.get("tool_name") is not None:
                 return ToolExecutionResultMessage(
-                    _str(part["tool_call_id"]),
-                    _str(part["tool_name"]),
+                    as_text(part["tool_call_id"]),
+                    as_text(part["tool_name"]),
                     _result(part["content"]),
                     FAILED.get(part.get("outcome", "success" if part["part_kind"] == "tool-return" else "retried")),
                 )
@@ -158,10 +158,10 @@ def _of_response(parts: Sequence[Mapping[str, Any]]) -> AiMessage | None:
     """The answer that *parts* make; None if there is nothing in them that an AI message has a place for."""
     # As ``ModelResponse.text`` has it: what stands side by side is one text.
     runs = groupby(map(_spoken, parts), key=lambda text: text is not None)
-    texts = ["".join(map(_str, run)) for is_text, run in runs if is_text]
-    thinking = [text for part in parts if part["part_kind"] == "thinking" and (text := _str(part["content"]))]
+    texts = ["".join(map(as_text, run)) for is_text, run in runs if is_text]
+    thinking = [text for part in parts if part["part_kind"] == "thinking" and (text := as_text(part["content"]))]
     calls = [
-        ToolExecutionRequest(_str(part["tool_call_id"]), _str(part["tool_name"]), to_text(part.get("args")))
+        ToolExecutionRequest(as_text(part["tool_call_id"]), as_text(part["tool_name"]), to_text(part.get("args")))
         for part in parts
         if part["part_kind"] == "tool-call"
     ]
@@ -174,7 +174,7 @@ def _spoken(part: Mapping[str, Any]) -> str | None:
     """What *part* of a response says to the user, if it is a text or speech."""
     match part["part_kind"]:
         case "text":
-            return _str(part["content"])
+            return as_text(part["content"])
         case "speech":
             return part.get("transcript")
         case _:
@@ -270,10 +270,4 @@ def _written_file(
 def _parts(parts: object) -> Sequence[Mapping[str, Any]]:
     if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):
         return parts
-    raise TypeError
-
-
-def _str(value: object) -> str:
-    if isinstance(value, str):
-        return value
     raise TypeError

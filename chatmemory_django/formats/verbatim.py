@@ -85,6 +85,13 @@ def of_group(verbatim: str | None, format_name: str) -> tuple[dict[str, Any] | N
     return (item, rows) if isinstance(item, dict) and isinstance(rows, int) and rows > 0 else (None, 1)
 
 
+def as_text(value: object) -> str:
+    """Return *value*; ``TypeError`` if it is no text, so that what it is in is not what its type says."""
+    if isinstance(value, str):
+        return value
+    raise TypeError
+
+
 def of_verbatim(verbatim: str | None, format_name: str) -> dict[str, Any] | None:
     """Return what was given, if that was in the format of that name."""
     # What comes first names the format, so that what another one gave, a film perhaps, is not read.
