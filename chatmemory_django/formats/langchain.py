@@ -13,7 +13,7 @@ from typing import Any
 
 from chatmemory_django.formats.arguments import to_object, to_text
 from chatmemory_django.formats.openai_files import to_image, to_url
-from chatmemory_django.formats.verbatim import Format, as_text, custom, of_custom
+from chatmemory_django.formats.verbatim import Format, as_object, as_text, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -50,7 +50,7 @@ LEVELS = {name: level for level, name in DETAILS.items()}
 def item_to_message(item: dict[str, Any]) -> ChatMessage:
     """Return the message that *item*, any JSON object, is."""
     with suppress(KeyError, TypeError, ValueError):  # it is not what its type says
-        data = _object(item["data"])
+        data = as_object(item["data"])
         content = data["content"]
         match ROLES[item["type"]] if item["type"] not in {"chat", "ChatMessageChunk"} else data["role"]:
             case "user" | "human":
@@ -59,7 +59,7 @@ def item_to_message(item: dict[str, Any]) -> ChatMessage:
                 return SystemMessage(_text(content))
             case "assistant" | "ai":
                 calls = [
-                    _call(_object(call))
+                    _call(as_object(call))
                     for name in ("tool_calls", "invalid_tool_calls")
                     for call in data.get(name) or ()
                 ]
@@ -127,7 +127,7 @@ def _parts(content: object) -> list[dict[str, Any]]:
     parts = [content] if isinstance(content, str) else content
     if not isinstance(parts, list):
         raise TypeError
-    return [{"type": "text", "text": part} if isinstance(part, str) else _object(part) for part in parts]
+    return [{"type": "text", "text": part} if isinstance(part, str) else as_object(part) for part in parts]
 
 
 def _text(content: object) -> str:
@@ -168,7 +168,7 @@ def _content(part: Mapping[str, Any]) -> Content | None:
 
 def _file(part: Mapping[str, Any]) -> dict[str, Any]:
     """The file that *part* holds; nothing if it only names one. Anthropic has a *source* in it."""
-    source = _object(part.get("source", part))
+    source = as_object(part.get("source", part))
     names = {"url": ["url"], "base64_data": ["base64", "data"], "mime_type": ["mime_type", "media_type"]}
     found = {name: source[key] for name, keys in names.items() for key in keys if key in source}
     return found if "url" in found or "base64_data" in found else {}
@@ -209,9 +209,3 @@ def _written_file(
     if file.base64_data is not None and mime_type is not None:
         return {**block, "base64": file.base64_data}
     return None if file.url is None else {**block, "url": file.url}
-
-
-def _object(value: object) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    raise TypeError

@@ -12,7 +12,7 @@ from typing import Any
 
 from chatmemory_django.formats.arguments import to_object, to_text
 from chatmemory_django.formats.openai_files import AUDIO_TYPES, to_image
-from chatmemory_django.formats.verbatim import Format, as_text, custom, of_custom
+from chatmemory_django.formats.verbatim import Format, as_object, as_text, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -58,7 +58,7 @@ def item_to_message(item: dict[str, Any]) -> ChatMessage:
                 calls = [_call(block) for block in blocks if block["block_type"] == "tool_call"]
                 return AiMessage(_text(blocks), _thinking(blocks), calls)
             case "tool" | "function":
-                more = _object(item["additional_kwargs"])
+                more = as_object(item["additional_kwargs"])
                 return ToolExecutionResultMessage(more.get("tool_call_id"), more.get("name"), _contents(blocks))
     return custom(item, NAME)
 
@@ -196,9 +196,3 @@ def _written_file(
     if file.base64_data is None and file.url is None:
         return None
     return {"block_type": block_type, content: file.base64_data, "path": None, "url": file.url, **more}
-
-
-def _object(value: object) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    raise TypeError

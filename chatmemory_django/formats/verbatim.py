@@ -85,8 +85,15 @@ def of_group(verbatim: str | None, format_name: str) -> tuple[dict[str, Any] | N
     return (item, rows) if isinstance(item, dict) and isinstance(rows, int) and rows > 0 else (None, 1)
 
 
+def as_object(value: object) -> dict[str, Any]:
+    """Return *value*; ``TypeError`` if it is no JSON object, so that what it is in is not what its type says."""
+    if isinstance(value, dict):
+        return value
+    raise TypeError
+
+
 def as_text(value: object) -> str:
-    """Return *value*; ``TypeError`` if it is no text, so that what it is in is not what its type says."""
+    """Likewise for a text."""
     if isinstance(value, str):
         return value
     raise TypeError
