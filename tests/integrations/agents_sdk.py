@@ -4,32 +4,13 @@ A plugin for pytest: wherever the Agents SDK's own tests make an ``SQLiteSession
 Left out are those that look inside of an ``SQLiteSession``: at its connections, its tables, its locks.
 """
 
-import asyncio
 import itertools
-import os
 
-import dj_database_url
-import django
-import pytest
-from django.conf import settings
-from django.test.utils import setup_databases, teardown_databases
+import agents
+import agents.memory.sqlite_session
+from plain_site import leave_out
 
-database = {**dj_database_url.parse(os.environ["DATABASE_URL"]), "TEST": {"NAME": os.environ["TEST_NAME"]}}
-settings.configure(
-    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "chatmemory_django"],
-    DATABASES={"default": database},
-    CHATMEMORY={
-        "MEMORY": {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 20}}
-    },
-    USE_TZ=True,
-)
-django.setup()
-
-import agents  # noqa: E402
-import agents.memory.sqlite_session  # noqa: E402
-
-from chatmemory_django.integrations.openai_agents import DjangoSession  # noqa: E402
-from chatmemory_django.threads import close_thread_sensitive  # noqa: E402
+from chatmemory_django.integrations.openai_agents import DjangoSession
 
 INSIDE = (
     "test_automatic_compaction_does_not_reload_unbounded_hidden_history",
@@ -58,7 +39,6 @@ INSIDE = (
 )
 
 _numbers = itertools.count()
-_databases = []
 
 
 class Session(DjangoSession):
@@ -77,21 +57,5 @@ agents.SQLiteSession = agents.memory.SQLiteSession = agents.memory.sqlite_sessio
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests of the inside; each of them must be there, so that no name here is a mistake."""
-    left = [item for item in items if any(item.name.startswith(name) for name in INSIDE)]
-    missing = [name for name in INSIDE if not any(item.name.startswith(name) for item in left)]
-    if missing:
-        raise pytest.UsageError(f"The SDK has no tests of these names any more: {missing}")
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in left]
-
-
-def pytest_sessionstart(session):
-    """Make the test database."""
-    _databases.extend(setup_databases(verbosity=0, interactive=False))
-
-
-def pytest_sessionfinish(session):
-    """Drop it, once the thread that has used it has no connection to it."""
-    asyncio.run(close_thread_sensitive())
-    teardown_databases(_databases, verbosity=0)
+    """Leave out the tests of the inside."""
+    leave_out(config, items, INSIDE)
