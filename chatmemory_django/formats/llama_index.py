@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from chatmemory_django.formats.arguments import to_object, to_text
-from chatmemory_django.formats.openai_files import AUDIO_TYPES, to_image
+from chatmemory_django.formats.openai_files import AUDIO_FORMATS, AUDIO_TYPES, to_image
 from chatmemory_django.formats.verbatim import Format, as_object, as_text, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
@@ -178,8 +178,7 @@ def _written_block(content: Content | None) -> dict[str, Any] | None:
             more = {"image_mimetype": file.mime_type, "detail": DETAILS.get(content.detail_level)}
             return _written_file("image", "image", file, more)
         case AudioContent(audio=Audio() as file):
-            found = next((name for name, each in AUDIO_TYPES.items() if each == file.mime_type), None)
-            return _written_file("audio", "audio", file, {"format": found})
+            return _written_file("audio", "audio", file, {"format": AUDIO_FORMATS.get(file.mime_type or "")})
         case VideoContent(video=Video() as file):
             return _written_file(
                 "video", "video", file, {"video_mimetype": file.mime_type, "detail": None, "fps": None}

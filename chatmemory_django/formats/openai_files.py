@@ -10,6 +10,7 @@ PDF_NAME = "document.pdf"
 """OpenAI wants a name for every file; a ``PdfFile`` has none, and none that is read is kept."""
 
 AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+AUDIO_FORMATS = {mime_type: name for name, mime_type in AUDIO_TYPES.items()}
 
 DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 """The type of a file, and its content in Base64."""

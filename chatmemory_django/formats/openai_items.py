@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from chatmemory_django.formats.openai_files import AUDIO_TYPES, DATA_URL, PDF_NAME, to_image, to_url
+from chatmemory_django.formats.openai_files import AUDIO_FORMATS, AUDIO_TYPES, DATA_URL, PDF_NAME, to_image, to_url
 from chatmemory_django.formats.verbatim import Format, as_text, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
@@ -159,8 +159,7 @@ def _written_part(content: Content | None) -> dict[str, Any] | None:
         case PdfFileContent(pdf_file=PdfFile(url=str() as url)):
             return {"type": "input_file", "file_url": url}
         case AudioContent(audio=Audio(base64_data=str() as data, mime_type=mime_type)):
-            found = next((name for name, each in AUDIO_TYPES.items() if each == mime_type), None)
-            sound = {"data": data, "format": found}
-            return None if found is None else {"type": "input_audio", "input_audio": sound}
+            sound = {"data": data, "format": AUDIO_FORMATS.get(mime_type or "")}
+            return None if sound["format"] is None else {"type": "input_audio", "input_audio": sound}
         case _:
             return None
