@@ -32,7 +32,7 @@ from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.metadata import MetadataEntry
 from chatmemory_django.places import Place, places_of
 from chatmemory_django.ranking import NEWEST_FIRST, IsAmong, has, is_among_newest, rank_of
-from chatmemory_django.rows import is_storable, to_message, to_moment
+from chatmemory_django.rows import in_parts, is_storable, to_message, to_moment
 from chatmemory_django.snippets import Snippet, snippet
 from chatmemory_django.terms import terms_of
 
@@ -499,8 +499,10 @@ class MessageQuerySet(models.QuerySet["Message"]):
         named = history.filter(parent_sequence__isnull=False, sequence__lte=sequence)
         pairs = named.values_list("sequence", "parent_sequence")
         parts = Tree(((first, parent or 0) for first, parent in pairs), sequence + 1).path_to(sequence)[::-1]
-        batches = (parts[first : first + MAX_PARTS] for first in range(0, len(parts), MAX_PARTS))
-        return [history.filter(reduce(or_, (Q(sequence__range=part) for part in batch))) for batch in batches]
+        return [
+            history.filter(reduce(or_, (Q(sequence__range=part) for part in some)))
+            for some in in_parts(parts, MAX_PARTS)
+        ]
 
     def containing(self, text: str, *, all_branches: bool = False) -> Self:
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -217,6 +217,12 @@ def in_batches(items: Iterable[_T], size_of: Callable[[_T], int], max_size: int,
         total += size
     if batch:
         yield batch
+
+
+def in_parts(items: Sequence[_T], count: int) -> Iterator[Sequence[_T]]:
+    """Yield *items* in parts of at most *count*."""
+    for first in range(0, len(items), count):
+        yield items[first : first + count]
 
 
 def _text(message: ChatMessage) -> tuple[str, bool]:

@@ -18,6 +18,7 @@ from chatmemory_django.admin.message_operations import Done, MessageOperation
 from chatmemory_django.admin.operations import EXPORT, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.models import Conversation
+from chatmemory_django.rows import in_parts
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.whole import in_lock
 
@@ -72,10 +73,7 @@ def perform_at(
 def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> StreamingHttpResponse:
     """*conversations* as a file of JSON lines. That is logged before the first line is sent."""
     keys = list(conversations.order_by("pk").values_list("pk", flat=True))
-    pages = [
-        Conversation.objects.using(conversations.db).filter(pk__in=keys[first : first + PAGE])
-        for first in range(0, len(keys), PAGE)
-    ]
+    pages = [Conversation.objects.using(conversations.db).filter(pk__in=part) for part in in_parts(keys, PAGE)]
     for page in pages:
         entries = [
             _entry(each, EXPORT.log_flag, EXPORT.logged(each, each.total_messages), request.user.pk)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from chatmemory_django.messages import ChatMessage, CustomMessage
+from chatmemory_django.rows import Said, to_message
 
 REPLACEMENT = "\ufffd"
 """What stands in a message for a NUL character or half a surrogate pair, which no database keeps in a text."""
@@ -97,6 +98,12 @@ def as_text(value: object) -> str:
     if isinstance(value, str):
         return value
     raise TypeError
+
+
+def items_of(said: Said, format: Format) -> list[dict[str, Any]]:
+    """Return the items of *format* that *said* is: as they were given, if they were."""
+    given = of_verbatim(said.verbatim, format.name)
+    return format.from_message(to_message(said.type, said.text, said.payload)) if given is None else [given]
 
 
 def of_verbatim(verbatim: str | None, format_name: str) -> dict[str, Any] | None:

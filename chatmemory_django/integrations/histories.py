@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from chatmemory_django.formats.verbatim import Format, of_verbatim, to_given
+from chatmemory_django.formats.verbatim import Format, items_of, to_given
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rows import Said, to_message
+from chatmemory_django.rows import Said
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -79,9 +79,3 @@ class History:
     def clear(self) -> None:
         """Begin anew. What was said stays in the database, as a branch that is not in use, until it is erased."""
         self.memory.rewind(0)
-
-
-def items_of(said: Said, format: Format) -> list[dict[str, Any]]:
-    """Return the items of *format* that *said* is: as they were given, if they were."""
-    given = of_verbatim(said.verbatim, format.name)
-    return format.from_message(to_message(said.type, said.text, said.payload)) if given is None else [given]

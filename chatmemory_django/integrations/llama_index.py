@@ -12,11 +12,10 @@ from django.db import router
 from django.db.models import Exists, OuterRef, Q
 
 from chatmemory_django.formats.llama_index import LLAMA_INDEX
-from chatmemory_django.formats.verbatim import Given, to_given
-from chatmemory_django.integrations.histories import items_of
+from chatmemory_django.formats.verbatim import Given, items_of, to_given
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.provider import window_of
-from chatmemory_django.rows import Said
+from chatmemory_django.rows import Said, in_parts
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.threads import to_its_end
 
@@ -229,8 +228,8 @@ class _Queue:
         return found
 
     def _remove(self, sequences: Sequence[int]) -> None:
-        for first in range(0, len(sequences), BATCH):
-            self._store.remove(self._key, *sequences[first : first + BATCH])
+        for some in in_parts(sequences, BATCH):
+            self._store.remove(self._key, *some)
 
     @contextmanager
     def _locked(self) -> Iterator[Conversation | None]:

@@ -14,7 +14,7 @@ from chatmemory_django.deadlocks import tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.moving.moved import Moved
 from chatmemory_django.provider import window_of
-from chatmemory_django.rows import aware, in_batches, to_moment
+from chatmemory_django.rows import aware, in_parts, to_moment
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.changes import new_row
 from chatmemory_django.stores.django.whole import messages_of, write
@@ -136,7 +136,7 @@ class _Storing:
             if known is not None and sequence >= conversation.next_sequence:
                 times[sequence] = to_moment(known)
         messages = messages_of(conversation)
-        for batch in in_batches(times.items(), lambda item: 1, MAX_TIMES, MAX_TIMES):
+        for batch in in_parts(list(times.items()), MAX_TIMES):
             time = Case(*(When(sequence=sequence, then=Value(time)) for sequence, time in batch))
             messages.filter(sequence__in=dict(batch)).update(created_at=time)
         columns: dict[str, Any] = {}

@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import ConnectionHandler
 
 from chatmemory_django.moving.moved import Moved, MovedMessage, Source, Step, UnreadableError
+from chatmemory_django.rows import in_parts
 
 ENGINES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 """What URLs call the databases that Django knows."""
@@ -119,8 +120,7 @@ class _Rows:
         """Yield the rows *keys*, in order, each with its key, as the columns say: None for one that is not there."""
         key = self._quote(self._table.key)
         columns = ", ".join([key, *("NULL" if name is None else self._quote(name) for name in self._columns)])
-        for first in range(0, len(keys), ROWS):
-            some = keys[first : first + ROWS]
+        for some in in_parts(keys, ROWS):
             where = f"WHERE {key} IN ({', '.join(['%s'] * len(some))}) ORDER BY {key}"
             for row in self._fetch(columns, where, *some):
                 yield row[0], row[1:]

@@ -9,12 +9,13 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from chatmemory_django import conf
-from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS, normalized
-from chatmemory_django.formats.verbatim import of_verbatim
+from chatmemory_django.formats.openai_conversations import normalized
+from chatmemory_django.formats.openai_items import OPENAI_ITEMS
+from chatmemory_django.formats.verbatim import items_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import MESSAGE_SIZE, Conversation, MessageQuerySet
 from chatmemory_django.rest.serializers import is_same
-from chatmemory_django.rows import Said, is_storable, to_message
+from chatmemory_django.rows import Said, is_storable
 from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
@@ -129,9 +130,7 @@ class ConversationItems:
         return map(Said._make, rows.values_list(*Said._fields))
 
     def _items_of(self, said: Said) -> list[Item]:
-        given = of_verbatim(said.verbatim, CONVERSATION_ITEMS.name)
-        message = to_message(said.type, said.text, said.payload)
-        items = CONVERSATION_ITEMS.from_message(message) if given is None else [normalized(given)]
+        items = [normalized(item) for item in items_of(said, OPENAI_ITEMS)]
         return [
             Item(said.sequence, index, len(items), {"id": self._id_of(item, said.sequence, index), **item})
             for index, item in enumerate(items)

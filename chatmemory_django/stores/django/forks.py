@@ -15,7 +15,7 @@ from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Valu
 
 from chatmemory_django.ids import memory_key
 from chatmemory_django.models import MAX_PARTS, Conversation, Message, MessageQuerySet, in_memory, new_memory_id
-from chatmemory_django.rows import State
+from chatmemory_django.rows import State, in_parts
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, UncountedError, counts_of
@@ -195,9 +195,8 @@ def _covering_shared(snapshot: Snapshot) -> Q:
 
 def _conditions(column: str, relocation: Relocation) -> Iterator[Q]:
     """Conditions that *column* is in the parts of the path that are entered: few parts in each."""
-    entered = relocation.entered
-    for first in range(0, len(entered), MAX_PARTS):
-        yield reduce(or_, (Q(**{f"{column}__range": part}) for part in entered[first : first + MAX_PARTS]))
+    for parts in in_parts(relocation.entered, MAX_PARTS):
+        yield reduce(or_, (Q(**{f"{column}__range": part}) for part in parts))
 
 
 def _superseded(change: Change, relocation: Relocation) -> Case | F:

@@ -7,7 +7,7 @@ This is the one way to write: every verb is a decision, a function from a ``Snap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import attrgetter, or_
 from typing import Any, Protocol, TypeVar
@@ -22,7 +22,7 @@ from django.utils import timezone
 from chatmemory_django import signals
 from chatmemory_django.deadlocks import tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, in_memory, memory_parts
-from chatmemory_django.rows import NewRow, in_batches
+from chatmemory_django.rows import NewRow, in_batches, in_parts
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Removed, max_row_bytes
@@ -301,9 +301,8 @@ def call_after_commit(call: Callable[[], object], using: str) -> None:
 
 def write_counts(messages: MessageQuerySet, counts: Mapping[int, int], counted_by: str) -> None:
     """Write the token *counts* that *counted_by* made, by the sequence of *messages*, of one conversation."""
-    counted = list(counts.items())
-    for first in range(0, len(counted), MAX_ROWS):
-        batch = dict(counted[first : first + MAX_ROWS])
+    for part in in_parts(list(counts.items()), MAX_ROWS):
+        batch = dict(part)
         tokens = Case(*(When(sequence=sequence, then=Value(count)) for sequence, count in batch.items()))
         messages.filter(sequence__in=batch).update(token_count=tokens, counted_by=counted_by)
 
@@ -320,8 +319,7 @@ def _relocate(messages: MessageQuerySet, relocation: Relocation) -> None:
     """Write which of *messages*, of one conversation, are on its path."""
     behind = messages.filter(Q(on_path=True) | Q(superseded=False), sequence__gt=relocation.shared)
     behind.update(on_path=False, superseded=True)
-    for first in range(0, len(relocation.entered), MAX_ROWS):
-        parts = relocation.entered[first : first + MAX_ROWS]
+    for parts in in_parts(relocation.entered, MAX_ROWS):
         within = messages.filter(sequence__range=(parts[0][0], parts[-1][1]), in_history=True)
         within.filter(reduce(or_, (Q(sequence__range=part) for part in parts))).update(on_path=True, superseded=False)
     if relocation.shown:
@@ -335,19 +333,13 @@ def _remove(messages: MessageQuerySet, removals: Sequence[Removed]) -> None:
         stays[removed.sequence] = stays.get(removed.parent, removed.parent)
     moved = {removed.child: stays[removed.sequence] for removed in removals if removed.child is not None}
     for column, parents in (("parent_sequence", stays), ("sequence", moved)):
-        for batch in _parts(list(parents)):
+        for batch in in_parts(list(parents), MAX_ROWS):
             followed = Case(*(When(**{column: each}, then=Value(parents[each])) for each in batch))
             messages.filter(**{f"{column}__in": batch}).update(parent_sequence=followed)
-    for batch in _parts(list(stays)):
+    for batch in in_parts(list(stays), MAX_ROWS):
         messages.filter(sequence__in=batch).update(
             in_history=False, on_path=False, superseded=True, parent_sequence=None
         )
-
-
-def _parts(sequences: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield *sequences* in parts that fit a statement each."""
-    for first in range(0, len(sequences), MAX_ROWS):
-        yield sequences[first : first + MAX_ROWS]
 
 
 def _batches(rows: Sequence[NewRow]) -> list[Sequence[NewRow]]:
