@@ -1,1 +1,1 @@
-"""Chat memory for Django: every message kept, the right ones sent to the LLM."""
+"""Chat memory for Django: stores every message and selects which ones to send to the LLM."""

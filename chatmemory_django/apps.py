@@ -1,4 +1,4 @@
-"""The app as Django sees it."""
+"""The app's configuration."""
 
 from django.apps import AppConfig, apps
 from django.core.checks import Tags, register
@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class ChatMemoryConfig(AppConfig):
-    """Chat memory. Its label, ``chatmemory``, names the tables, the permissions and the check ids."""
+    """Configuration of the app. Its label, ``chatmemory``, prefixes the tables, the permissions and the check ids."""
 
     name = "chatmemory_django"
     label = "chatmemory"
@@ -16,8 +16,8 @@ class ChatMemoryConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks and what erases; let the settings allow network access."""
-        # Models are loaded only now.
+        """Register the checks and the signal handlers that erase data; let the settings control network access."""
+        # Models are not loaded before this point.
         from django.contrib.auth import get_user_model
 
         from chatmemory_django import checks, conf, models
@@ -27,7 +27,7 @@ class ChatMemoryConfig(AppConfig):
         if not owner.db_constraint:
             owner.remote_field.on_delete = DO_NOTHING
             for model in apps.get_models():
-                if issubclass(model, get_user_model()):  # proxies have signals of their own
+                if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
                     pre_delete.connect(models.erase_conversations, sender=model, dispatch_uid="chatmemory")
         pre_delete.connect(models.erase_messages, sender=models.Conversation, dispatch_uid="chatmemory")
         register(checks.check_settings)

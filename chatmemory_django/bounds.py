@@ -1,4 +1,4 @@
-"""Bounds of JSON that comes from elsewhere: how deep it may be, and how long its texts."""
+"""Limits for JSON from outside: how deeply it may be nested, and how long its strings may be."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import sys
 from typing import Any
 
 FILES = frozenset({"base64Data", "binaryData", "data", "file_data", "image_url", "result", "url"})
-"""Fields that may hold a whole file; only the size of everything bounds them."""
+"""Fields that may hold a whole file; only the limit on the total size applies to them."""
 
 MAX_WHERE = 300
-"""How many characters of a place are named in an error: it consists of the sender's own keys."""
+"""The longest location in an error, in characters: it is made of the sender's own keys."""
 
 
 class BoundsError(ValueError):
-    """JSON that is too deep, or that has a text too long. *where* is its place, *reason* never repeats the text."""
+    """
+    The error for JSON that is nested too deeply or has a string that is too long.
+
+    *where* is its location; *reason* never repeats the text.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
         self.where = where[:MAX_WHERE]
@@ -22,10 +26,14 @@ class BoundsError(ValueError):
 
 
 def check_bounds(value: Any, max_depth: int, max_text_length: int, where: str = "$") -> None:
-    """Raise ``BoundsError`` if *value* is nested deeper than *max_depth*, or a text is longer, files aside."""
+    """
+    Raise ``BoundsError`` if *value* is nested deeper than *max_depth* or has a string, files aside, that is too long.
+
+    *where* is the location of *value*.
+    """
     if isinstance(value, str):
         if len(value) > max_text_length:
-            raise BoundsError(where, f"It has {len(value)} characters, but may have {max_text_length}.")
+            raise BoundsError(where, f"It has {len(value)} characters; at most {max_text_length} are allowed.")
     elif isinstance(value, (dict, list)):
         if max_depth == 0:
             raise BoundsError(where, "It is nested too deeply; flatten it.")

@@ -1,8 +1,8 @@
 """
-Branches: which messages a conversation goes on from, and what is in its memory when it goes on from another one.
+Branches: the tree of a conversation's messages, and the memory when the conversation continues from another message.
 
-Messages form a tree. The parent of a message is the one before it in the history, or the one that it names. Only those
-that name one have to be known to know the tree: from one of them to the next is a run, each message the child of the
+A message's parent is the one before it in the history, unless the message names another. Only messages that name their
+parent are needed to know the tree: from one of them up to the next is a run, in which each message is the child of the
 one before it.
 """
 
@@ -19,9 +19,10 @@ from chatmemory_django.windows import Entry, Eviction, Window, total_of
 
 class Tree:
     """
-    The messages of a conversation as runs, which *named_parents* tell apart: pairs of a sequence and its parent's.
+    The messages of a conversation as runs.
 
-    *next_sequence* is behind all of them.
+    *named_parents* are pairs of a sequence and its parent's sequence; each pair begins a run. *next_sequence* is above
+    all sequences.
     """
 
     def __init__(self, named_parents: Iterable[tuple[int, int]], next_sequence: int) -> None:
@@ -31,7 +32,7 @@ class Tree:
         self._ends = [*(start - 1 for start in self._starts[1:]), next_sequence - 1]
 
     def path_to(self, sequence: int) -> list[tuple[int, int]]:
-        """Return the path from the first message to *sequence*: the first and the last of each part, in order."""
+        """Return the path from the first message to *sequence*: the first and last sequence of each part, in order."""
         parts: list[tuple[int, int]] = []
         while sequence > 0:
             run = self._run_of(sequence)
@@ -40,9 +41,9 @@ class Tree:
         return parts[::-1]
 
     def newest_from(self, sequence: int) -> int:
-        """Return where the newest message is, at the latest, that was said on from *sequence*."""
+        """Return an upper bound for the newest message among the descendants of *sequence*."""
         first = self._run_of(sequence)
-        reached = {first: sequence}  # the runs that go on from it, and from where on they do
+        reached = {first: sequence}  # the runs that descend from it, and the sequence at which each does
         for run in range(first + 1, len(self._starts)):
             parent = self._parents[run]
             if parent >= reached.get(self._run_of(parent), parent + 1):
@@ -54,7 +55,7 @@ class Tree:
 
 
 def fork_point(path: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> int:
-    """Return the last message that two paths share; 0 if they share none."""
+    """Return the last message that both paths share; 0 if they share none."""
     shared = 0
     for (start, end), (other_start, other_end) in zip(path, other, strict=False):
         if start != other_start:
@@ -66,42 +67,43 @@ def fork_point(path: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
 
 
 class Summary(NamedTuple):
-    """A summary, and the last message that it covers."""
+    """A summary and the last message that it covers."""
 
     entry: Entry
     through: int
 
 
 class Path(Protocol):
-    """The path that a conversation goes on along, read as far as it is needed."""
+    """The path that a conversation continues on, read only as far as needed."""
 
     def systems(self, to: int, behind: int) -> Iterable[Entry]:
-        """The system messages from *to* back to the first one behind *behind*."""
+        """Return the system messages from *to* back to the first one after *behind*."""
 
     def backwards(self, to: int, behind: int) -> Iterable[Entry]:
-        """The messages from *to* back to the first one behind *behind*, without system messages."""
+        """Return the messages from *to* back to the first one after *behind*, without system messages."""
 
     def summary(self, to: int, behind: int) -> Summary | None:
-        """The latest summary that covers nothing after *to* and something behind *behind*."""
+        """Return the latest summary that covers nothing after *to* and something after *behind*."""
 
 
 class Present(NamedTuple):
-    """A memory as it is, before the conversation goes on from elsewhere."""
+    """A memory before the conversation continues from another message."""
 
     entries: Sequence[Entry]
-    """In its order, without the summary."""
+    """In the order of the memory, without the summary."""
     summary: Summary | None
     forgotten_through: int
-    """What is up to here was cleared, or replaced by another memory."""
+    """Everything up to this message was cleared, or replaced by another memory."""
 
 
 def moved(present: Present, path: Path, window: Window, *, to: int, shared: int, next_key: int) -> tuple[Eviction, int]:
     """
-    Return the memory of a conversation that goes on from message *to*, and up to where it has forgotten what was said.
+    Return the memory of a conversation that continues from message *to*, and its new ``forgotten_through``.
 
-    *path* leads there, and up to *shared* it is the one in use. Within the window, what came later leaves the memory.
-    Before it, the memory is what fits of the path: read backwards until it is full, behind the latest summary, with the
-    system message of that time. What was cleared or replaced comes back only where *to* lies before that.
+    *path* leads to that message, and up to *shared* it is the path in use. If *to* is inside the window, the messages
+    after it leave the memory. If it is before the window, the memory is filled with what fits: the path is read
+    backwards, as far as the latest summary, and the system message of that time is put in front. What was cleared or
+    replaced comes back only if *to* is earlier than that.
     """
     forgotten = present.forgotten_through if present.forgotten_through <= shared else 0
     summary = present.summary
@@ -128,22 +130,23 @@ def moved(present: Present, path: Path, window: Window, *, to: int, shared: int,
     eviction.trim()
     kept = eviction.entries()
     rest = kept[len([entry for entry in (eviction.pinned, eviction.summary) if entry is not None]) :]
-    # Anew, so that what is added next finds nothing evicted yet.
-    anew = Eviction.of_entries(rest, window, next_key=next_key, pinned=eviction.pinned, summary=eviction.summary)
-    return anew, forgotten
+    # A new object, so that the next addition starts without any evictions recorded.
+    fresh = Eviction.of_entries(rest, window, next_key=next_key, pinned=eviction.pinned, summary=eviction.summary)
+    return fresh, forgotten
 
 
 def _system(present: Present, path: Path, *, to: int, shared: int, forgotten: int) -> Entry | None:
-    """The system message of that time."""
+    """Return the system message that was in force at message *to*."""
     now = next((entry for entry in present.entries if entry.type == MessageType.SYSTEM), None)
     if present.forgotten_through if now is None else now.key > shared:
         return _in_force(path.systems(to, forgotten), None)
-    # It is replaced, or forgotten, but never evicted: one that is there is the newest, and without one there was none.
+    # A system message is replaced or cleared, but never evicted: if there is one, it is the newest; if not, there was
+    # none.
     return _in_force(path.systems(to, shared), now) if to > shared else now
 
 
 def _in_force(backwards: Iterable[Entry], before: Entry | None) -> Entry | None:
-    """Of system messages, read backwards as far as *before*, the one that is in the memory: not one that repeats it."""
+    """Return which of the system messages *backwards*, read as far as *before*, is in the memory: never a repeat."""
     found: Entry | None = None
     for entry in backwards:
         if found is not None and entry.message != found.message:
@@ -153,7 +156,7 @@ def _in_force(backwards: Iterable[Entry], before: Entry | None) -> Entry | None:
 
 
 def _filled(backwards: Iterable[Entry], front: Sequence[Entry], window: Window) -> list[Entry]:
-    """What of a path is read for a memory that begins with *front*: all that fits, and what trimming has to see."""
+    """Return the entries to read for a memory that begins with *front*: all that fit, and those that trimming needs."""
     read: deque[Entry] = deque()
     total = total_of(front, window)
     for entry in backwards:
@@ -162,7 +165,7 @@ def _filled(backwards: Iterable[Entry], front: Sequence[Entry], window: Window) 
             size = window.total([each.message for each in (*front, *read) if each.message is not None])
         else:
             size = total = total + (entry.cost or 0)
-        # The results of a call are evicted with it, so what they answer must be known.
+        # A call's results are evicted with it, so the call that they answer must be read, too.
         if size > window.limit and entry.type != MessageType.TOOL_EXECUTION_RESULT:
             break
     return list(read)

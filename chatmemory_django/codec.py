@@ -1,7 +1,8 @@
 """
-Messages to JSON and back: the JSON that LangChain4j reads and writes, so a Java service and a Django site can share it.
+Messages to JSON and back, in LangChain4j's format, so that a Java service and a Django site can share it.
 
-Read errors are ``ValueError`` and say where (``$[3].contents[0].image``) and what; they never repeat message text.
+Errors in what is read are ``ValueError``; they name the location (``$[3].contents[0].image``) and the reason, and never
+repeat message text.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, UserMessage
 _T = TypeVar("_T")
 
 MAX_REASON = 300
-"""The longest reason in an error, in characters: it may name the caller's keys and tags, which can be of any length."""
+"""The longest reason in an error, in characters: it may name the sender's keys and tags, which can be of any length."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _OTHER_FORMS = re.compile("got `null`|Message.contents is empty")
@@ -26,17 +27,29 @@ _MISSING = re.compile("Object missing required field `(.+)`")
 
 _encoder = msgspec.json.Encoder()
 _message_decoder = msgspec.json.Decoder(ChatMessage)
-# The original writes null where it has no list, and reads null as an empty list.
+# LangChain4j writes null for a missing list, and reads null as an empty list.
 _messages_decoder = msgspec.json.Decoder(list[ChatMessage] | None)
 
 
 def message_to_json(message: ChatMessage) -> str:
-    """Return *message* as a JSON object; ``TypeError`` if it is not a message."""
+    """
+    Return *message* as a JSON object.
+
+    Raises:
+        TypeError: *message* is not a message.
+
+    """
     return _encode(_as_written(message, "message"))
 
 
 def messages_to_json(messages: Iterable[ChatMessage]) -> str:
-    """Return *messages* as a JSON array; ``TypeError`` with the index of the first that is not a message."""
+    """
+    Return *messages* as a JSON array.
+
+    Raises:
+        TypeError: One of *messages* is not a message; the error names its index.
+
+    """
     return _encode([_as_written(message, f"messages[{index}]") for index, message in enumerate(messages)])
 
 
@@ -55,7 +68,7 @@ def _as_written(message: ChatMessage, where: str) -> ChatMessage:
     if not isinstance(message, MESSAGE_CLASSES):
         raise TypeError(f"{where} must be a message, not {type(message).__name__}.")
     if message.__class__ is UserMessage and message.name == "":
-        return msgspec.structs.replace(message, name=None)  # the original leaves an empty name out
+        return msgspec.structs.replace(message, name=None)  # LangChain4j leaves out an empty name
     return message
 
 
@@ -63,7 +76,7 @@ def _encode(value: object) -> str:
     try:
         return _encoder.encode(value).decode()
     except UnicodeEncodeError:
-        # Half a surrogate pair has no UTF-8, but JSON can hold it as an escape.
+        # A lone surrogate cannot be encoded as UTF-8, but JSON can hold it as an escape.
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
 
 
@@ -74,8 +87,8 @@ def _decode(text: str | bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         error = exc
-    # Three things need a second, slower look: half surrogate pairs, which only Python's own parser reads, null where a
-    # field may be absent, and tool results of before 1.13, whose text stood in "text".
+    # Three things need a second, slower parse: lone surrogates, which only Python's own parser reads; null for an
+    # absent field; and tool results from before 1.13, whose text was in "text".
     written = text if isinstance(text, str) else text.decode(errors="replace")
     is_odd = isinstance(error, UnicodeEncodeError) or _SURROGATE.search(written)
     if is_odd or _OTHER_FORMS.search(str(error)):
@@ -84,18 +97,18 @@ def _decode(text: str | bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
         except (msgspec.DecodeError, RecursionError) as exc:
             error = exc
         except ValueError:
-            pass  # not JSON at all: the first error explains it better
+            pass  # not JSON at all: the first error is the better explanation
     raise ValueError(_reason(error)) from None
 
 
 def _reason(error: Exception) -> str:
-    """Return what was wrong and where, as one sentence."""
+    """Return what was wrong and where, in one sentence."""
     if isinstance(error, RecursionError):
         return "$: the JSON is nested too deeply."
     if isinstance(error, UnicodeError):
         return "$: the JSON is not UTF-8."
     reason, _, where = str(error).rpartition(" - at `")
-    if not reason:  # msgspec gives no path for the document as a whole
+    if not reason:  # msgspec reports no path for the document itself
         reason, where = where, "$"
     where = where.removesuffix("`")
     if missing := _MISSING.fullmatch(reason):
@@ -104,7 +117,7 @@ def _reason(error: Exception) -> str:
 
 
 def _modernised(value: Any) -> Any:
-    """Return *value* with its messages in the present form: nothing null for absent, contents in place of text."""
+    """Return *value* with its messages in the current form: no null for absent fields, contents instead of text."""
     for message in value if isinstance(value, list) else [value]:
         if not isinstance(message, dict):
             continue

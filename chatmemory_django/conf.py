@@ -1,7 +1,7 @@
 """
 The settings: one dict named ``CHATMEMORY``, read on every access, so that ``override_settings`` simply works.
 
-The functions here trust what they read; ``checks`` tells what is wrong with it.
+The functions here do not validate what they read; the system checks in ``checks`` do.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,9 @@ DEFAULT_MEMORY: Mapping[str, Any] = {
 }
 
 DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Written twice, as text and as JSON, and escaped on the way, it fits MariaDB's packet of 16 MiB."""
+"""
+Stored twice, as text and as JSON, and escaped in the statement, a message of this size fits MariaDB's packet of 16 MiB.
+"""
 
 DEFAULT_REST: Mapping[str, Any] = {
     "ACCESS_POLICY": "chatmemory_django.rest.access.AccessPolicy",
@@ -51,37 +53,40 @@ NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK
 
 
 def memory() -> Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str:
-    """``MEMORY``: ``{"CLASS": path, "OPTIONS": {...}}``, or a function from a memory id to that, or its path."""
+    """Return ``MEMORY``: ``{"CLASS": path, "OPTIONS": {...}}``, a function from a memory id to that, or its path."""
     return _get("MEMORY", DEFAULT_MEMORY)  # type: ignore[no-any-return]
 
 
 def keep_history() -> bool:
-    """``KEEP_HISTORY``: whether messages stay in the database once they have left the memory; default True."""
+    """Return ``KEEP_HISTORY``: whether messages stay in the database after they have left the memory; default True."""
     return _get("KEEP_HISTORY", default=True)  # type: ignore[no-any-return]
 
 
 def max_message_bytes() -> int:
-    """``MAX_MESSAGE_BYTES``: the largest message that is stored, in bytes of UTF-8; default 4 MiB."""
+    """Return ``MAX_MESSAGE_BYTES``: the largest message that can be stored, in bytes of UTF-8; default 4 MiB."""
     return _get("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)  # type: ignore[no-any-return]
 
 
 def allow_network() -> bool:
-    """``ALLOW_NETWORK``: whether tiktoken's encodings may be fetched from the network; default True."""
+    """Return ``ALLOW_NETWORK``: whether tiktoken's encodings may be downloaded; default True."""
     return _get("ALLOW_NETWORK", default=True)  # type: ignore[no-any-return]
 
 
 def remote_media() -> bool:
-    """``REMOTE_MEDIA``: whether the admin shows images that are elsewhere, or only links to them; default False."""
+    """
+    Return ``REMOTE_MEDIA``: whether the admin displays images from other servers instead of linking to them; default
+    False.
+    """
     return _get("REMOTE_MEDIA", default=False)  # type: ignore[no-any-return]
 
 
 def rest() -> Mapping[str, Any]:
-    """``REST``: what the REST API can be told, with ``DEFAULT_REST`` for what is left out."""
+    """Return ``REST``: the settings of the REST API, completed from ``DEFAULT_REST``."""
     return {**DEFAULT_REST, **_get("REST", {})}
 
 
 def chat() -> Mapping[str, Any]:
-    """``CHAT``: what the chat over HTTP can be told, with ``DEFAULT_CHAT`` for what is left out."""
+    """Return ``CHAT``: the settings of the chat over HTTP, completed from ``DEFAULT_CHAT``."""
     return {**DEFAULT_CHAT, **_get("CHAT", {})}
 
 

@@ -1,4 +1,4 @@
-"""Transactions that the database ended because of another: nothing of them is written, so they can be tried again."""
+"""Retries of transactions that the database aborted because of another one: nothing of them was written."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import TypeVar
 from django.db import DatabaseError, connections
 
 DEADLOCKS = frozenset({"40001", "40P01", 1213, 1020})
-"""What PostgreSQL and MySQL call it: a deadlock, or a state that another has changed."""
+"""Error codes of PostgreSQL and MySQL for a deadlock, or for a row that another transaction has changed."""
 
 MAX_ATTEMPTS = 16
-"""How often a transaction is tried."""
+"""The maximum number of attempts."""
 
 MAX_PAUSE = 0.1
-"""Seconds to wait at most before the next attempt."""
+"""The longest wait before the next attempt, in seconds."""
 
 _T = TypeVar("_T")
 
 
 def _is_deadlock(error: DatabaseError) -> bool:
-    """Whether *error* ended a transaction because of another."""
+    """Return whether *error* aborted a transaction because of another one."""
     return getattr(error.__cause__, "sqlstate", None) in DEADLOCKS or (error.args or [None])[0] in DEADLOCKS
 
 
 def _pause(attempt: int) -> None:
-    """Wait before the attempt after this one, so that the same two do not meet again."""
-    time.sleep(random.uniform(0, min(MAX_PAUSE, 0.001 * 2**attempt)))  # noqa: S311  # no secret
+    """Wait a random time before the next attempt, so that the same two transactions do not collide again."""
+    time.sleep(random.uniform(0, min(MAX_PAUSE, 0.001 * 2**attempt)))  # noqa: S311  # not a secret
 
 
 def tried_again(using: str, do: Callable[[], _T]) -> _T:
-    """Return what *do*, a transaction in the database *using*, returns; do it again where a deadlock ended it."""
+    """Return what *do*, a transaction in the database *using*, returns; retry it if another transaction aborted it."""
     for attempt in range(1, MAX_ATTEMPTS):
         try:
             return do()

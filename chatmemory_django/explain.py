@@ -1,4 +1,4 @@
-"""What the LLM would be sent now of a stored conversation, row by row, and why the others would not be."""
+"""Which rows of a stored conversation would be sent to the LLM now, and why the others would not."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 from chatmemory_django import reasons
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.reasons import Reader, Reason, Said
+from chatmemory_django.reasons import Reader, Reason, StoredMessage
 from chatmemory_django.windows import Window
 
 
 class Reading(NamedTuple):
-    """A row, and what becomes of it; see ``reasons.Explained``."""
+    """A row and its explanation; see ``reasons.Explained``."""
 
     row: Message
     reason: Reason
@@ -23,19 +23,19 @@ class Reading(NamedTuple):
 
 def read(conversation: Conversation, memory: Reader) -> list[Reading]:
     """
-    Return a reading of each message in the memory of *conversation*, in its order, as seen through that of *memory*.
+    Return a reading of each message in the memory of *conversation*, in its order, as *memory* reads it.
 
-    Those with something to be sent are what ``memory.messages()`` gives. One statement; nothing is written. What had
-    left the memory and is in it again is not told from the rest of it: see ``read_recent``.
+    The messages of those with ``sent`` are those that ``memory.messages()`` returns. Takes one query; nothing is
+    written. Messages that have left the memory and returned to it are not marked as such; see ``read_recent``.
     """
     return _readings(conversation, conversation.memory(), (), memory)
 
 
 def read_recent(conversation: Conversation, memory: Reader, count: int) -> list[Reading]:
     """
-    Return a reading of each of the last *count* messages of *conversation*, all branches, and of all in its memory.
+    Return a reading of each of the last *count* messages of *conversation*, on all branches, and of its whole memory.
 
-    The memory comes last, in its order. Two statements.
+    The memory comes last, in its order. Takes two queries.
     """
     recent = conversation.history(all_branches=True).order_by("-sequence")[:count]
     return _readings(conversation, conversation.memory(), reversed(recent), memory)
@@ -47,8 +47,8 @@ def _readings(
     window = memory.window()
     rows: dict[int, Message] = {}
     explained = reasons.explain(
-        [_said(row, rows, window) for row in remembered],
-        [_said(row, rows, window) for row in recent],
+        [_stored_message(row, rows, window) for row in remembered],
+        [_stored_message(row, rows, window) for row in recent],
         memory,
         pinned=conversation.pinned_sequence,
         summary=conversation.summary_sequence,
@@ -57,10 +57,10 @@ def _readings(
     return [Reading(rows[each.sequence], each.reason, each.sent, each.tokens) for each in explained]
 
 
-def _said(row: Message, rows: dict[int, Message], window: Window) -> Said:
-    """What *row* says, which is kept among *rows*."""
+def _stored_message(row: Message, rows: dict[int, Message], window: Window) -> StoredMessage:
+    """Return *row* as a message to explain, and add the row to *rows*."""
     rows[row.sequence] = row
     message = row.chat_message
     is_counted = window.estimator is None or (window.counter and row.counted_by == window.counter)
     tokens = row.token_count if is_counted else window.cost(message)
-    return Said(row.sequence, message, tokens, row.parent_sequence, row.on_path, row.superseded)
+    return StoredMessage(row.sequence, message, tokens, row.parent_sequence, row.on_path, row.superseded)

@@ -1,4 +1,4 @@
-"""The ids that callers give: of a memory, and of a message."""
+"""Validation of the ids that callers choose: memory ids and client message ids."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ MAX_CLIENT_MESSAGE_ID_LENGTH = 64
 
 
 EDIT = "#edit-"
-"""What stands between the client message id of a question and what tells its edited versions apart: ids are unique."""
+"""Separates the client message id of a question from the suffix that makes the id of each edited version unique."""
 
 
 def memory_key(memory_id: object) -> str:
-    """The string that *memory_id* is kept under; ``TypeError`` or ``ValueError`` if it cannot be one."""
+    """
+    Return the string under which *memory_id* is stored.
+
+    Raises:
+        TypeError: *memory_id* is None.
+        ValueError: Its ``str()`` is empty, too long, or cannot be stored.
+
+    """
     if memory_id is None:
-        raise TypeError("A memory id must not be None; give a value with a stable str().")
+        raise TypeError("A memory id must not be None; use a value with a stable str().")
     key = str(memory_id)
     if not 1 <= len(key) <= MAX_MEMORY_ID_LENGTH:
         raise ValueError(
@@ -25,7 +32,7 @@ def memory_key(memory_id: object) -> str:
 
 
 def is_uuid(memory_id: str) -> bool:
-    """Whether *memory_id* is a UUID as Python writes it."""
+    """Return whether *memory_id* is a UUID as Python writes it."""
     try:
         return str(uuid.UUID(memory_id)) == memory_id
     except ValueError:
@@ -33,7 +40,14 @@ def is_uuid(memory_id: str) -> bool:
 
 
 def checked_client_message_id(client_message_id: str | None, where: str) -> str | None:
-    """*client_message_id* as given; ``TypeError`` or ``ValueError`` naming *where* it is if it cannot be stored."""
+    """
+    Return *client_message_id* unchanged.
+
+    Raises:
+        TypeError: It is neither a str nor None; the error names *where* it was.
+        ValueError: It is empty, too long, or cannot be stored.
+
+    """
     if client_message_id is None:
         return None
     if not isinstance(client_message_id, str):
@@ -46,7 +60,7 @@ def checked_client_message_id(client_message_id: str | None, where: str) -> str 
 
 
 def unedited(client_message_id: str) -> str:
-    """Return the id by which a client knows the message of *client_message_id*: that of its first version."""
+    """Return the id by which a client knows the message *client_message_id*: the id of its first version."""
     return client_message_id.partition(EDIT)[0]
 
 

@@ -1,7 +1,7 @@
 """
-Files in messages, and messages without them: images, sounds, films and documents.
+Files in messages, and messages without their files: images, audio, video and documents.
 
-A file is what its first bytes say, never what the message says. What is elsewhere is never fetched.
+A file's type is detected from its first bytes, never taken from the message. Remote files are never downloaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chatmemory_django.messages import (
 )
 
 Source: TypeAlias = Image | Audio | Video | PdfFile
-"""What holds a file, or says where it is."""
+"""The objects that hold a file or its URL."""
 
 _Message = TypeVar("_Message", bound=ChatMessage)
 
@@ -50,7 +50,7 @@ _SIGNATURES = {
     "video/mp4": re.compile(rb".{4}ftyp", re.DOTALL),
     "application/pdf": re.compile(rb"%PDF-"),
 }
-"""What a file of a type begins with. Of SVG there is none: it is a program."""
+"""The signatures of the known types. SVG is not among them: it can contain scripts."""
 
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),(.*)", re.IGNORECASE | re.DOTALL)
 _SOURCES: dict[type, str] = {
@@ -62,44 +62,44 @@ _SOURCES: dict[type, str] = {
 
 
 class File(NamedTuple):
-    """The content of a file, and its type as its first bytes tell; empty if they tell none that is known."""
+    """The content of a file, and its type as detected from its first bytes; empty if it is unknown."""
 
     content: bytes
     type: str
 
     @property
     def is_image(self) -> bool:
-        """Whether a browser may show it as a picture."""
+        """Whether a browser may show it as an image."""
         return self.type.startswith("image/")
 
     @property
     def is_sound(self) -> bool:
-        """Whether a browser may play it."""
+        """Whether a browser may play it as audio."""
         return self.type.startswith("audio/")
 
     @property
     def is_film(self) -> bool:
-        """Whether a browser may play it with its pictures."""
+        """Whether a browser may play it as video."""
         return self.type.startswith("video/")
 
     @property
     def is_preview(self) -> bool:
-        """Whether a browser may show it in place; if not, it is a download."""
+        """Whether a browser may show it inline; if not, it is a download."""
         return self.is_image or self.is_sound or self.is_film
 
     @property
     def media_type(self) -> str:
-        """What it is served as."""
+        """The media type with which it is served."""
         return self.type or "application/octet-stream"
 
     @property
     def extension(self) -> str:
-        """How the name of such a file ends."""
+        """The extension of its file name."""
         return {"image/jpeg": "jpg", "audio/mpeg": "mp3", "": "bin"}.get(self.type, self.type.rpartition("/")[2])
 
 
 def served_as(name: str, *, is_inline: bool = False) -> dict[str, str]:
-    """Return the headers with which no browser takes what is called *name* for a page of the site, whatever it is."""
+    """Return headers that keep browsers from treating the file *name* as a page of the site, whatever its content."""
     return {
         "Content-Disposition": f'{"inline" if is_inline else "attachment"}; filename="{name}"',
         "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -108,26 +108,26 @@ def served_as(name: str, *, is_inline: bool = False) -> dict[str, str]:
 
 
 def file_type(content: bytes) -> str:
-    """The type that the first bytes of *content* tell; empty if it is none that is known."""
+    """Return the type detected from the first bytes of *content*; empty if it is unknown."""
     return next((name for name, signature in _SIGNATURES.items() if signature.match(content)), "")
 
 
 def source_of(content: Content | None) -> Source | None:
-    """Return what *content* has beside text; None if it has nothing."""
+    """Return the file of *content*; None if it is text."""
     name = _SOURCES.get(type(content))
     source: Source | None = None if name is None else getattr(content, name)
     return source
 
 
 def holds_file(source: Source) -> bool:
-    """Whether *source* holds a file itself, be it broken, and does not only say where it is."""
+    """Return whether *source* contains a file, even a broken one, rather than only its URL."""
     if source.base64_data is not None or (isinstance(source, Audio) and source.binary_data is not None):
         return True
     return source.url is not None and source.url[:5].lower() == "data:"
 
 
 def file_of(source: Source) -> File | None:
-    """Return the file that *source* holds; None if it holds none, or what cannot be decoded."""
+    """Return the file in *source*; None if there is none, or if it cannot be decoded."""
     if isinstance(source, Audio) and source.binary_data is not None:
         return _file(source.binary_data)
     if source.base64_data is not None:
@@ -139,7 +139,7 @@ def file_of(source: Source) -> File | None:
 
 
 def file_at(message: ChatMessage, index: int) -> File | None:
-    """Return the file that the content of *message* at *index* holds: None for a text, and for a file elsewhere."""
+    """Return the file in the content of *message* at *index*: None for text and for remote files."""
     contents = _contents(message)
     source = source_of(contents[index]) if index < len(contents) else None
     return None if source is None else file_of(source)
@@ -147,9 +147,9 @@ def file_at(message: ChatMessage, index: int) -> File | None:
 
 def without_files(message: _Message, url_of: Callable[[int], str]) -> _Message:
     """
-    Return *message* with *url_of* the index of its content in place of every file that it holds.
+    Return *message* with each file in it replaced by the URL that *url_of* returns for the index of its content.
 
-    It is the same object if it holds none. Nothing is decoded, so that is also in place of what is broken.
+    It is the same object if it has no files. Nothing is decoded, so broken files are replaced, too.
     """
     contents = _contents(message)
     replaced = [_without_file(content, index, url_of) for index, content in enumerate(contents)]

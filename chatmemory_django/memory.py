@@ -1,8 +1,8 @@
 """
-Memories: a store seen through a window.
+Memories: the messages of a conversation that fit a window, kept in a store.
 
-``add`` and ``set`` leave at most what the window holds in the store, ``messages`` shows at most that, and both ask a
-dynamic limit anew. The rules are those of LangChain4j's windows; ``windows`` states them.
+After ``add`` and ``set`` the store's memory holds at most what fits the window, and ``messages`` returns at most that.
+All of them evaluate a dynamic limit each time. The rules are those of LangChain4j's windows; see ``windows``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from chatmemory_django.windows import Window
 logger = logging.getLogger(__name__)
 
 Limit: TypeAlias = int | Callable[[object], int]
-"""A whole number above 0, or a function from the memory id to one, asked at each use."""
+"""A whole number above 0, or a function that takes the memory id and returns one, called at each use."""
 
 
 class MemoryOptions(TypedDict, total=False):
-    """What every memory can be told, beside its limit."""
+    """The options that every memory accepts, in addition to its limit."""
 
     id: object
     store: ChatMemoryStore | SimpleChatMemoryStore | None
@@ -51,9 +51,9 @@ class ChatMemory(ABC):
     """
     The messages of one conversation that are sent to the LLM.
 
-    *id* names the memory in its *store*; without a store the memory lives in this object alone. Two options change
-    what ``messages`` gives and never what is stored: *start_on_user* begins at a user message, system messages aside;
-    *repair_tools* leaves out calls of tools without a result and results without a call.
+    *id* names the memory in its *store*; without a store, the memory exists only in this object. Two options change
+    what ``messages`` returns, but never what is stored: with *start_on_user* it begins at a user message, system
+    messages aside; with *repair_tools* it omits tool calls without a result and results without a call.
     """
 
     def __init__(
@@ -73,11 +73,17 @@ class ChatMemory(ABC):
         if store is None:
             store = SingleSlotChatMemoryStore(id)
         self.store = store if isinstance(store, ChatMemoryStore) else SimpleStoreAdapter(store)
-        self.window()  # a wrong limit fails here, not at the first message
+        self.window()  # an invalid limit fails here, not at the first message
 
     @abstractmethod
     def window(self) -> Window:
-        """The window as it is now; ``ValueError`` if the limit is no whole number above 0."""
+        """
+        Return the current window.
+
+        Raises:
+            ValueError: The limit is not a whole number above 0.
+
+        """
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} in {self.store!r}>"
@@ -93,17 +99,18 @@ class ChatMemory(ABC):
         """
         Add *messages* at the end, all or none, and evict what no longer fits.
 
-        A system message equal to the first one present changes nothing; a different one replaces it. *metadata*, a
-        JSON object, is kept beside each message where the store has a place for it; a sequence has one for each.
-        *client_message_ids* has an id of up to 64 characters, or None, for each: a message whose id the conversation
-        has already is not stored again, so what failed can be tried again. *verbatim* is for adapters of other
-        frameworks: for each message what they were given, as JSON, or None where the message says it all. With it,
-        each message becomes a row of the history, a system message that repeats the present one included. With
-        *after*, the memory is first rewound to that message, in the same step: to edit what was said, give the message
-        before it.
+        A system message equal to the first one in the memory changes nothing; a different one replaces it.
 
-        Returns for each message its key, in the Django store its sequence; for one that was not stored again, that of
-        the one that was there.
+        *metadata*, a JSON object, is stored with each message if the store supports it; a sequence has one for each
+        message. *client_message_ids* has an id of up to 64 characters, or None, for each message: a message whose id
+        already exists in the conversation is not stored again, so a failed call can be retried. *verbatim* is for
+        adapters of other frameworks: for each message the framework's original as JSON, or None if the message alone is
+        enough to restore it. With it, each message becomes a row of the history, even a system message that repeats the
+        current one. With *after*, the memory is first rewound to that message, in the same step: to edit a message,
+        pass the one before it.
+
+        Returns the key of each message, in the Django store its sequence; for a message that was not stored again, the
+        key of the existing one.
         """
         if not messages:
             return []
@@ -126,7 +133,7 @@ class ChatMemory(ABC):
         )
 
     def _after_eviction(self) -> None:  # noqa: B027  # most memories do nothing
-        """Do what follows once an ``add``, or a turn, has evicted messages; a turn calls this, too."""
+        """Run after an ``add`` or a turn has evicted messages; turns call this, too."""
 
     async def _aafter_eviction(self) -> None:  # noqa: B027
         """See ``_after_eviction``."""
@@ -134,7 +141,7 @@ class ChatMemory(ABC):
     def _append(
         self, messages: Sequence[ChatMessage], *, conversation: object = None, **options: Unpack[AppendOptions]
     ) -> Appended:
-        """Add *messages* with what a store keeps beside them; a turn calls this, too."""
+        """Add *messages* with the data that belongs to each; turns call this, too."""
         messages = checked_messages(messages)
         beside: dict[str, Sequence[object]] = {
             "metadata": options.get("metadata", ()),
@@ -150,7 +157,7 @@ class ChatMemory(ABC):
         eviction = appended.eviction
         if eviction.lost_all:
             logger.warning(
-                "None of the %d messages just added to memory %r is left in it: the last costs %s, the limit is %d.",
+                "None of the %d messages just added to memory %r fits: the last one costs %s, and the limit is %d.",
                 len(eviction.added),
                 self.id,
                 eviction.added[-1].cost,
@@ -159,31 +166,32 @@ class ChatMemory(ABC):
         return appended
 
     def set(self, messages: Iterable[ChatMessage]) -> None:
-        """Make *messages*, as far as they fit, the whole memory. No system message is moved or replaced."""
+        """Replace the memory with those of *messages* that fit. No system message is moved or replaced."""
         self.store.replace_messages(self.id, checked_messages(messages), self.window())
 
     def messages(self) -> list[ChatMessage]:
-        """The messages that fit the window now, oldest first; nothing is written."""
+        """Return the messages that currently fit the window, oldest first; nothing is written."""
         return self.readable(self.store.read_messages(self.id, self.window()))
 
     def turn(self, persist: Persist = "late", *, after: int | None = None) -> Turn:
         """
-        A turn with the LLM as one unit, for ``with`` or ``async with``: one read, and one write if it ends well.
+        Return a turn with the LLM, for ``with`` or ``async with``: one read, and one write if the block succeeds.
 
-        With "early", what the user says is stored at once, marked as incomplete until the turn ends. With *after*, the
+        With "early", user messages are stored at once and marked as incomplete until the turn ends. With *after*, the
         turn begins as if the memory had been rewound to that message, and rewinds it when it ends: to regenerate an
-        answer, give the user's message; to edit that, the message before it. If the turn fails, the conversation is
-        where it was, and what an early turn has stored is a branch of its own; without a history, it is a late one.
+        answer, pass the user's message; to edit the user's message, pass the one before it. If the turn fails, the
+        conversation is unchanged, and what an early turn has stored remains as a separate branch; without a history, an
+        early turn with *after* is stored late.
         """
         return Turn(self, persist, after=after)
 
     def rewind(self, to: int) -> None:
         """
-        Go on from message *to*, a sequence of the history, or from the start if that is 0.
+        Continue the conversation from message *to*, a sequence of the history, or from the start if it is 0.
 
-        What came later leaves the memory and the path; it stays in the history as a branch. Where *to* lies before the
+        Later messages leave the memory and the path; they remain in the history as a branch. If *to* is before the
         window, the memory is filled again with what fits of the path up to it, and with the system message of that
-        time. Of a message on another branch, the path is the one that leads there.
+        time. If *to* is on another branch, that branch becomes the path.
 
         Raises:
             MessageNotFoundError: The history has no message *to*.
@@ -194,36 +202,39 @@ class ChatMemory(ABC):
 
     def switch(self, to: int) -> int:
         """
-        Go on from the newest message that was said on from *to*, and return its sequence.
+        Continue from the newest message that descends from *to*, and return its sequence.
 
-        That is the other answer, and the conversation that followed from it. Otherwise like ``rewind``.
+        Use it to change to another answer and the conversation that followed it. Otherwise like ``rewind``.
         """
         return self.store.switch(self.id, to, self.window())
 
     def pop(self) -> ChatMessage | None:
-        """Take the newest message in the memory out of it and of the history, and return it; None if it is empty."""
+        """
+        Remove the newest message of the memory from it and from the history, and return it; None if the memory is
+        empty.
+        """
         return self.store.pop(self.id)
 
     def evict(self, count: int) -> list[int]:
         """
         Evict the first *count* messages of the memory, or all if it has fewer, and return their sequences.
 
-        They stay in the history. A system message in front is the first of them, whatever keeps it there.
+        They stay in the history. A system message in front counts as the first, even a protected one.
         """
         if type(count) is not int or count < 0:
-            raise ValueError(f"count must be a whole number, 0 or above, not {count!r}.")
+            raise ValueError(f"count must be a whole number of at least 0, not {count!r}.")
         return self.store.evict(self.id, count)
 
     def remove(self, *sequences: int, with_results: bool = False) -> list[int]:
         """
-        Take the messages *sequences* out of the memory and of the history; return the sequences of what is out now.
+        Remove the messages *sequences* from the memory and the history; return the sequences of all that were removed.
 
-        *with_results* takes with each what belongs to it: the results that answer its calls, or the call that it
-        answers and that one's other results. They are looked for among the 128 messages before and after it. The
-        history no longer shows the messages; a sequence is never given again.
+        *with_results* also removes what belongs to each: the results that answer its calls, or the call that it answers
+        with that call's other results. They are searched among the 128 messages before and after it. The history no
+        longer includes the removed messages; their sequences are never reused.
 
         Raises:
-            MessageNotFoundError: One of *sequences* is neither in the memory nor in the history; none is taken out.
+            MessageNotFoundError: One of *sequences* is neither in the memory nor in the history; nothing is removed.
             NotImplementedError: The store keeps no history.
 
         """
@@ -231,17 +242,18 @@ class ChatMemory(ABC):
 
     def explain(self, count: int = 50) -> list[Explained]:
         """
-        For each of the last *count* messages of the history, whether the LLM is sent it now, and why, or why not.
+        Return for each of the last *count* messages of the history whether it is sent to the LLM now, and why or why
+        not.
 
-        Those of all branches are among them, and in the end all that are in the memory, in its order. Nothing is
-        written. A store without history explains the memory alone.
+        These include messages of all branches; all messages in the memory come last, in its order. Nothing is written.
+        A store without history explains only the memory.
         """
         if type(count) is not int or count < 1:
             raise ValueError(f"count must be a whole number above 0, not {count!r}.")
         return self.store.explain(self.id, self, count)
 
     def readable(self, messages: list[ChatMessage]) -> list[ChatMessage]:
-        """*messages* as ``start_on_user`` and ``repair_tools`` let the LLM see them."""
+        """Return *messages* as the LLM receives them, after ``start_on_user`` and ``repair_tools``."""
         if self.start_on_user:
             messages = windows.start_on_user(messages)
         if self.repair_tools:
@@ -249,7 +261,7 @@ class ChatMemory(ABC):
         return messages
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear the memory."""
         self.store.delete_messages(self.id)
 
     async def aadd(
@@ -306,13 +318,13 @@ class ChatMemory(ABC):
 
     def _limit(self, name: str, limit: Limit) -> int:
         value: object = limit(self.id) if callable(limit) else limit
-        if type(value) is int and value > 0:  # no bool, no "10"
+        if type(value) is int and value > 0:  # neither True nor "10"
             return value
         raise ValueError(f"{name} must be a whole number above 0, not {value!r}.")
 
 
 class MessageWindowChatMemory(ChatMemory):
-    """The last *max_messages* messages, the system message at their front among them."""
+    """The last *max_messages* messages, including the system message in front of them."""
 
     def __init__(
         self,
@@ -332,10 +344,9 @@ class MessageWindowChatMemory(ChatMemory):
 
 class TokenWindowChatMemory(ChatMemory):
     """
-    The last messages that together take at most *max_tokens* tokens, as *token_count_estimator* counts.
+    The last messages that together have at most *max_tokens* tokens, as counted by *token_count_estimator*.
 
-    A message is whole or not there: one that is larger than the limit is let go of at once, unless it is the system
-    message.
+    Messages are kept whole: one that is larger than the limit is evicted at once, unless it is the system message.
     """
 
     def __init__(
@@ -348,7 +359,7 @@ class TokenWindowChatMemory(ChatMemory):
         for method in ("in_text", "in_message", "in_messages"):
             if not callable(getattr(token_count_estimator, f"estimate_token_count_{method}", None)):
                 given = type(token_count_estimator).__name__
-                raise TypeError(f"token_count_estimator has no estimate_token_count_{method}(), being {given}.")
+                raise TypeError(f"token_count_estimator, of type {given}, has no estimate_token_count_{method}().")
         self.max_tokens = max_tokens
         self.token_count_estimator = token_count_estimator
         super().__init__(**options)

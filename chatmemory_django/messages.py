@@ -1,10 +1,10 @@
 """
 Messages and their contents: five kinds of each, all immutable values.
 
-Two messages are equal when their type and fields are. A message is hashable when its fields are. Every check is made
-when the value is built, whoever builds it: Python code or the codec. ``TypeError`` names a field of the wrong type,
-``ValueError`` a field with a wrong value; neither repeats the text of a message. The ``repr`` of a message shows its
-text, like that of any value: keep messages out of logs.
+Two messages are equal if their types and fields are. A message is hashable if its fields are. Every value is validated
+when it is built, by Python code or by the codec. ``TypeError`` names a field of the wrong type, ``ValueError`` a field
+with an invalid value; neither repeats the text of a message. The ``repr`` of a message does include its text: keep
+messages out of logs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ import msgspec
 from msgspec.structs import force_setattr
 
 MAX_ATTRIBUTE_DEPTH = 100
-"""How deep attributes may nest. Jackson stops at 1,000, PostgreSQL at its stack; real data nests a few levels."""
+"""
+The maximum depth of attributes. Jackson stops at 1,000, PostgreSQL at its stack depth; real data nests a few levels.
+"""
 
 MAX_WORD = 1_000
-"""How many characters a text may have without a space before it is taken for a file that is encoded."""
+"""A string with more characters than this and no space among them is taken for an encoded file."""
 
 BLANK = "".join(map(chr, range(0x21)))
-"""What the original trims before it calls a text blank: U+0000 to U+0020, so a no-break space counts as text."""
+"""The characters that LangChain4j trims to find blank texts: U+0000 to U+0020, so a no-break space counts as text."""
 
 
 class MessageType(StrEnum):
-    """The kinds of message, as the JSON and the database name them."""
+    """The types of messages, as they are named in JSON and in the database."""
 
     SYSTEM = "SYSTEM"
     USER = "USER"
@@ -49,9 +51,9 @@ class DetailLevel(Enum):
 
 class Attributes(dict[str, Any]):
     """
-    The free fields of a message, a JSON object: not sent to the LLM, but kept with the message.
+    The free-form fields of a message, a JSON object: stored with the message, but not sent to the LLM.
 
-    It cannot be changed, shares nothing with what it was made from, and is hashable when its values are.
+    It is immutable, shares nothing with the object it was made from, and is hashable if its values are.
     """
 
     __slots__ = ()
@@ -66,7 +68,7 @@ class Attributes(dict[str, Any]):
         return hash(frozenset(self.items()))
 
     def __reduce__(self) -> tuple[type[Attributes], tuple[dict[str, Any]]]:
-        # dict's own way of copying and unpickling goes through __setitem__.
+        # By default, dicts are copied and unpickled through __setitem__.
         return Attributes, (dict(self),)
 
 
@@ -74,7 +76,7 @@ NO_ATTRIBUTES = Attributes()
 
 
 class _Value(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """An immutable value. Its JSON has camelCase keys, and leaves out what has its default."""
+    """An immutable value. Its JSON has camelCase keys and omits fields that have their default."""
 
 
 class _Media(_Value, frozen=True):
@@ -90,7 +92,7 @@ class _Media(_Value, frozen=True):
 
 
 class Image(_Media, frozen=True):
-    """An image. *revised_prompt* is the prompt as the model that generated it has rewritten it."""
+    """An image. *revised_prompt* is the prompt as rewritten by the model that generated the image."""
 
     revised_prompt: str | None = None
 
@@ -100,7 +102,7 @@ class Image(_Media, frozen=True):
 
 
 class Audio(_Media, frozen=True):
-    """An audio file. *binary_data* is its content as bytes, instead of Base64."""
+    """An audio file. *binary_data* is its content as bytes instead of Base64."""
 
     binary_data: bytes | None = None
 
@@ -118,7 +120,7 @@ class PdfFile(_Media, frozen=True):
 
 
 class TextContent(_Value, frozen=True, tag_field="type", tag="TEXT"):
-    """A text; it may be empty."""
+    """A text, which may be empty."""
 
     text: str
 
@@ -131,7 +133,7 @@ class ImageContent(_Value, frozen=True, tag_field="type", tag="IMAGE"):
     """An image, and how closely the model should look at it."""
 
     image: Image
-    # A factory, so that the level is written even where it is the default, as the original does.
+    # A factory, so that the level is written even if it is the default, as LangChain4j does.
     detail_level: DetailLevel = msgspec.field(default_factory=lambda: DetailLevel.LOW)
 
     def __post_init__(self) -> None:
@@ -140,7 +142,7 @@ class ImageContent(_Value, frozen=True, tag_field="type", tag="IMAGE"):
 
 
 class AudioContent(_Value, frozen=True, tag_field="type", tag="AUDIO"):
-    """An audio file; None is allowed, as in the original."""
+    """An audio file; None is allowed, as in LangChain4j."""
 
     audio: Audio | None = None
 
@@ -149,7 +151,7 @@ class AudioContent(_Value, frozen=True, tag_field="type", tag="AUDIO"):
 
 
 class VideoContent(_Value, frozen=True, tag_field="type", tag="VIDEO"):
-    """A video file; None is allowed, as in the original."""
+    """A video file; None is allowed, as in LangChain4j."""
 
     video: Video | None = None
 
@@ -158,7 +160,7 @@ class VideoContent(_Value, frozen=True, tag_field="type", tag="VIDEO"):
 
 
 class PdfFileContent(_Value, frozen=True, tag_field="type", tag="PDF"):
-    """A PDF document; None is allowed, as in the original."""
+    """A PDF document; None is allowed, as in LangChain4j."""
 
     pdf_file: PdfFile | None = None
 
@@ -170,7 +172,7 @@ Content: TypeAlias = TextContent | ImageContent | AudioContent | VideoContent | 
 
 
 class SystemMessage(_Value, frozen=True, tag_field="type", tag="SYSTEM"):
-    """Instructions for the model, from the developer. Never blank."""
+    """Instructions from the developer to the model. The text must not be blank."""
 
     type: ClassVar = MessageType.SYSTEM
     text: str
@@ -178,15 +180,15 @@ class SystemMessage(_Value, frozen=True, tag_field="type", tag="SYSTEM"):
     def __post_init__(self) -> None:
         _check_type(self, "text", str)
         if not self.text.strip(BLANK):
-            raise ValueError("SystemMessage.text is blank; give it at least one visible character.")
+            raise ValueError("SystemMessage.text is blank; it must have at least one visible character.")
 
 
 class UserMessage(_Value, frozen=True, tag_field="type", tag="USER"):
     """
     A message from a user to the model.
 
-    *contents* may be given as a str, which stands for one text, or as any sequence of contents; it is kept as a tuple
-    and never empty. *name* distinguishes several users.
+    *contents* may be passed as a str, which stands for a single text, or as any sequence of contents; it is stored as a
+    tuple and is never empty. *name* distinguishes several users.
     """
 
     type: ClassVar = MessageType.USER
@@ -194,7 +196,7 @@ class UserMessage(_Value, frozen=True, tag_field="type", tag="USER"):
     name: str | None = None
     attributes: Mapping[str, Any] = NO_ATTRIBUTES
 
-    if TYPE_CHECKING:  # what may be given is wider than what is kept
+    if TYPE_CHECKING:  # accepts more types than it stores
 
         def __init__(
             self,
@@ -212,17 +214,17 @@ class UserMessage(_Value, frozen=True, tag_field="type", tag="USER"):
 
     @property
     def has_single_text(self) -> bool:
-        """Whether the message is one text and nothing else."""
+        """Whether the message is a single text."""
         return _has_single_text(self.contents)
 
     @property
     def single_text(self) -> str:
-        """The text of a message that is one text and nothing else; for any other, ``ValueError``."""
+        """The text of a message that is a single text; for any other, ``ValueError``."""
         return _single_text(self)
 
 
 class ToolExecutionRequest(_Value, frozen=True):
-    """A tool call that the model requests. *arguments* is what the model wrote, which should be JSON."""
+    """A tool call that the model requests. *arguments* is the string that the model generated, which should be JSON."""
 
     id: str | None = None
     name: str | None = None
@@ -234,7 +236,7 @@ class ToolExecutionRequest(_Value, frozen=True):
 
 
 class AiMessage(_Value, frozen=True, tag_field="type", tag="AI"):
-    """The answer of the model: a text, tool calls, or both. *thinking* is the reasoning before it."""
+    """The model's answer: a text, tool calls, or both. *thinking* is the reasoning before it."""
 
     type: ClassVar = MessageType.AI
     text: str | None = None
@@ -242,7 +244,7 @@ class AiMessage(_Value, frozen=True, tag_field="type", tag="AI"):
     tool_execution_requests: tuple[ToolExecutionRequest, ...] = ()
     attributes: Mapping[str, Any] = NO_ATTRIBUTES
 
-    if TYPE_CHECKING:  # what may be given is wider than what is kept
+    if TYPE_CHECKING:  # accepts more types than it stores
 
         def __init__(
             self,
@@ -264,14 +266,14 @@ class AiMessage(_Value, frozen=True, tag_field="type", tag="AI"):
 
 
 class _TakesContents(msgspec.StructMeta):
-    """Explains what to pass instead of ``text``, which the original's builder accepts."""
+    """Metaclass that explains what to pass instead of ``text``, which LangChain4j's builder accepts."""
 
-    if not TYPE_CHECKING:  # what may be given is what __init__ says
+    if not TYPE_CHECKING:  # for type checkers, __init__ declares the parameters
 
-        def __call__(cls, *args, **kwargs):  # noqa: N805  # of a metaclass
+        def __call__(cls, *args, **kwargs):  # noqa: N805  # in a metaclass
             if "text" in kwargs:
                 raise TypeError(
-                    f"{cls.__name__} takes no text; give it as contents, the third argument: "
+                    f"{cls.__name__} has no argument 'text'; pass the text as contents, the third argument: "
                     f'{cls.__name__}(id, tool_name, contents="…").'
                 )
             return super().__call__(*args, **kwargs)
@@ -283,7 +285,7 @@ class ToolExecutionResultMessage(
     """
     The result of a tool call. *id* and *tool_name* are those of the request; *contents* as in ``UserMessage``.
 
-    *is_error* is whether the tool failed, or None if that is unknown.
+    *is_error* indicates whether the tool failed; None if that is unknown.
     """
 
     type: ClassVar = MessageType.TOOL_EXECUTION_RESULT
@@ -293,7 +295,7 @@ class ToolExecutionResultMessage(
     is_error: bool | None = None
     attributes: Mapping[str, Any] = NO_ATTRIBUTES
 
-    if TYPE_CHECKING:  # what may be given is wider than what is kept
+    if TYPE_CHECKING:  # accepts more types than it stores
 
         def __init__(
             self,
@@ -319,12 +321,12 @@ class ToolExecutionResultMessage(
         *,
         is_error: bool | None = None,
     ) -> ToolExecutionResultMessage:
-        """Return the result of *request*."""
+        """Return a result for *request*."""
         return cls(request.id, request.name, contents, is_error)
 
     @property
     def text(self) -> str:
-        """The text of a result that is one text and nothing else; for any other, ``ValueError``."""
+        """The text of a result that is a single text; for any other, ``ValueError``."""
         return _single_text(self)
 
 
@@ -339,7 +341,7 @@ class CustomMessage(_Value, frozen=True, tag_field="type", tag="CUSTOM"):
 
     @property
     def text(self) -> str:
-        """The texts in it, each on a line: what it is searched for and counted by. Encoded files are left out."""
+        """The strings in it, one per line, for searching and counting. Encoded files are left out."""
         return "\n".join(text for text in _strings(self.attributes) if not _is_encoded(text))
 
 
@@ -354,7 +356,9 @@ def _check_type(value: _Value, name: str, expected: type, *, optional: bool = Fa
     if given.__class__ is expected or (optional and given is None):
         return
     if isinstance(given, expected):
-        if isinstance(given, (str, bytes)):  # Django's SafeString, for example: JSON takes only the plain kind
+        if isinstance(
+            given, (str, bytes)
+        ):  # Django's SafeString, for example: the JSON encoder accepts only plain str and bytes
             force_setattr(value, name, "".join((given,)) if isinstance(given, str) else b"".join((given,)))
         return
     wanted = f"{expected.__name__} or None" if optional else expected.__name__
@@ -362,7 +366,7 @@ def _check_type(value: _Value, name: str, expected: type, *, optional: bool = Fa
 
 
 def _check_items(value: _Value, name: str, expected: tuple[type, ...]) -> None:
-    """Make the sequence in the field *name* a tuple, and check what is in it."""
+    """Convert the sequence in the field *name* to a tuple, and check its items."""
     given = getattr(value, name)
     where = f"{type(value).__name__}.{name}"
     if not isinstance(given, tuple):
@@ -383,7 +387,7 @@ def _check_contents(value: UserMessage | ToolExecutionResultMessage) -> None:
         return
     _check_items(value, "contents", (*CONTENT_CLASSES, type(None)))
     if not value.contents:
-        raise ValueError(f"{type(value).__name__}.contents is empty; give it at least one content.")
+        raise ValueError(f"{type(value).__name__}.contents is empty; it must have at least one content.")
 
 
 def _has_single_text(contents: tuple[Content | None, ...]) -> bool:
@@ -400,7 +404,7 @@ def _single_text(value: UserMessage | ToolExecutionResultMessage) -> str:
 def _check_attributes(value: UserMessage | AiMessage | ToolExecutionResultMessage | CustomMessage) -> None:
     given: object = value.attributes
     if given.__class__ is Attributes:
-        return  # checked when it was made part of another message
+        return  # checked when another message was built with it
     if not isinstance(given, Mapping):
         raise TypeError(f"{type(value).__name__}.attributes must be a mapping, not {type(given).__name__}.")
     copied = copy_json(given, f"{type(value).__name__}.attributes", MAX_ATTRIBUTE_DEPTH) if given else NO_ATTRIBUTES
@@ -408,7 +412,7 @@ def _check_attributes(value: UserMessage | AiMessage | ToolExecutionResultMessag
 
 
 def _strings(value: object) -> Iterator[str]:
-    """Yield the strings in the JSON *value*, keys aside."""
+    """Yield the strings in the JSON *value*, except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (Mapping, list)):
@@ -417,15 +421,18 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _is_encoded(text: str) -> bool:
-    """Whether *text* is a file in base64 or the like: no writing runs on for so long."""
+    """Return whether *text* looks like a file in Base64 or a similar encoding: prose has spaces."""
     return len(text) > MAX_WORD and not any(map(str.isspace, text[:MAX_WORD]))
 
 
 def copy_json(value: object, where: str, max_depth: int, depth: int = 0) -> Any:
     """
-    Return a copy of *value* that shares nothing mutable with it.
+    Return a copy of the JSON *value* that shares nothing mutable with it.
 
-    Reject what JSON cannot represent, and what is nested deeper than *max_depth*.
+    Raises:
+        TypeError: *where* holds a value or a key that JSON cannot represent.
+        ValueError: It holds a number that JSON cannot represent, or is nested deeper than *max_depth*.
+
     """
     if value is None or value is True or value is False:
         return value
@@ -436,13 +443,13 @@ def copy_json(value: object, where: str, max_depth: int, depth: int = 0) -> Any:
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
-        raise ValueError(f"{where} is {value}, which JSON cannot represent; give a finite number or None.")
+        raise ValueError(f"{where} is {value}, which JSON cannot represent; use a finite number or None.")
     if depth == max_depth:
         raise ValueError(f"{where.partition('[')[0]} are nested deeper than {max_depth} levels; flatten them.")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise TypeError(f"{where} has a key of type {type(key).__name__}; JSON keys are str.")
+                raise TypeError(f"{where} has a key of type {type(key).__name__}; JSON keys must be str.")
         return {key: copy_json(item, f"{where}[{key!r}]", max_depth, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [copy_json(item, f"{where}[{index}]", max_depth, depth + 1) for index, item in enumerate(value)]

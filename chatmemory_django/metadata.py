@@ -1,4 +1,4 @@
-"""A condition on metadata: the databases compare JSON in different ways, so each is asked in its own."""
+"""A condition on metadata. Databases compare JSON in different ways, so each has SQL of its own."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     Sql = tuple[str, tuple[Any, ...]]
 
 MAX_NUMBER = 2**63 - 1
-"""Numbers beyond it are not found: SQLite rounds them, and the others do not."""
+"""Larger numbers are not found: SQLite rounds them, and the other databases do not."""
 
 _DASH = '"-', r'"\u002d'
-"""A dash at the beginning of a text, and an escape for it: in paths, MariaDB knows no key that begins with a dash."""
+"""A dash at the beginning of a string, and an escape for it: MariaDB's paths accept no key that begins with a dash."""
 
 _LITERALS = {"true": True, "false": False}
 
 
 class MetadataEntry(Func):
     """
-    Whether *metadata* has at its top level *key* a value that, as text, is *text*.
+    Whether *metadata* has at its top level a *key* whose value, as text, is *text*.
 
-    A string is its own text, a Boolean is ``true`` or ``false``, a number compares by its value. Nothing else has one.
+    A string is its own text, a Boolean is ``true`` or ``false``, a number is compared by value. Other values never
+    match.
     """
 
     output_field = BooleanField()
@@ -44,12 +45,12 @@ class MetadataEntry(Func):
             self.values.append(number)
 
     def as_mysql(self, compiler: SQLCompiler, connection: MySqlWrapper, **context: Any) -> Sql:
-        """MySQL compares JSON by value; MariaDB keeps it as text, which Python's ``json.dumps`` has written."""
+        """Return the SQL for MySQL, which compares JSON by value, and for MariaDB, which stores it as text."""
         column, params = compiler.compile(self.source_expressions[0])
         forms = [form for value in self.values for form in _forms(value)]
         path = f"$.{json.dumps(self.key)}"
         if connection.mysql_is_mariadb:
-            # Without BINARY, it takes the quotes off what it extracts, and has "5" equal to 5.
+            # Without BINARY, MariaDB removes the quotes of what it extracts, so that "5" would equal 5.
             condition = f"BINARY JSON_EXTRACT(REPLACE({column}, %s, %s), %s) = %s"
             params = (*params, *_DASH)
             path, *forms = (text.replace(*_DASH) for text in (path, *forms))
@@ -59,22 +60,22 @@ class MetadataEntry(Func):
         return f"({' OR '.join([condition] * len(forms))})", tuple(every)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:
-        """The cast says that digits are a key, too, and no index, however the driver passes them."""
+        """Return the SQL for PostgreSQL; the cast makes digits a key, not an index, however the driver passes them."""
         column, params = compiler.compile(self.source_expressions[0])
         candidates = ", ".join(["%s::jsonb"] * len(self.values))
         return f"({column} -> %s::text) IN ({candidates})", (*params, self.key, *map(json.dumps, self.values))
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:
-        """Not by a path: in those, SQLite knows no escapes."""
+        """Return the SQL for SQLite, without a path, since SQLite supports no escapes in paths."""
         column, params = compiler.compile(self.source_expressions[0])
         pairs = [pair for value in self.values for pair in _typed(value)]
         rows = ", ".join(["(%s, %s)"] * len(pairs))
-        sql = f"EXISTS (SELECT 1 FROM JSON_EACH({column}) WHERE key = %s AND (type, atom) IN (VALUES {rows}))"  # noqa: S608  # only placeholders
+        sql = f"EXISTS (SELECT 1 FROM JSON_EACH({column}) WHERE key = %s AND (type, atom) IN (VALUES {rows}))"  # noqa: S608  # only placeholders are inserted
         return sql, (*params, self.key, *(part for pair in pairs for part in pair))
 
 
 def _number(text: str) -> float | None:
-    """Return the number that *text* is in JSON, if every database knows it."""
+    """Return *text* as a JSON number; None if it is not one, or if not every database can represent it."""
     if text != text.strip():
         return None
     try:
@@ -85,7 +86,7 @@ def _number(text: str) -> float | None:
 
 
 def _forms(value: str | bool | float) -> set[str]:
-    """Return how *value* may be written: a number as an integer, too, or with a fraction."""
+    """Return the ways in which JSON may spell *value*: a number with or without a fraction."""
     forms = {json.dumps(value)}
     if not isinstance(value, (str, bool)) and value == int(value) == float(value):
         forms |= {json.dumps(int(value)), json.dumps(float(value)), json.dumps(-float(value) if value == 0 else value)}
@@ -93,7 +94,7 @@ def _forms(value: str | bool | float) -> set[str]:
 
 
 def _typed(value: str | bool | float) -> list[tuple[str, str | float]]:
-    """Return *value* as SQLite names its type and tells it."""
+    """Return the pairs of type and value with which SQLite represents *value*."""
     if isinstance(value, str):
         return [("text", value)]
     if isinstance(value, bool):

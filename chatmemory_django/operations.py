@@ -1,10 +1,11 @@
 """
-What the admin, the REST API and the commands do to conversations; what to say of it is theirs.
+The operations on conversations that the admin, the REST API and the commands share.
 
-Conversations are dealt with one by one, in the order in which they were made, each whole or not at all: whenever that
-stops, what is done is done and the rest is as it was. *each* is called with every conversation, as it was before, and
-with what came of it, in the transaction that does it: what *each* writes is written with it, or neither is. *refused*
-is called with every conversation to which it cannot be done, and with the error; without it, the error is raised.
+Conversations are processed one by one, in the order in which they were created, each completely or not at all: if an
+operation is interrupted, the conversations processed so far are done and the rest are unchanged. *each* is called with
+every conversation, as it was before, and with its result, inside the transaction: what *each* writes is committed
+together with the operation. *refused* is called with every conversation on which the operation is not possible, and
+with the error; without it, the error is raised.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ __all__ = [
 ]
 
 CHUNK_CHARACTERS = 64 * 1024
-"""How much of an export is handed on at a time; a line that is longer is handed on alone."""
+"""How many characters of an export are yielded at a time; a longer line is yielded alone."""
 
 Each: TypeAlias = Callable[[Conversation, int], object]
 Refused: TypeAlias = Callable[[Conversation, Exception], object]
@@ -79,28 +80,28 @@ WindowOf: TypeAlias = Callable[[str], Window | None]
 
 
 class NoCounterError(ValueError):
-    """A memory has no estimator whose counts can be kept."""
+    """The error for a memory without an estimator whose counts can be stored."""
 
 
 class Receipt(NamedTuple):
-    """What was erased, for whoever has to prove it."""
+    """What was erased, as evidence of the erasure."""
 
     erased_at: datetime.datetime
     messages: dict[str, int]
-    """How many messages each conversation had, by memory id."""
+    """The number of messages of each conversation, by memory id."""
 
 
 class Pruned(NamedTuple):
-    """What was too old."""
+    """The result of pruning."""
 
     conversations: int
-    """How many were erased."""
+    """How many conversations were erased."""
     messages: int
-    """How many were deleted from the histories of others."""
+    """How many messages were deleted from the histories of other conversations."""
 
 
 class Finding(NamedTuple):
-    """A rule that is broken, and how; *detail* never repeats what was said."""
+    """A broken rule and how it is broken; *detail* never repeats message text."""
 
     memory_id: str
     rule: Rule
@@ -109,7 +110,7 @@ class Finding(NamedTuple):
 
 
 def clear(conversations: QuerySet[Conversation], *, each: Each | None = None) -> int:
-    """Empty the memories, and return of how many; *each* is told how many messages left the memory."""
+    """Clear the memories and return their number; *each* receives how many messages left the memory."""
     return _for_each(conversations, _clear, each, None)
 
 
@@ -121,10 +122,10 @@ def recount(
     refused: Refused | None = None,
 ) -> int:
     """
-    Count the tokens in the memories anew, with the windows of *window_of*, and return in how many.
+    Recount the tokens in the memories, with the windows that *window_of* returns, and return the number of memories.
 
-    *each* is told the tokens, here after the transaction: messages are counted before it, so that nobody has to wait.
-    Refused with ``NoCounterError``.
+    *each* receives the number of tokens, here after the transaction: messages are counted before it, so that no other
+    writer has to wait. Refused with ``NoCounterError``.
     """
     conversations = for_writing(conversations)
     count = 0
@@ -139,7 +140,7 @@ def recount(
             if each is not None:
                 each(conversation, tokens)
             continue
-        error = NoCounterError(f"The memory {conversation.memory_id!r} has no estimator whose counts can be kept.")
+        error = NoCounterError(f"The memory {conversation.memory_id!r} has no estimator whose counts can be stored.")
         if refused is None:
             raise error
         refused(conversation, error)
@@ -154,10 +155,10 @@ def erase(
     refused: Refused | None = None,
 ) -> Receipt:
     """
-    Erase *conversations*, history and all; nothing in a *dry_run*. *each* is told how many messages they had.
+    Erase *conversations* with their history; nothing in a *dry_run*. *each* receives how many messages they had.
 
-    A conversation written to meanwhile is erased only if it is still one of *conversations*. Refused with
-    ``ProtectedError`` or ``RestrictedError`` where objects of the site's hold it.
+    A conversation that is written to in the meantime is erased only if it still is one of *conversations*. Refused with
+    ``ProtectedError`` or ``RestrictedError`` if other objects of the site reference it.
     """
     messages: dict[str, int] = {}
 
@@ -180,11 +181,11 @@ def prune(
     refused: Refused | None = None,
 ) -> Pruned:
     """
-    Erase those of *conversations* that were *idle* for so long, and delete what is old from the history of the others.
+    Erase those of *conversations* that have been *idle* that long, and delete old messages of the others.
 
-    That is what is *history_older_than* so long, on any branch, and in no memory; nothing in a *dry_run*. Where others
-    follow what is deleted, they follow the nearest message before it that is left. *each* is told how many messages go,
-    several times of a long conversation. Refused as by ``erase``.
+    Old are messages *history_older_than* that long, on any branch, that are in no memory; nothing is deleted in a
+    *dry_run*. If other messages follow a deleted one, they then follow the nearest remaining message before it. *each*
+    receives how many messages are deleted, several times for a long conversation. Refused as in ``erase``.
     """
     now = timezone.now()
     erased = deleted = 0
@@ -202,7 +203,7 @@ def prune(
 
 
 def export(conversations: QuerySet[Conversation], *, types: Collection[MessageType] | None = None) -> Iterator[str]:
-    """Yield the lines of ``export_lines``, as many at a time as are worth sending."""
+    """Yield the lines of ``export_lines``, joined into chunks worth sending."""
     lines: list[str] = []
     size = 0
     for line in export_lines(conversations, types=types):
@@ -216,7 +217,7 @@ def export(conversations: QuerySet[Conversation], *, types: Collection[MessageTy
 
 
 async def asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:
-    """Yield *chunks* without holding up the event loop; Django would collect them all before it sends the first."""
+    """Yield *chunks* without blocking the event loop; Django would collect them all before it sends the first."""
     following = sync_to_async(partial(next, chunks, ""))
     while chunk := await following():
         yield chunk
@@ -232,16 +233,16 @@ def annotate(
     max_bytes: int | None = None,
 ) -> Message | None:
     """
-    Merge *changes* into the metadata of a message of the history, and return the message; a key with None is removed.
+    Merge *changes* into the metadata of a message of the history, and return the message; None removes a key.
 
-    The message may be on any branch. None is returned if *conversations* have no such message, or it is of none of
+    The message may be on any branch. Returns None if *conversations* have no such message, or if it is of none of
     *types*. The conversation gets a new ``version``, unless nothing changes; its ``updated_at`` stays, since feedback
-    is no activity. *max_bytes* bounds what comes of it. In a transaction of the caller's, the conversation stays locked
-    until that ends.
+    is not activity. *max_bytes* limits the resulting metadata. Inside a transaction of the caller, the conversation
+    stays locked until that transaction ends.
 
     Raises:
-        TypeError: *changes* are no mapping with keys of type str, or hold what JSON cannot represent.
-        ValueError: A database could not keep what comes of it, or it is too large.
+        TypeError: *changes* is not a mapping with keys of type str, or holds what JSON cannot represent.
+        ValueError: The result is too large, or a database could not store it.
 
     """
     to_metadata(changes)
@@ -263,10 +264,10 @@ def check(
     each: Each | None = None,
 ) -> int:
     """
-    Look for broken rules in *conversations*, call *found* with every finding, and return how many there are.
+    Look for broken rules in *conversations*, call *found* with every finding, and return the number of findings.
 
-    Each conversation is looked at as it is at one moment; *each* is told how many findings it has. With *repair*, its
-    counters are made to say what its rows do. Nothing else is ever changed.
+    Each conversation is examined as it is at one moment; *each* receives how many findings it has. With *repair*, its
+    counters are corrected to match its rows. Nothing else is ever changed.
     """
     conversations = for_writing(conversations)
     examine = partial(Examination, window_of=window_of)
@@ -292,7 +293,7 @@ def _for_each(
     each: Each | None,
     refused: Refused | None,
 ) -> int:
-    """Do it to each of *conversations*, and return to how many it was done."""
+    """Call *do* with each of *conversations*, and return for how many it succeeded."""
     results = (_do(conversations, key, do, each, refused) for key in keys(for_writing(conversations)))
     return sum(result is not None for result in results)
 
@@ -304,10 +305,10 @@ def _do(
     each: Each | None,
     refused: Refused | None,
 ) -> int | None:
-    """Do it to the conversation *key*, behind its lock. Return what comes of it; None if it is gone or refused."""
+    """Call *do* with the conversation *key*, locked, and return its result; None if it is gone or refused."""
     conversation: Conversation | None = None
 
-    def do_and_tell(found: Conversation) -> int:
+    def do_and_report(found: Conversation) -> int:
         nonlocal conversation
         conversation = found
         result = do(found)
@@ -316,7 +317,7 @@ def _do(
         return result
 
     try:
-        return in_lock(conversations, key, do_and_tell)
+        return in_lock(conversations, key, do_and_report)
     except (ProtectedError, RestrictedError) as exc:
         if refused is None or conversation is None:
             raise
@@ -336,14 +337,14 @@ def _annotate(
     max_bytes: int | None,
     conversation: Conversation,
 ) -> Message | None:
-    # The row's lock has MariaDB read it as it is now, and not as it was at the beginning of the caller's transaction.
+    # The lock makes MariaDB read the current row instead of the one at the start of the caller's transaction.
     rows = messages_of(conversation).history(all_branches=True).filter(sequence=sequence).select_for_update()
     message = (rows if types is None else rows.filter(type__in=types)).first()
     if message is None:
         return None
     before = message.metadata or {}
     after = {key: value for key, value in {**before, **changes}.items() if value is not None}
-    if json.dumps(after) != json.dumps(before):  # as text, since to Python 1 is True
+    if json.dumps(after) != json.dumps(before):  # as text, since in Python 1 == True
         message.metadata = new_row(message.chat_message, to_metadata(after, max_bytes)).metadata
         rows.update(metadata=message.metadata)
         write(conversation)
@@ -358,7 +359,7 @@ def _count(conversation: Conversation) -> int:
 
 def _erase(conversation: Conversation) -> int:
     count = _delete(messages_of(conversation))
-    copy(conversation).delete(using=conversation._state.db)  # a copy, since what is deleted loses its key
+    copy(conversation).delete(using=conversation._state.db)  # a copy, since deleting an object resets its key
     return count
 
 
@@ -372,7 +373,7 @@ def _repair(examine: Callable[[Conversation], Examination], conversation: Conver
 def _outlived_ranges(
     conversations: ConversationQuerySet, key: int, before: datetime.datetime
 ) -> Iterator[tuple[int, int]]:
-    """Return where in the conversation *key* something can be pruned."""
+    """Return the ranges of the conversation *key* in which messages can be pruned."""
     conversation = for_writing(conversations).filter(pk=key).first()
     return iter(()) if conversation is None else ranges(_outlived(before, conversation))
 
@@ -389,7 +390,7 @@ def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversa
 
 
 def _delete_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:
-    # Asked again of the conversation as it is now, when nobody else can move its window.
+    # Evaluated again on the locked conversation, whose window no other writer can move now.
     outlived = _outlived(before, conversation).filter(sequence__range=around)
     columns = leave_branches(conversation, outlived, around)
     count = _delete(outlived)

@@ -1,4 +1,4 @@
-"""What has left a memory and no summary covers yet, and how much of it one summary takes up."""
+"""Messages that have left a memory and are not yet covered by a summary, and how many of them one summary takes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.windows import Entry, Window
 
 MAX_MESSAGES = 256
-"""How many messages one summary takes up at most."""
+"""The maximum number of messages that one summary covers."""
 
 
 class Pending(NamedTuple):
-    """What one summary takes up, and what it goes by: it is put in its place only where that is still so."""
+    """What one summary covers, and the state it is based on: the summary is stored only if that is unchanged."""
 
     entries: Sequence[Entry]
-    """Messages with their costs, the oldest first; at least one."""
+    """Messages with their costs, oldest first; at least one."""
     has_more: bool
-    """Whether more messages follow that one summary would not take up."""
+    """Whether there are more messages than one summary covers."""
     previous: str | None
-    """The text of the summary that stands, ..."""
+    """The text of the current summary, ..."""
     summary: int | None
     """... and its key."""
     forgotten_through: int
     behind: int
-    """What is up to here is covered by that summary, or forgotten."""
+    """Everything up to this message is covered by that summary, or was cleared."""
     conversation: object = None
-    """What tells this conversation from a later one with the same memory id."""
+    """Identifies this conversation among later ones with the same memory id."""
 
     @property
     def messages(self) -> list[ChatMessage]:
@@ -36,21 +36,21 @@ class Pending(NamedTuple):
 
     @property
     def keys(self) -> list[int]:
-        """Their keys."""
+        """The keys of these messages."""
         return [entry.key for entry in self.entries]
 
     @property
     def tokens(self) -> int:
-        """How many tokens they have."""
+        """The total number of their tokens."""
         return sum(entry.cost or 0 for entry in self.entries)
 
 
 def take(entries: Iterable[Entry], window: Window, max_tokens: int) -> tuple[list[Entry], bool]:
     """
-    Return the first of *entries* that one summary takes up, counted as *window* does, and whether there are more.
+    Return the first of *entries* that one summary covers, counted by *window*, and whether there are more.
 
-    They are as many as ``MAX_MESSAGES`` and as *max_tokens* allow for, but at least one; the results of a call come
-    with it, whatever they cost.
+    There are at least one and at most ``MAX_MESSAGES``, with at most *max_tokens* together; the results of a call are
+    included with it, whatever they cost.
     """
     taken: list[Entry] = []
     tokens = 0

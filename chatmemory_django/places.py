@@ -1,4 +1,4 @@
-"""Where messages are among what was said in their place on other branches: "2 of 3"."""
+"""Positions of messages among their alternatives on other branches: "2 of 3"."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from chatmemory_django.models import Message, MessageQuerySet
 
 NEAR = 8
-"""How far from a message the one before it is looked for at first: between the two may be some that are no history."""
+"""How far from a message its neighbor is searched at first: rows that are not part of the history may be in between."""
 
 
 class Place(NamedTuple):
-    """Where a message is among those that were said in its place: as in "2 of 3"."""
+    """The position of a message among its alternatives, as in "2 of 3"."""
 
     number: int
-    """From 1 on, in the order in which they were said."""
+    """Starts at 1, in the order in which the messages were stored."""
     of: int
     previous: int | None
-    """The sequence of the one before it ..."""
+    """The sequence of the alternative before it ..."""
     next: int | None
     """... and of the one after it."""
 
@@ -33,10 +33,10 @@ class Place(NamedTuple):
 def places_of(
     history: MessageQuerySet, rows: Iterable[Message], types: Collection[MessageType] | None
 ) -> dict[int, Place]:
-    """Return what ``Conversation.places`` does; *history* has the rows of all branches of the conversation."""
+    """Return what ``Conversation.places`` does; *history* contains the conversation's messages of all branches."""
     shown = [row for row in rows if row.in_history and (types is None or row.type in types)]
     parents = {row.sequence: row.parent_sequence for row in shown if row.parent_sequence is not None}
-    # Right behind a message may be one that follows it and does not name it: it is the first in its place.
+    # The message right after a parent may follow it without naming it: then it is the first alternative.
     first = {
         sequence: row.sequence
         for sequence, row in _beside(history, parents, 1).items()
@@ -52,7 +52,7 @@ def places_of(
         for sequence, parent in follows.items()
         if parent in leading
     }
-    for sequence in parents.keys() & named.keys():  # one may have been taken out since it was read
+    for sequence in parents.keys() & named.keys():  # a row may have been removed since it was read
         _, place = named[sequence]
         if sequence in first:
             place = Place(place.number + 1, place.of + 1, place.previous or first[sequence], place.next)
@@ -63,9 +63,9 @@ def places_of(
 
 def _beside(history: MessageQuerySet, places: Mapping[int, int], step: int) -> dict[int, Message]:
     """
-    The messages of *history* right before *places*, for a *step* of -1, or right behind them, for 1.
+    Return the messages of *history* next to *places*: before them if *step* is -1, after them if it is 1.
 
-    *places* are given by the sequences of messages, which they belong to, and returned by these.
+    *places* maps the sequences of messages to sequences to search from; the result has the same keys.
     """
     within = range(step, step * (NEAR + 1), step)
     near = {place + distance for place in places.values() for distance in within if place + distance > 0}
@@ -83,7 +83,7 @@ def _beside(history: MessageQuerySet, places: Mapping[int, int], step: int) -> d
 
 
 def _far_beside(history: MessageQuerySet, sequences: Collection[int], step: int) -> dict[int, Message]:
-    """The same for whatever distance, which MariaDB reads much of a conversation for."""
+    """Return the same for any distance; MariaDB reads much of the conversation for this."""
     there = history.model.objects.filter(in_history=True, conversation=OuterRef("conversation"))
     if step < 0:
         nearest = there.filter(sequence__lt=OuterRef("sequence")).order_by("-sequence")
@@ -103,13 +103,13 @@ def _named_places(
     parents: Collection[int],
 ) -> dict[int, tuple[int, Place]]:
     """
-    The places of messages of *types* among those alone that name their parent, with that parent, by their sequences.
+    Return the parents and places of messages of *types*, by sequence, counting only messages that name their parent.
 
-    Of those that name one of *parents*, these are the first of each, and those of *sequences*.
+    Among those that name one of *parents*, the result has the first for each parent, and those of *sequences*.
     """
     if not parents:
         return {}
-    # Not by the column itself: for that order, SQLite would read the whole conversation along its primary key.
+    # Not by the column itself: for that order, SQLite would read the whole conversation by its primary key.
     in_order: dict[str, Any] = {"partition_by": "parent_sequence", "order_by": F("sequence") + 0}
     named = history.filter(parent_sequence__in=parents)
     siblings = (named if types is None else named.filter(type__in=types)).annotate(

@@ -1,4 +1,4 @@
-"""Settings to a memory."""
+"""Building memories from the settings."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
-TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"  # noqa: S105  # no password
+TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"  # noqa: S105  # not a password
 
 
 def get_chat_memory(
     memory_id: object, owner: AbstractBaseUser | None = None, *, using: str | None = None, **options: Any
 ) -> ChatMemory:
     """
-    The memory named *memory_id*, in the database, with the window that the setting ``MEMORY`` gives it.
+    Return the memory named *memory_id*, stored in the database, with the window defined by the setting ``MEMORY``.
 
-    With an *owner*, a new conversation is the owner's, and one of somebody else is out of reach: ``PermissionDenied``
-    to a writer, empty to a reader. Always give it where *memory_id* comes from a request. *using* names the database;
-    *options* replace those of the setting, ``max_messages=2`` for example.
+    With an *owner*, a new conversation belongs to the owner, and a conversation of another user is inaccessible: writes
+    raise ``PermissionDenied``, reads return nothing. Always pass it if *memory_id* comes from a request. *using* names
+    the database; *options* override those of the setting, for example ``max_messages=2``.
     """
     limits = {name: options.pop(name) for name in ("max_messages", "max_tokens") if name in options}
     wanted = with_limit(configuration(memory_id), **limits)
@@ -40,7 +40,7 @@ def get_chat_memory(
 
 
 def configuration(memory_id: object) -> Mapping[str, Any]:
-    """What the setting ``MEMORY`` says of *memory_id*: the path of a class, and its options."""
+    """Return the configuration of *memory_id* from the setting ``MEMORY``: the path of a class, and its options."""
     memory = conf.memory()
     if isinstance(memory, str):
         memory = import_string(memory)
@@ -48,7 +48,13 @@ def configuration(memory_id: object) -> Mapping[str, Any]:
 
 
 def build_chat_memory(configuration: Mapping[str, Any], memory_id: object, store: ChatMemoryStore) -> ChatMemory:
-    """A memory as *configuration* says; ``ImportError``, ``TypeError`` or ``ValueError`` if that is wrong."""
+    """
+    Return the memory that *configuration* describes.
+
+    Raises:
+        ImportError, TypeError, ValueError: *configuration* is invalid.
+
+    """
     memory_class = import_string(configuration["CLASS"])
     options = dict(configuration.get("OPTIONS", {}))
     if isinstance(model_name := options.get("token_count_estimator"), str):
@@ -60,12 +66,15 @@ def build_chat_memory(configuration: Mapping[str, Any], memory_id: object, store
 
 
 def window_of(memory_id: object) -> Window:
-    """The window that the setting ``MEMORY`` gives *memory_id* now; the errors of ``build_chat_memory``."""
+    """Return the current window of *memory_id* from the setting ``MEMORY``; raises what ``build_chat_memory`` does."""
     return _memory_of(memory_id).window()
 
 
 def known_memory(memory_id: object) -> ChatMemory | None:
-    """An empty memory as the setting ``MEMORY`` has it for *memory_id*; None where it is invalid, see the checks."""
+    """
+    Return an empty memory configured for *memory_id* by the setting ``MEMORY``; None if that is invalid (see the
+    checks).
+    """
     try:
         return _memory_of(memory_id)
     except (ImportError, TypeError, ValueError):
@@ -73,7 +82,7 @@ def known_memory(memory_id: object) -> ChatMemory | None:
 
 
 def known_window(memory_id: str) -> Window | None:
-    """The window of ``known_memory``, likewise."""
+    """Return the window of ``known_memory``; None under the same conditions."""
     try:
         return window_of(memory_id)
     except (ImportError, TypeError, ValueError):
@@ -85,7 +94,7 @@ def _memory_of(memory_id: object) -> ChatMemory:
 
 
 def common_window() -> Window | None:
-    """The window of every memory; None where the setting ``MEMORY`` makes it depend on the memory id."""
+    """Return the window that all memories share; None if the setting ``MEMORY`` makes it depend on the memory id."""
     memory = conf.memory()
     if not isinstance(memory, Mapping):
         return None
@@ -97,7 +106,13 @@ def common_window() -> Window | None:
 def with_limit(
     configuration: Mapping[str, Any], *, max_messages: int | None = None, max_tokens: int | None = None
 ) -> Mapping[str, Any]:
-    """*configuration* with another limit; ``ValueError`` if it has no estimator to count *max_tokens* with."""
+    """
+    Return *configuration* with another limit.
+
+    Raises:
+        ValueError: It has no estimator to count *max_tokens* with.
+
+    """
     options = dict(configuration.get("OPTIONS", {}))
     name, limit = ("max_messages", max_messages) if max_tokens is None else ("max_tokens", max_tokens)
     if limit is None:
@@ -119,10 +134,10 @@ def to_be_seen(
     memory_id: object, *, max_messages: int | None = None, max_tokens: int | None = None
 ) -> Mapping[str, Any]:
     """
-    What the setting ``MEMORY`` says of *memory_id*, for a memory that is only read, through another limit if given.
+    Return the configuration of *memory_id* for a memory that is only read, with another limit if one is passed.
 
-    Through another limit, a memory that summarizes is a plain window, since the limit may leave no room for a summary.
-    ``ValueError`` as in ``with_limit``.
+    With another limit, a summarizing memory becomes a plain window, since the limit may leave no room for a summary.
+    Raises ``ValueError`` as ``with_limit`` does.
     """
     seen = configuration(memory_id)
     options = seen.get("OPTIONS", {})

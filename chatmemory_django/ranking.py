@@ -1,4 +1,4 @@
-"""The order of what a search finds: the same on every database, with an index and without one."""
+"""The ranking of search results: the same on every database, with or without an index."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     Sql = tuple[str, tuple[Any, ...]]
 
 RANKED = 500
-"""How many hits, the newest of them, a search ranks: a word that is everywhere costs no more than another."""
+"""How many hits a search ranks, the newest ones: so a very common word costs no more than any other."""
 
 RANKED_LENGTH = 4_000
-"""How many characters of a message are read for its rank."""
+"""How many characters of a message are considered for its rank."""
 
 NEWEST_FIRST = ("-created_at", "-conversation_id", "-sequence")
 
 _LONG = 1_000.0
-"""In a text of so many characters, a word weighs half as much as in a very short one."""
+"""In a text of this many characters, a word weighs half as much as in a very short one."""
 
 
 def has(terms: Sequence[str]) -> Q:
-    """Whether a message has all of *terms*, in whatever case."""
+    """Return the condition that a message contains all of *terms*, case-insensitively."""
     return Q(*(Q(text__icontains=term) for term in terms))
 
 
 def rank_of(text: str, terms: Sequence[str]) -> Combinable:
     """
-    Return how well a message answers a search for *text*, which has *terms*.
+    Return an expression for how well a message matches a search for *text*, whose terms are *terms*.
 
-    Each term counts more the more often it is there and the shorter the message is; more where a word begins with it,
-    and most of all where the terms stand together as they were typed.
+    A term counts more the more often it occurs and the shorter the message is; more if it starts a word; and most if
+    the terms occur together as they were typed.
     """
     beginning = Left("text", RANKED_LENGTH)
     words = Concat(Value(" "), Upper(beginning))
@@ -48,31 +48,34 @@ def rank_of(text: str, terms: Sequence[str]) -> Combinable:
         weights[text.strip()] = 4.0
     rank: Any = Value(sum(weights.values()), FloatField())
     for wanted, weight in weights.items():
-        # Longer by one character for each time that it is there.
+        # Longer by one character for each occurrence.
         needle, longer = (Upper(Value(each)) for each in (wanted, f"{wanted}+"))
-        times = Length(Replace(words, needle, longer)) - length  # type: ignore[arg-type]  # the stubs know but Value
+        times = Length(Replace(words, needle, longer)) - length  # type: ignore[arg-type]  # the stubs only know Value
         missed = Value(1.0) + length / Value(_LONG)
         rank -= Value(weight) * missed / (times + missed)
     return rank  # type: ignore[no-any-return]
 
 
 class Rows(Subquery):
-    """The rows of a queryset, of several columns, as SQL has them in FROM."""
+    """The rows of a queryset with several columns, as a table for SQL's FROM."""
 
-    output_field = BooleanField()  # of no meaning: Django asks each expression for one
-    template = "(%(subquery)s )"  # not that of Subquery, which would be taken apart
+    output_field = BooleanField()  # meaningless, but Django requires one of every expression
+    template = "(%(subquery)s )"  # unlike that of Subquery, which would be unwrapped
 
 
 class IsAmong(Lookup):
-    """Whether the key on the left is among the rows on the right. MariaDB and MySQL take no LIMIT next to IN."""
+    """
+    Whether the key on the left is among the rows on the right. MariaDB and MySQL do not support LIMIT in an IN
+    subquery.
+    """
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
         """See ``Lookup.as_sql``."""
         key, _ = self.process_lhs(compiler, connection)
         rows, params = compiler.compile(self.rhs)
-        return f"({key}) IN (SELECT * FROM {rows} AS found)", tuple(params)  # noqa: S608  # names
+        return f"({key}) IN (SELECT * FROM {rows} AS found)", tuple(params)  # noqa: S608  # only names
 
 
 def is_among_newest(hits: QuerySet[Any]) -> IsAmong:
-    """Return the condition for being among the newest of *hits*."""
+    """Return the condition that a message is among the newest of *hits*."""
     return IsAmong(F("pk"), Rows(hits.order_by(*NEWEST_FIRST).values_list("conversation_id", "sequence")[:RANKED]))

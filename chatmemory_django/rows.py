@@ -1,4 +1,4 @@
-"""Messages to the columns of a row and back: a message that is nothing but its text needs no JSON."""
+"""Messages to the columns of a row and back: a message that is only a text needs no JSON."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from chatmemory_django.messages import (
 from chatmemory_django.stores.base import Metadata
 
 ESCAPED = "'\"\\\n\r\x1a"
-"""The characters that MySQL's drivers escape in text, each by one byte more."""
+"""The characters that MySQL's drivers escape in text, with one additional byte each."""
 
 EARLIEST = datetime(1000, 1, 2, tzinfo=UTC)
-"""Before all that is written: databases know the moments from here on, in any time zone."""
+"""Earlier than any stored moment: every database supports moments from here on, in any time zone."""
 
 MAX_METADATA_DEPTH = 31
-"""How deep metadata may nest: MariaDB takes no JSON that is deeper."""
+"""The maximum depth of metadata: MariaDB accepts no deeper JSON."""
 
 SHORT = 1_024
-"""Texts of fewer characters are not measured but taken for the longest that they can be."""
+"""Shorter texts are not measured; their largest possible size is assumed."""
 
 _T = TypeVar("_T")
 
@@ -42,7 +42,7 @@ _TEXT_CLASSES = {"SYSTEM": SystemMessage, "USER": UserMessage, "AI": AiMessage}
 
 
 class Columns(NamedTuple):
-    """What a row says of a message. *payload* is its whole JSON, or None where *type* and *text* say all."""
+    """The columns of a message. *payload* is its whole JSON, or None if *type* and *text* are enough."""
 
     type: str
     text: str
@@ -50,7 +50,7 @@ class Columns(NamedTuple):
 
 
 class State(NamedTuple):
-    """The row of a conversation, as its writer read it."""
+    """The row of a conversation as its writer read it."""
 
     id: int
     version: int
@@ -73,15 +73,15 @@ class Row(NamedTuple):
     text: str
     payload: str | None
     tokens: int | None
-    """None where no estimator counted them, or another did."""
+    """None if no estimator, or another one, counted them."""
     sequence: int
     part: int
-    """Which of ``models.memory_parts`` it is in: 0, 1 or 2."""
+    """Which of the ``models.memory_parts`` it is in: 0, 1 or 2."""
     conversation_id: int
 
 
-class Said(NamedTuple):
-    """A message of a history, as a row has it."""
+class HistoryRow(NamedTuple):
+    """The row of a message of the history."""
 
     sequence: int
     type: str
@@ -91,7 +91,7 @@ class Said(NamedTuple):
 
 
 class FrontRow(NamedTuple):
-    """As much of a row as eviction needs to know. *payload* is that of an AI message, which may call tools."""
+    """The columns that eviction needs. *payload* is present for AI messages, which may call tools."""
 
     sequence: int
     type: str
@@ -101,7 +101,7 @@ class FrontRow(NamedTuple):
 
 
 class NewRow(msgspec.Struct, gc=False):
-    """A row to write, but for the columns that it shares with those that are written with it."""
+    """A row to write, except for the columns that all rows of the same write share."""
 
     type: str
     text: str
@@ -111,7 +111,7 @@ class NewRow(msgspec.Struct, gc=False):
     verbatim: str | None = None
     is_complete: bool = True
     sent_bytes: int = 0
-    """How large it is in an SQL statement, at most."""
+    """Upper bound for its size in an SQL statement."""
     sequence: int = 0
     token_count: int | None = None
     counted_by: str = ""
@@ -126,10 +126,12 @@ class NewRow(msgspec.Struct, gc=False):
 
 def to_columns(message: ChatMessage) -> Columns:
     """
-    The columns of *message*.
+    Return the columns of *message*.
 
-    ``ValueError`` if a database could not keep it: NUL characters, which PostgreSQL has no place for, half surrogate
-    pairs, which UTF-8 has none for, and more than the setting ``MAX_MESSAGE_BYTES``.
+    Raises:
+        ValueError: It contains NUL characters, which PostgreSQL does not support, or lone surrogates, which UTF-8
+            cannot encode, or is larger than the setting ``MAX_MESSAGE_BYTES``.
+
     """
     text, is_all = _text(message)
     if not is_all:
@@ -146,9 +148,12 @@ def to_columns(message: ChatMessage) -> Columns:
 
 def to_metadata(metadata: Metadata, max_bytes: int | None = None) -> Metadata:
     """
-    A copy of *metadata*; ``TypeError`` or ``ValueError`` if it is no JSON object that every database can keep.
+    Return a copy of *metadata*, which has at most *max_bytes* as JSON, by default the setting ``MAX_MESSAGE_BYTES``.
 
-    It has at most *max_bytes* as JSON, by default what the setting ``MAX_MESSAGE_BYTES`` allows for.
+    Raises:
+        TypeError: *metadata* is neither None nor a JSON object.
+        ValueError: It is too large, or not every database can store it.
+
     """
     if metadata is None:
         return None
@@ -157,39 +162,46 @@ def to_metadata(metadata: Metadata, max_bytes: int | None = None) -> Metadata:
     copied: Mapping[str, Any] = copy_json(metadata, "metadata", MAX_METADATA_DEPTH)
     size = len(_checked_json(copied, "metadata").encode())
     if max_bytes is not None and size > max_bytes:
-        raise ValueError(f"metadata has {size} bytes, but may have {max_bytes}.")
+        raise ValueError(f"metadata has {size} bytes; at most {max_bytes} are allowed.")
     return copied
 
 
 def checked_verbatim(verbatim: str) -> str:
-    """Return *verbatim*; ``TypeError`` or ``ValueError`` if it is no text that every database can keep."""
+    """
+    Return *verbatim* unchanged.
+
+    Raises:
+        TypeError: It is not a str.
+        ValueError: It is too large, or not every database can store it.
+
+    """
     if not isinstance(verbatim, str):
         raise TypeError(f"verbatim must be a str or None, not {type(verbatim).__name__}.")
     if not is_storable(verbatim):
-        raise ValueError("verbatim holds a NUL character or a lone surrogate; give JSON that escapes them.")
+        raise ValueError("verbatim holds a NUL character or a lone surrogate; pass JSON that escapes them.")
     _check_size(len(verbatim.encode()), "verbatim")
     return verbatim
 
 
 def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
-    """The message that a row holds."""
+    """Return the message that a row holds."""
     return _TEXT_CLASSES[type](text) if payload is None else message_from_json(payload)
 
 
 def to_moment(moment: datetime) -> datetime:
-    """The aware *moment* as this site's database columns take it: with ``USE_TZ`` off, naive and in its time zone."""
+    """Return the aware *moment* as this site's database columns take it: without ``USE_TZ``, naive in its time zone."""
     if settings.USE_TZ or timezone.is_naive(moment):
         return moment
     return timezone.make_naive(moment, timezone.get_default_timezone())
 
 
 def aware(moment: datetime) -> datetime:
-    """The *moment* of a database column as an aware one: a naive one is in the site's default time zone."""
+    """Return the *moment* of a database column as an aware one: naive moments are in the site's default time zone."""
     return timezone.make_aware(moment, timezone.get_default_timezone()) if timezone.is_naive(moment) else moment
 
 
 def is_storable(text: str) -> bool:
-    """Whether every database can keep *text*: NUL characters and half surrogate pairs it cannot."""
+    """Return whether every database can store *text*: NUL characters and lone surrogates are not supported."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -198,14 +210,17 @@ def is_storable(text: str) -> bool:
 
 
 def sent_bytes(text: str) -> int:
-    """Return how many bytes *text* takes in an SQL statement, escaped, at most."""
+    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped."""
     if len(text) < SHORT:
         return 8 * len(text)
     return len(text.encode()) + sum(map(text.count, ESCAPED))
 
 
 def in_batches(items: Iterable[_T], size_of: Callable[[_T], int], max_size: int, max_count: int) -> Iterator[list[_T]]:
-    """Yield *items* in lists of at most *max_count* and *max_size* together; one that is larger comes alone."""
+    """
+    Yield *items* in lists of at most *max_count* items and *max_size* in total; an item that is larger is yielded
+    alone.
+    """
     batch: list[_T] = []
     total = 0
     for item in items:
@@ -220,13 +235,13 @@ def in_batches(items: Iterable[_T], size_of: Callable[[_T], int], max_size: int,
 
 
 def in_parts(items: Sequence[_T], count: int) -> Iterator[Sequence[_T]]:
-    """Yield *items* in parts of at most *count*."""
+    """Yield *items* in parts of at most *count* items."""
     for first in range(0, len(items), count):
         yield items[first : first + count]
 
 
 def _text(message: ChatMessage) -> tuple[str, bool]:
-    """What a person would search *message* for, and whether that is all there is to it."""
+    """Return the text for which a person would search *message*, and whether it is all that the message has."""
     if isinstance(message, UserMessage) and message.has_single_text:
         return message.single_text, message.name is None and not message.attributes
     if isinstance(message, AiMessage):
@@ -253,15 +268,15 @@ def _checked_json(value: object, name: str) -> str:
 
 def _check_size(size: int, name: str) -> None:
     if size > (limit := conf.max_message_bytes()):
-        raise ValueError(f"{name} has {size} bytes, but CHATMEMORY['MAX_MESSAGE_BYTES'] allows for {limit}.")
+        raise ValueError(f"{name} has {size} bytes, but CHATMEMORY['MAX_MESSAGE_BYTES'] is {limit}.")
 
 
 def _refusal(value: object, name: str) -> ValueError:
-    return ValueError(f"{name}.{_bad_field(value)} holds a NUL character or a lone surrogate; leave it out.")
+    return ValueError(f"{name}.{_bad_field(value)} holds a NUL character or a lone surrogate; remove it.")
 
 
 def _bad_field(value: object) -> str | None:
-    """Where in *value* a text is that cannot be stored."""
+    """Return the location of a string in *value* that cannot be stored; None if there is none."""
     for where, text in _texts(msgspec.to_builtins(value), ""):
         if not is_storable(text):
             return where

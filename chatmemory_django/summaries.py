@@ -1,4 +1,4 @@
-"""A memory that summarizes what leaves it."""
+"""A memory that summarizes the messages that leave it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from chatmemory_django.windows import Window
 
 logger = logging.getLogger(__name__)
 
-FAILURE = "What has left memory %r could not be summarized; it is taken up again the next time."
+FAILURE = "The messages that left memory %r could not be summarized; the next summary will cover them."
 
 Summarize: TypeAlias = (
     Callable[[str | None, list[ChatMessage]], str] | Callable[[str | None, list[ChatMessage]], Awaitable[str]]
 )
-"""A function from the summary until now, if there is one, and the messages that it does not cover, to the next one."""
+"""
+A function that takes the current summary, or None, and the messages that it does not cover, and returns a new summary.
+"""
 
 
 class SummarizingChatMemory(TokenWindowChatMemory):
     """
-    A token window in which a summary of what has left it stands behind the system message.
+    A token window with a summary of the messages that have left it, after the system message.
 
-    Messages leave as they do in any token window. Once those that no summary covers have *after_tokens* tokens,
-    *summarize* is given them and the summary until now, and its answer becomes the new one: of *summary_tokens* at
-    most, counted towards *max_tokens*, no part of the history. It is called with no lock held, after an ``add`` or a
-    turn has evicted messages and, within a transaction, once that is committed; then an error of it is logged. Without
-    *summarize_after_add*, it is called by ``summarize`` alone.
+    Messages leave as in any token window. Once those not covered by a summary have *after_tokens* tokens, *summarize*
+    is called with them and the current summary, and returns the new one: it may have at most *summary_tokens*, counts
+    towards *max_tokens* and is not part of the history. *summarize* is called without holding a lock, after an ``add``
+    or a turn has evicted messages and, inside a transaction, after the commit; its errors are then logged. With
+    ``summarize_after_add=False``, only the method ``summarize`` calls it.
 
-    One call takes up at most 256 messages, and no more tokens than *max_tokens* or *after_tokens*, whichever is larger;
-    the next call takes up the next ones. System messages are not summarized. The store must keep the history.
+    One call covers at most 256 messages, and no more tokens than *max_tokens* or *after_tokens*, whichever is larger;
+    the next call covers the next ones. System messages are not summarized. The store must keep the history.
     """
 
     def __init__(
@@ -60,33 +62,31 @@ class SummarizingChatMemory(TokenWindowChatMemory):
         self.after_tokens = after_tokens
         self.summarize_after_add = summarize_after_add
         if not self.store.keep_history:
-            raise ValueError(
-                f"store keeps no messages that have left the memory, being {self.store!r}, so there is nothing to "
-                "summarize; give one that keeps the history."
-            )
+            raise ValueError(f"store must keep the history, or there is nothing to summarize; {self.store!r} does not.")
         self._summary_limit(self.window())
         self._limit("after_tokens", after_tokens)
 
     def summarize(self) -> bool:
         """
-        Summarize what has left the memory, if it has enough tokens; returns whether a new summary stands.
+        Summarize the messages that have left the memory, if they have enough tokens; return whether there is a new
+        summary.
 
-        It does not if there is too little to summarize, or if meanwhile another summary was put there, or what this one
-        covers was cleared, taken out of the history or rewound to. Call it outside of transactions, where nobody has to
-        wait for what *summarize* takes.
+        There is none if there is too little to summarize, or if in the meantime another summary was stored, or the
+        messages that this one covers were cleared, removed from the history or rewound past. Call it outside of
+        transactions, so that no one waits for *summarize*.
 
         Raises:
-            TypeError: *summarize* is asynchronous, or returns no str.
-            ValueError: The summary is blank, too large, or nothing that can be stored.
+            TypeError: *summarize* is asynchronous, or does not return a str.
+            ValueError: The summary is blank, too large, or cannot be stored.
 
         """
         if self._is_asynchronous:
-            raise TypeError("summarize is asynchronous; use asummarize(), aadd() and asynchronous turns.")
+            raise TypeError("summarize is asynchronous; use asummarize(), aadd() and asynchronous turns instead.")
         pending = self._pending()
         return pending is not None and self._put(pending, self.summarizer(pending.previous, pending.messages))
 
     async def asummarize(self) -> bool:
-        """See ``summarize``. The function may be asynchronous here; another is called in a thread of its own."""
+        """See ``summarize``. The function may be asynchronous here; a synchronous one is called in another thread."""
         pending = await self.store.run(self._pending)
         if pending is None:
             return False
@@ -103,7 +103,7 @@ class SummarizingChatMemory(TokenWindowChatMemory):
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
     def _pending(self) -> Pending | None:
-        """What is worth to be summarized now."""
+        """Return what to summarize now; None if there is too little."""
         window, after = self.window(), self._limit("after_tokens", self.after_tokens)
         pending = self.store.read_pending(self.id, window, max(window.limit, after))
         if pending is None or not (pending.has_more or pending.tokens >= after):
@@ -111,21 +111,21 @@ class SummarizingChatMemory(TokenWindowChatMemory):
         return pending
 
     def _put(self, pending: Pending, answer: object) -> bool:
-        """Make *answer* the summary, if it is one."""
+        """Store *answer* as the summary, if it is valid."""
         if not isinstance(answer, str):
             raise TypeError(f"summarize must return a str, not {type(answer).__name__}.")
         if not answer.strip(BLANK):
-            raise ValueError("summarize returned a blank text; return what is to stand for the messages.")
+            raise ValueError("summarize returned a blank text; it must return a summary of the messages.")
         window, summary = self.window(), SystemMessage(answer)
         size, limit = window.cost(summary), self._summary_limit(window)
         if size > limit:
-            raise ValueError(f"summarize returned {size} tokens, but summary_tokens allows for {limit}.")
+            raise ValueError(f"summarize returned {size} tokens, but summary_tokens is {limit}.")
         return self.store.put_summary(self.id, pending, summary, window)
 
     def _summary_limit(self, window: Window) -> int:
         limit = self._limit("summary_tokens", self.summary_tokens)
         if limit >= window.limit:
-            raise ValueError(f"summary_tokens must be below max_tokens, which is {window.limit}, not {limit}.")
+            raise ValueError(f"summary_tokens must be less than max_tokens, which is {window.limit}, not {limit}.")
         return limit
 
     def _after_eviction(self) -> None:

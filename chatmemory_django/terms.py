@@ -1,23 +1,23 @@
-"""What a search is for, taken from what a person typed."""
+"""The terms of a search, parsed from what a user typed."""
 
 from __future__ import annotations
 
 import re
 
 MAX_SEARCH = 255
-"""How many characters of a search count."""
+"""How many characters of a search are used."""
 
 MAX_TERMS = 8
-"""How many terms of it count."""
+"""How many terms of a search are used."""
 
 _TERM = re.compile(r'"([^"]+)"(?!\S)|(\S+)')
 
 
 def terms_of(text: str) -> tuple[str, ...]:
     """
-    Return what a text must have, all of it, to be found by a search for *text*.
+    Return the terms that a text must all contain to match a search for *text*.
 
-    These are its words, and what stands in quotation marks, spaces and all. No other character has a meaning.
+    Terms are words, and phrases in quotation marks, spaces included. No other character has a special meaning.
     """
     found = (phrase or word for phrase, word in _TERM.findall(text[:MAX_SEARCH]))
     different = {term.casefold(): term for term in found if term.strip()}

@@ -1,9 +1,8 @@
 """
 The threads in which coroutines use the database.
 
-Django gives each request a thread of its own, which ends with it. What outlives its request uses a few threads that all
-of it shares; each call is one hop into one of them, and leaves no connection behind but those that ``CONN_MAX_AGE``
-keeps.
+Django gives each request a thread of its own, which ends with the request. Tasks that outlive their request share a few
+threads; each call is one hop into one of them, and leaves no open connection except those that ``CONN_MAX_AGE`` keeps.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import close_old_connections, connections
 
 BACKGROUND_THREADS = 8
-"""How many calls of what outlives its requests use the database at once: each takes a connection."""
+"""How many calls of tasks that outlive their requests use the database concurrently: each takes a connection."""
 
 SLOW_THREADS = 32
-"""How many functions of the site's, tools for example, run at once beside that."""
+"""How many of the site's functions, for example tools, run concurrently in addition."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -33,9 +32,9 @@ _in_background: ContextVar[bool] = ContextVar("_in_background", default=False)
 
 async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """
-    Call *function*, which may use the database, without holding up the event loop.
+    Call *function*, which may use the database, without blocking the event loop.
 
-    In the background, whoever is cancelled meanwhile is so when the call has ended: what is to be written is written.
+    In the background, a cancellation takes effect only after the call has ended: pending writes are completed.
     """
     if not _in_background.get():
         return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
@@ -43,7 +42,7 @@ async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwa
 
 
 async def to_its_end(call: Awaitable[_R]) -> _R:
-    """Await *call*, and if cancelled meanwhile, once or again, be so when it has ended: what it writes is written."""
+    """Await *call* to its end, so that its writes are completed; a cancellation takes effect only after that."""
     calling = asyncio.ensure_future(call)
     cancelled: asyncio.CancelledError | None = None
     while not calling.done():
@@ -52,35 +51,36 @@ async def to_its_end(call: Awaitable[_R]) -> _R:
         except asyncio.CancelledError as exc:
             cancelled = cancelled or exc
     if cancelled is not None:
-        calling.exception()  # it is nobody's to handle any more
+        calling.exception()  # marks its exception as retrieved: no one else will handle it
         raise cancelled
     return calling.result()
 
 
 async def in_slow_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Call *function* of the site's likewise, which may take long: nothing waits for it, and it can be given up."""
+    """Call *function* of the site, which may take long, like ``in_thread``; a cancelled caller does not wait for it."""
     if not _in_background.get():
         return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
     return await _call_in(_slow(), partial(function, *args, **kwargs))
 
 
 async def close_thread_sensitive() -> None:
-    """Close the connections of the thread in which Django runs what is neither in a request nor in the background."""
+    """Close the connections of the thread in which Django runs code outside of requests and of the background."""
     await sync_to_async(close_old_connections, thread_sensitive=True)()
 
 
 async def leave_thread() -> None:
-    """Close the connections of the thread that Django gave the request, and let it end; there is another if need be."""
+    """Close the connections of the request's thread and let the thread end; Django starts another if needed."""
     await sync_to_async(_close_connections, thread_sensitive=True)()
     context = SyncToAsync.thread_sensitive_context.get(None)
     if context is not None:
-        # Nobody else refers to the executor: its thread ends with it, as it does when the context goes out of scope.
+        # No other reference to the executor exists: its thread ends with it, as it does when the context goes out of
+        # scope.
         SyncToAsync.context_to_thread_executor.pop(context, None)
 
 
 @contextmanager
 def in_background() -> Iterator[None]:
-    """A section, and whatever it starts, that may outlive the request: ``in_thread`` uses the shared threads."""
+    """Let the block and the tasks it starts outlive the request: ``in_thread`` then uses the shared threads."""
     token = _in_background.set(True)
     try:
         yield
@@ -90,7 +90,7 @@ def in_background() -> Iterator[None]:
 
 @contextmanager
 def leaving_no_connection() -> Iterator[None]:
-    """A section that leaves open what was open: for a thread that is neither Django's nor ends with a request."""
+    """Close the connections opened in the block: for threads that neither belong to Django nor end with a request."""
     open_before = {each.alias for each in connections.all(initialized_only=True) if each.connection is not None}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Whether a database knows a time zone: MariaDB and MySQL know none but UTC before somebody loads their tables."""
+"""Whether a database knows a time zone: MariaDB and MySQL only know UTC until their time zone tables are loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db import connections
 
 
 def knows_time_zone(alias: str, name: str) -> bool:
-    """Return whether the database *alias* can convert a moment to the time zone *name*, where it has to."""
+    """Return whether the database *alias* can convert to the time zone *name*, if it has to."""
     connection = connections[alias]
     if connection.vendor != "mysql" or not settings.USE_TZ or name == connection.timezone_name:
         return True

@@ -1,4 +1,4 @@
-"""Which tool results answer which calls."""
+"""Matching of tool results to tool calls."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """
     Return *messages* without tool calls that have no result, and without results that have no call.
 
-    ``tool_answers`` defines which belong together. An AI message keeps its text and its answered calls, and is left
-    out if it has neither.
+    ``tool_answers`` defines which belong together. An AI message keeps its text and its answered calls; it is omitted
+    if it has neither.
     """
     answers = tool_answers(messages)
     results = set(answers.values())
@@ -36,7 +36,7 @@ def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
     """
-    Map each answered call, as (index of its message, place in that message), to the index of its result.
+    Map each answered call, as (index of its message, index in that message), to the index of its result.
 
     A result answers the latest call before it that has the same id and no answer yet; calls and results without an id
     are matched by the name of the tool.
@@ -55,15 +55,15 @@ def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
 
 
 MAX_DISTANCE = 128
-"""How many messages are looked through, before and after a message, for the calls or the results that belong to it."""
+"""How many messages before and after a message are searched for the calls or the results that belong to it."""
 
 
 def counterparts(messages: Sequence[ChatMessage], index: int) -> set[int]:
     """
-    Return the places of what belongs with the message at *index*, without it.
+    Return the indexes of the messages that belong with the message at *index*, excluding itself.
 
-    With a message that calls tools, the results that answer it; with a result, the message that it answers, and that
-    one's other results.
+    For a message that calls tools, these are the results that answer it; for a result, the message that it answers and
+    that message's other results.
     """
     answers = tool_answers(messages)
     caller = next((place for (place, _), result in answers.items() if index in {place, result}), index)

@@ -1,7 +1,8 @@
 """
-A turn: what is said to the LLM and what it answers, as one unit.
+A turn: the messages to the LLM and its answer, as one unit.
 
-The memory is read once, and written once when the turn ends well. A turn that fails or is cancelled leaves nothing.
+The memory is read once, and written once if the turn succeeds. A turn that fails or is cancelled stores nothing, unless
+it is early.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from chatmemory_django.memory import ChatMemory
 
 Persist: TypeAlias = Literal["late", "early"]
-"""When a turn is stored: all of it at its end, or user messages at once, marked as incomplete until then."""
+"""When a turn is stored: everything at its end, or user messages at once, marked as incomplete until then."""
 
 
 class _Unwritten(NamedTuple):
@@ -28,14 +29,14 @@ class _Unwritten(NamedTuple):
     message: ChatMessage
     metadata: Metadata
     client_message_id: str | None
-    """Given here, so that it is stored once however often that is tried."""
+    """Generated here, so that the message is stored only once however often that is retried."""
 
 
 class Turn:
     """
-    One turn with *memory*; ``ChatMemory.turn`` makes it, ``with`` or ``async with`` begins and ends it.
+    One turn with *memory*; ``ChatMemory.turn`` creates it, ``with`` or ``async with`` begins and ends it.
 
-    Others may write to the memory meanwhile: what the turn adds comes behind that.
+    Other writers may add to the memory in the meantime: the turn's messages are added after theirs.
     """
 
     def __init__(self, memory: ChatMemory, persist: Persist = "late", *, after: int | None = None) -> None:
@@ -54,7 +55,7 @@ class Turn:
         self._has_evicted = False
 
     def begin(self) -> Self:
-        """Read the memory, as ``with`` does at its beginning; ``end`` is the other half."""
+        """Read the memory, as ``with`` does when it is entered; ``end`` is the counterpart."""
         memory, window = self._memory, self._memory.window()
         self._seen, self._conversation = (
             memory.store.read_memory(memory.id, window)
@@ -65,10 +66,10 @@ class Turn:
 
     @property
     def messages(self) -> list[ChatMessage]:
-        """What to send now: the memory as it was when the turn began, with what the turn has added since."""
+        """The messages to send now: the memory as it was when the turn began, and what the turn has added since."""
         begun = self._begun()
         unseen, self._unseen = self._unseen, []
-        for message in unseen:  # not before: of a reply that nobody reads here, nothing need be counted
+        for message in unseen:  # not earlier: a reply that is never read here need not be counted
             begun.add(message)
         return self._memory.readable(begun.messages())
 
@@ -79,10 +80,10 @@ class Turn:
         client_message_ids: Sequence[str | None] | None = None,
     ) -> None:
         """
-        Add *messages* to the turn, with *metadata* beside each, and *client_message_ids* if they have any.
+        Add *messages* to the turn, with *metadata* for each, and with their *client_message_ids*, if any.
 
-        They are stored when it ends; early turns store user messages at once. If that fails, the turn is as it was
-        before, and they can be added again.
+        They are stored when the turn ends; early turns store user messages at once. If that fails, the turn is
+        unchanged, and they can be added again.
         """
         self._begun()
         new = self._named(checked_messages(messages), metadata, client_message_ids)
@@ -103,14 +104,16 @@ class Turn:
         metadata: Metadata = None,
         client_message_ids: Sequence[str | None] | None = None,
     ) -> None:
-        """See ``add``. Only an early turn has to wait here."""
+        """See ``add``. Only early turns have anything to wait for."""
         await self._memory.store.run(self.add, *messages, metadata=metadata, client_message_ids=client_message_ids)
 
     def end(self) -> None:
         """
-        Store what the turn has added, as ``with`` does at its end; after an error this can be done again.
+        Store what the turn has added, as ``with`` does when it is exited; this can be retried after an error.
 
-        ``ConversationErasedError`` if the conversation that the turn began with is gone.
+        Raises:
+            ConversationErasedError: The conversation was erased since the turn began.
+
         """
         if self._end():
             self._memory._after_eviction()
@@ -121,7 +124,7 @@ class Turn:
             await self._memory._aafter_eviction()
 
     def _end(self) -> bool:
-        """Store what there is to be stored; returns whether the turn has evicted messages."""
+        """Store what has not been stored yet; return whether the turn has evicted messages."""
         self._begun()
         if self._unwritten or self._incomplete:
             takes_up = [] if self._after is None else self._incomplete
@@ -131,13 +134,13 @@ class Turn:
         return has_evicted
 
     def _is_early(self) -> bool:
-        # Without history there is no place for a branch that may never be gone on with.
+        # Without a history, a branch that may never be continued cannot be stored.
         return self._persist == "early" and (self._after is None or self._memory.store.keep_history)
 
     def _named(
         self, messages: Sequence[ChatMessage], metadata: Metadata, given: Sequence[str | None] | None
     ) -> list[_Unwritten]:
-        """*messages* with their client message ids: those of the last attempt, if it was made with the same."""
+        """Return *messages* with their client message ids: those of the failed attempt, if it had the same messages."""
         if given is not None and len(given) != len(messages):
             raise ValueError(
                 f"client_message_ids must have an item for each of the {len(messages)} messages, not {len(given)}."

@@ -1,4 +1,4 @@
-"""How much was said: messages and tokens, by day, conversation or model."""
+"""Usage statistics: messages and tokens by day, conversation or model."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _KEYS: dict[By, Combinable] = {
 
 class Usage(NamedTuple):
     """
-    What was said on a day, in a conversation or by a model. *key* is None where no model was noted.
+    The messages of a day, a conversation or a model. *key* is None if no model was recorded.
 
-    Days are those of UTC; with ``USE_TZ`` off, those of the site.
+    Days are in UTC; without ``USE_TZ``, in the time zone of the site.
     """
 
     key: str | None
     messages: int
     tokens: int
-    """Those of the messages whose tokens were counted."""
+    """The total of the messages whose tokens were counted."""
 
 
 def usage(
     conversations: QuerySet[Conversation], by: By, *, since: datetime.datetime, until: datetime.datetime, limit: int
 ) -> Iterator[Usage]:
     """
-    What was said in *conversations* from *since* until before *until* (aware), the first *limit* of it.
+    Yield the usage in *conversations* from *since* until before *until*, aware datetimes, at most *limit* entries.
 
-    It was paid for on all branches, so it counts on all of them. The latest days come first; of conversations and
-    models those with the most tokens. It reads every message of that time.
+    All branches count, since all of them were paid for. Days come latest first; conversations and models with the most
+    tokens first. Reads every message of that period.
     """
     rows = Message.objects.history(all_branches=True).filter(
         conversation__in=conversations.active_since(since),  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
 """
-Which messages stay in a memory: the rules of LangChain4j's windows, as pure functions of (kind, calls tools?, cost).
+Which messages stay in a memory: the rules of LangChain4j's windows, as pure functions of (type, calls tools?, cost).
 
 A memory only ever loses messages at its front, behind a system message that is protected there. So the result of an
 eviction is described by two positions: the protected message (*pinned*) and where the rest begins (*start*). A store
@@ -21,13 +21,14 @@ from chatmemory_django.tokens import TokenCountEstimator
 
 class Window:
     """
-    The rule that bounds a memory: at most *limit* messages or, with an estimator, *limit* tokens.
+    The rule that limits a memory: at most *limit* messages or, with an estimator, *limit* tokens.
 
     A window is additive if the total of a list is ``overhead`` plus the costs of its messages, so that costs can be
     stored and added up. ``counter`` is stored with them, as the name of what counted; it is empty if costs cannot be
     stored, and for a window of messages, which needs none.
 
-    One that *keeps_all* has no rule for system messages either: what is added stays as it is, until it is taken out.
+    A window that *keeps_all* applies no rule to system messages either: added messages stay unchanged until they are
+    removed.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Window:
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
         self.keeps_all = keeps_all
-        # See AdditiveTokenCountEstimator. isinstance() with a protocol takes longer than everything else here.
+        # See AdditiveTokenCountEstimator. isinstance() with a protocol would take longer than the rest of this method.
         name, tokens_per_list = getattr(estimator, "name", ""), getattr(estimator, "tokens_per_list", None)
         is_additive = bool(name) and tokens_per_list is not None
         self.counter: str = name if is_additive else ""
@@ -50,26 +51,26 @@ class Window:
         self.is_additive = estimator is None or is_additive
 
     def unbounded(self) -> Window:
-        """Return the window that keeps all, and counts like this one if counts are stored."""
+        """Return a window that keeps all messages, and counts like this one if its counts can be stored."""
         return Window(sys.maxsize, self.estimator if self.is_additive else None, keeps_all=True)
 
     def cost(self, message: ChatMessage) -> int:
-        """Return how much of the limit *message* takes alone."""
+        """Return how much of the limit *message* takes on its own."""
         return 1 if self.estimator is None else self.estimator.estimate_token_count_in_message(message)
 
     def total(self, messages: Sequence[ChatMessage]) -> int:
-        """Return how much of the limit *messages* take together: not always the sum of their costs."""
+        """Return how much of the limit *messages* take together, which is not always the sum of their costs."""
         return len(messages) if self.estimator is None else self.estimator.estimate_token_count_in_messages(messages)
 
     def trim(self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None) -> list[ChatMessage]:
-        """Return a new list of those of *messages* that fit; *costs* are theirs, if known and if they add up."""
+        """Return a new list of those of *messages* that fit; *costs* are their costs, if known and additive."""
         eviction = Eviction.of(messages, self, costs)
         eviction.trim()
         return eviction.messages()
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A message as eviction sees it. *key* orders it in its memory; a *cost* of None is counted when needed."""
+    """A message as eviction sees it. *key* orders it in its memory; a *cost* of None is computed when needed."""
 
     key: int
     type: str
@@ -89,11 +90,11 @@ def to_entry(key: int, message: ChatMessage, cost: int | None = None) -> Entry:
 
 class Eviction:
     """
-    A memory while messages are added at its end and evicted at its front.
+    A memory to which messages are added at the end, and from which they are evicted at the front.
 
-    *stored* are the entries in the memory, in order and without *pinned*, the system message protected in front of
-    them, and *summary*, which stands behind that and is evicted last; they are read lazily. *systems* are the entries
-    of all system messages but the summary, with their messages. Added messages get the keys from *next_key* on.
+    *stored* are the entries in the memory, in order, without *pinned*, the system message protected in front of them,
+    and *summary*, which comes after that and is evicted last; they are read lazily. *systems* are the entries of all
+    system messages except the summary, with their messages. Added messages get keys from *next_key* on.
 
     *total* is how much of the limit the memory takes, if the store keeps that number; costs are then added to it and
     subtracted from it. If it is None, the whole memory is counted at every trim, and all entries need messages.
@@ -121,12 +122,14 @@ class Eviction:
         self.evicted: list[Entry] = []
         self.replaced: list[Entry] = []
         self.passed_by: list[Entry] = []
-        """What was added, but not to the memory, which has its equal or is not meant to have it."""
+        """
+        Added messages that are not in the memory: an equal one already is, or they are only meant for the history.
+        """
         self._stored = iter(stored)
         self._front: deque[Entry] = deque()  # read from the store, but still in the memory
         self._new: deque[Entry] = deque()
         self._systems = [] if window.keeps_all else list(systems)
-        self._gone: set[int] = set()  # the keys of what was evicted or replaced
+        self._gone: set[int] = set()  # the keys of evicted and replaced messages
 
     @classmethod
     def of(
@@ -138,10 +141,10 @@ class Eviction:
         summary: int | None = None,
     ) -> Self:
         """
-        Return an eviction from a plain list, whose keys are the places in it.
+        Return an eviction for a plain list, whose keys are the indexes in it.
 
-        *costs* are those of its messages, if they add up to its total. *summary* is the place of the summary, if it has
-        one; a message in front of that is pinned.
+        *costs* are those of its messages, if they are additive. *summary* is the index of the summary, if there is one;
+        a message in front of it is pinned.
         """
         cost_of: Sequence[int | None] = costs or [None] * len(messages)
         entries = [to_entry(index, message, cost_of[index]) for index, message in enumerate(messages)]
@@ -166,7 +169,7 @@ class Eviction:
         pinned: Entry | None = None,
         summary: Entry | None = None,
     ) -> Self:
-        """Return an eviction from a memory that has been read whole: *pinned*, *summary* and the *entries* behind."""
+        """Return an eviction for a memory that was read completely: *pinned*, *summary* and the *entries* after it."""
         everything = [*(entry for entry in (pinned, summary) if entry is not None), *entries]
         return cls(
             window,
@@ -184,8 +187,8 @@ class Eviction:
         """
         Add *message* at the end and evict what no longer fits; return its key, or that of its equal.
 
-        The *key* of one that is stored already is given, and above those of all others. A system message that
-        *repeats* the present one gets a key of its own, though the memory stays as it is.
+        *key* is passed for a message that is already stored; it must be above all others. With *repeats*, a system
+        message equal to the current one gets a key of its own, though the memory stays unchanged.
         """
         if message.type == MessageType.SYSTEM and self._systems and self._systems[0].message == message:
             return self.pass_by(message, cost) if repeats else self._systems[0].key
@@ -204,7 +207,7 @@ class Eviction:
         return entry.key
 
     def pass_by(self, message: ChatMessage, cost: int | None = None) -> int:
-        """Take note of a *message* that is to be in the history alone, and return the key that it gets."""
+        """Record a *message* that is only meant for the history, and return its key."""
         entry = to_entry(self.next_key, message, cost)
         self.next_key += 1
         self.added.append(entry)
@@ -212,7 +215,7 @@ class Eviction:
         return entry.key
 
     def put_summary(self, message: ChatMessage, cost: int | None = None) -> int:
-        """Put *message* in the place of the summary, evict what no longer fits, and return its key."""
+        """Replace the summary with *message*, evict what no longer fits, and return its key."""
         if self.summary is not None:
             self.replaced.append(self.summary)
             if self.total is not None:
@@ -225,7 +228,7 @@ class Eviction:
         return self.next_key - 1
 
     def trim(self) -> None:
-        """Evict messages at the front, but no system message at index 0, until the memory is within its limit."""
+        """Evict messages at the front, except a system message at index 0, until the memory is within its limit."""
         total = self.window.total(self.messages()) if self.total is None else self.total
         while total > self.window.limit and (entry := self._pop()) is not None:
             if self.pinned is None and entry.type == MessageType.SYSTEM:
@@ -241,7 +244,7 @@ class Eviction:
             self.total = total
 
     def entries(self) -> list[Entry]:
-        """Return what is in the memory, in order. This reads everything that is stored."""
+        """Return the entries in the memory, in order. This reads everything that is stored."""
         self._front.extend(self._stored)
         rest = [entry for entry in (*self._front, *self._new) if entry.key not in self._gone]
         return [*(entry for entry in (self.pinned, self.summary) if entry is not None), *rest]
@@ -252,11 +255,11 @@ class Eviction:
 
     @property
     def lost_all(self) -> bool:
-        """Whether messages were added and neither one of them nor its equal is left."""
+        """Whether messages were added, and neither any of them nor an equal one is left."""
         return self.added != [] and not self.passed_by and all(entry.key in self._gone for entry in self.added)
 
     def _pop(self) -> Entry | None:
-        """Return the next entry at the front, behind the pinned one; None at the end."""
+        """Return the next entry at the front, after the pinned one; None at the end."""
         while True:
             if self._front:
                 entry = self._front.popleft()
@@ -288,7 +291,7 @@ class Eviction:
         return freed
 
     def _replace_system(self, entry: Entry) -> None:
-        """Put *entry* where the rules place it, and take the present system message out of the memory."""
+        """Put *entry* where the rules require, and remove the current system message from the memory."""
         if self._systems:
             old = self._systems[0]
             self.replaced.append(old)
@@ -318,12 +321,12 @@ class Eviction:
 
 
 def total_of(entries: Iterable[Entry], window: Window) -> int | None:
-    """Return how much of the limit *entries*, which have costs, take together; None if costs do not add up."""
+    """Return how much of the limit *entries*, which have costs, take together; None if costs are not additive."""
     return window.overhead + sum(entry.cost or 0 for entry in entries) if window.is_additive else None
 
 
 class HasType(Protocol):
-    """Anything that has the type of a message."""
+    """Any object that has the type of a message."""
 
     @property
     def type(self) -> str:
@@ -335,7 +338,7 @@ def continuation(old: Sequence[HasType], new: Sequence[HasType]) -> tuple[bool, 
     Return how *new* continues *old*: without some messages at the front, and with others at the end.
 
     The result is whether the first message stays in front, as a protected system message does, and the smallest index
-    in *old* from which on all others stay. None if nothing but such a system message would stay.
+    in *old* from which all messages stay. None if only such a system message, or nothing, would stay.
     """
     if not old:
         return False, 0
@@ -347,8 +350,8 @@ def continuation(old: Sequence[HasType], new: Sequence[HasType]) -> tuple[bool, 
 
 
 def _overlap(old: Sequence[HasType], new: Sequence[HasType]) -> int:
-    """Return how many messages at the end of *old*, at most, are those at the start of *new*; in linear time."""
-    # The prefix function of Knuth, Morris and Pratt. None, which no message equals, keeps the two apart.
+    """Return how many messages at the end of *old* are, at most, the beginning of *new*; in linear time."""
+    # The prefix function of Knuth, Morris and Pratt. None, which equals no message, separates the two.
     joined = [*new[: len(old)], None, *old]
     borders = [0]
     for item in joined[1:]:

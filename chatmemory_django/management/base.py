@@ -1,4 +1,4 @@
-"""What the commands about conversations have in common."""
+"""The base of the commands about conversations."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from django.db import connections, reset_queries, router
 from chatmemory_django.models import Conversation, ConversationQuerySet
 
 INTERRUPTED = 130
-"""How a shell reports a program that Ctrl-C has ended: 128 and the number of SIGINT."""
+"""The exit code of a program that was ended by Ctrl-C: 128 plus the number of SIGINT."""
 
 MAX_DAYS = 100_000
-"""Before that, no database knows a date."""
+"""The largest number of days: no database supports dates before that."""
 
 WIDTH = 40
-"""How many characters a bar has."""
+"""The width of a progress bar, in characters."""
 
 REDRAW_SECONDS = 0.1
 LINE_SECONDS = 10.0
 
 
 class ConversationsCommand(BaseCommand):
-    """A command about conversations, which can be stopped at any time: each of them is then whole, done or not done."""
+    """A command about conversations. It can be stopped at any time: each conversation is then done or unchanged."""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the database."""
+        """Add the option that selects the database."""
         parser.add_argument(
             "--database",
             choices=tuple(connections),
-            help="The database that the conversations are in; by default, the one that the router says.",
+            help="The database with the conversations. Defaults to the one that the router selects.",
         )
 
     def add_selection(self, parser: CommandParser, *, required: bool = False) -> None:
-        """Declare the options that say which conversations."""
+        """Add the options that select conversations."""
         which = parser.add_mutually_exclusive_group(required=required)
-        which.add_argument("--user", metavar="NAME", help="Those of the user with this name.")
+        which.add_argument("--user", metavar="NAME", help="Only conversations of the user with this name.")
         which.add_argument(
             "--memory-id",
             action="append",
             dest="memory_ids",
             metavar="ID",
-            help="This one; may be given several times.",
+            help="Only this conversation. Can be used several times.",
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
             return super().execute(*args, **options)
         except KeyboardInterrupt:
-            raise CommandError("Stopped. Every conversation is whole.", returncode=INTERRUPTED) from None
-        except OSError as exc:  # a file, or whoever reads along, is gone
+            raise CommandError("Stopped. No conversation was left half-done.", returncode=INTERRUPTED) from None
+        except OSError as exc:  # a file, or the reader of a pipe, is gone
             raise CommandError(str(exc)) from exc
 
     def conversations(
         self, database: str | None, user: str | None = None, memory_ids: list[str] | None = None
     ) -> ConversationQuerySet:
-        """The conversations that the options are about."""
+        """Return the conversations that the options select."""
         conversations = Conversation.objects.using(database or router.db_for_write(Conversation))
         if user is not None:
             return conversations.owned_by(self.user(user))
@@ -75,7 +75,7 @@ class ConversationsCommand(BaseCommand):
         return found
 
     def user(self, name: str) -> AbstractBaseUser:
-        """The user with this name."""
+        """Return the user with this name."""
         users = get_user_model()
         try:
             return users._default_manager.get_by_natural_key(name)
@@ -83,12 +83,12 @@ class ConversationsCommand(BaseCommand):
             raise CommandError(f"There is no user {name!r}.") from None
 
     def progress(self, noun: str, total: int | None, verbosity: int) -> Progress:
-        """How far the command is: so many of *total*, or of nobody knows how many."""
+        """Return the progress of the command, out of *total* or of an unknown number."""
         return Progress(self.stderr, noun, total, is_shown=verbosity > 0)
 
 
 class Progress:
-    """How far a command is: a bar on a terminal, elsewhere a line now and then."""
+    """The progress of a command: a bar on a terminal, otherwise an occasional line."""
 
     def __init__(self, stream: OutputWrapper, noun: str, total: int | None, *, is_shown: bool = True) -> None:
         self.stream = stream
@@ -112,15 +112,15 @@ class Progress:
         if not self.total:
             return f"{self.done:,} {self.noun}"
         share = min(1.0, self.done / self.total)
-        told = f"{self.done:,} of {self.total:,} {self.noun}"
+        counts = f"{self.done:,} of {self.total:,} {self.noun}"
         if not self.is_bar:
-            return told
-        return f"[{'#' * round(WIDTH * share):.<{WIDTH}}] {share:4.0%}  {told}"
+            return counts
+        return f"[{'#' * round(WIDTH * share):.<{WIDTH}}] {share:4.0%}  {counts}"
 
     def advance(self, count: int = 1) -> None:
-        """Say that *count* more are done."""
+        """Report that *count* more are done."""
         self.done += count
-        reset_queries()  # with DEBUG on, Django keeps the text of every statement
+        reset_queries()  # with DEBUG on, Django keeps the text of every query
         now = time.monotonic()
         if self.is_shown and now >= self._due:
             self._due = now + (REDRAW_SECONDS if self.is_bar else LINE_SECONDS)
@@ -132,7 +132,7 @@ class Progress:
 
 
 def days(text: str) -> timedelta:
-    """A number of days, as an option."""
+    """Return the number of days in *text*, the value of an option."""
     number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= MAX_DAYS:
         raise ArgumentTypeError(f"must be a whole number of days from 1 to {MAX_DAYS:,}, not {text!r}.")

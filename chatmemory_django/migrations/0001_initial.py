@@ -45,15 +45,15 @@ class Migration(migrations.Migration):
                 ("summary_sequence", models.PositiveIntegerField(editable=False, null=True, verbose_name="summary")),
                 (
                     "parent_sequence",
-                    models.PositiveIntegerField(editable=False, null=True, verbose_name="goes on from"),
+                    models.PositiveIntegerField(editable=False, null=True, verbose_name="continues from"),
                 ),
                 (
                     "forgotten_through",
-                    models.PositiveIntegerField(default=0, editable=False, verbose_name="forgotten through"),
+                    models.PositiveIntegerField(default=0, editable=False, verbose_name="cleared through"),
                 ),
                 (
                     "total_messages",
-                    models.PositiveIntegerField(default=0, editable=False, verbose_name="messages in all"),
+                    models.PositiveIntegerField(default=0, editable=False, verbose_name="total messages"),
                 ),
                 (
                     "memory_messages",
@@ -97,7 +97,7 @@ class Migration(migrations.Migration):
                     ("export_conversation", "Can export a conversation"),
                     ("import_conversation", "Can import conversations"),
                     ("recount_conversation", "Can recount the tokens of a conversation"),
-                    ("set_conversation", "Can set the memory of a conversation"),
+                    ("set_conversation", "Can replace the memory of a conversation"),
                 ),
             },
         ),
@@ -120,7 +120,7 @@ class Migration(migrations.Migration):
                 ("in_history", models.BooleanField(default=True, verbose_name="in history")),
                 ("is_complete", models.BooleanField(default=True, verbose_name="complete")),
                 ("on_path", models.BooleanField(default=True, verbose_name="on the path")),
-                ("parent_sequence", models.PositiveIntegerField(null=True, verbose_name="follows")),
+                ("parent_sequence", models.PositiveIntegerField(null=True, verbose_name="parent message")),
                 (
                     "type",
                     models.CharField(
@@ -142,7 +142,7 @@ class Migration(migrations.Migration):
                     "client_message_id",
                     chatmemory_django.models.ExactCharField(max_length=64, null=True, verbose_name="client message id"),
                 ),
-                ("verbatim", models.TextField(null=True, verbose_name="as given")),
+                ("verbatim", models.TextField(null=True, verbose_name="original")),
                 ("metadata", models.JSONField(null=True, verbose_name="metadata")),
                 (
                     "conversation",
@@ -159,7 +159,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "message",
                 "verbose_name_plural": "messages",
                 "ordering": ("sequence",),
-                "permissions": (("view_message_text", "Can read what was said"),),
+                "permissions": (("view_message_text", "Can read message texts"),),
                 "indexes": [
                     chatmemory_django.models.SparseIndex(
                         fields=["conversation", "parent_sequence"],

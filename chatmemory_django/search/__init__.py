@@ -1,1 +1,1 @@
-"""An app for ``INSTALLED_APPS``: an index of what was said, kept by the database, for ``Message.objects.search()``."""
+"""An app for ``INSTALLED_APPS``: an index of the messages, kept by the database, for ``Message.objects.search()``."""

@@ -1,4 +1,4 @@
-"""The app as Django sees it."""
+"""The app's configuration."""
 
 from django.apps import AppConfig, apps
 from django.core.checks import Tags, register
@@ -6,15 +6,15 @@ from django.db.models.signals import post_migrate
 
 
 class SearchConfig(AppConfig):
-    """An index of what was said. It has no models, but a migration."""
+    """Configuration of the search app. It has no models, only a migration."""
 
     name = "chatmemory_django.search"
     label = "chatmemory_search"
 
     def ready(self) -> None:
-        """Register the check, and what mends the index after migrations."""
-        from chatmemory_django.search import checks, migrating  # only now are models loaded
+        """Register the check, and the signal handler that repairs the index after migrations."""
+        from chatmemory_django.search import checks, migrating  # models are not loaded before this point
 
-        main = apps.get_app_config("chatmemory")  # the signal is sent for apps with models alone
+        main = apps.get_app_config("chatmemory")  # the signal is only sent for apps with models
         post_migrate.connect(migrating.mend, sender=main, dispatch_uid="chatmemory_search")
         register(checks.check_index, Tags.database)

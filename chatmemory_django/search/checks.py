@@ -1,4 +1,4 @@
-"""A system check: whether the databases can have the index."""
+"""System check of whether the databases support the index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_index(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Check that the *databases* that may have the messages can have an index of them."""
+    """Check that those *databases* that store messages support an index of them."""
     message = apps.get_model("chatmemory", "Message")
     return [
         found
@@ -32,7 +32,7 @@ def _of(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
     if connection.vendor not in INDEXES:
         yield Error(
             f"chatmemory_django.search has no index for {where}, which is {connection.display_name}.",
-            hint="Remove it from INSTALLED_APPS: searches then read the messages.",
+            hint="Remove it from INSTALLED_APPS: searches then read the messages themselves.",
             id="chatmemory.E041",
         )
     elif connection.vendor == "sqlite":
@@ -44,7 +44,7 @@ def _of(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
             yield Error(
                 f"chatmemory_django.search needs FTS5 with trigrams, which the SQLite of {where} does not have: {exc}.",
                 hint="Use SQLite 3.34 or newer, built with FTS5, or remove chatmemory_django.search from "
-                "INSTALLED_APPS: searches then read the messages.",
+                "INSTALLED_APPS: searches then read the messages themselves.",
                 id="chatmemory.E042",
             )
     elif connection.vendor == "mysql":
@@ -53,9 +53,9 @@ def _of(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
             (shortest,) = cursor.fetchone()
         if shortest > mysql.SHORTEST:
             yield Warning(
-                f"The index of {where} has no words of fewer than {shortest} characters, so that searches do not find "
-                f"those of {mysql.SHORTEST}.",
-                hint=f"Set innodb_ft_min_token_size to {mysql.SHORTEST} in the server's configuration, and migrate "
+                f"The index of {where} omits words of fewer than {shortest} characters, so searches do not find "
+                f"words of {mysql.SHORTEST}.",
+                hint=f"Set innodb_ft_min_token_size to {mysql.SHORTEST} in the server's configuration, then migrate "
                 "chatmemory_search to zero and back.",
                 id="chatmemory.W041",
             )

@@ -1,4 +1,4 @@
-"""The index of each database."""
+"""The index implementation of each database."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from chatmemory_django.ranking import IsAmong
 
 INDEXES: dict[str, Any] = {"mysql": mysql, "postgresql": postgresql, "sqlite": sqlite}
-"""By the vendor, as Django names it: what has ``create``, ``drop`` and ``candidates``."""
+"""The modules with ``create``, ``drop`` and ``candidates``, by Django's name of the database vendor."""
 
 
 def candidates(scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:
-    """Return the condition for being among those messages of *scope* with all of *terms* that are to be ranked."""
+    """Return the condition for the messages of *scope* with all of *terms* that are to be ranked."""
     found: IsAmong = INDEXES[connections[scope.db].vendor].candidates(scope, terms)
     return found

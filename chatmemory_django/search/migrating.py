@@ -1,4 +1,4 @@
-"""How the index comes and goes."""
+"""Creating, dropping and repairing the index."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class BuildIndex(Operation):
-    """Build the index of the messages in each database that has them, with what is there already."""
+    """Build the index in each database that stores messages, including the existing ones."""
 
     reversible = True
     reduces_to_sql = True
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Leave the models as they are."""
+        """Leave the models unchanged."""
 
     def database_forwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any
@@ -48,7 +48,7 @@ class BuildIndex(Operation):
 
 
 def mend(*, using: str, **kwargs: Any) -> None:
-    """Build the index in the database *using* anew, if a migration of the messages has taken its triggers."""
+    """Rebuild the index in the database *using* if a migration of the messages has removed its triggers."""
     connection = connections[using]
     if connection.vendor == "sqlite" and sqlite.lacks_triggers(connection):
         with connection.schema_editor(atomic=True) as editor:

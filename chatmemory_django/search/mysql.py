@@ -1,8 +1,8 @@
 """
-The index on MariaDB and MySQL: FULLTEXT, which finds words by how they begin.
+The index on MariaDB and MySQL: FULLTEXT, which finds words by their beginning.
 
-It has no words of one or two characters, none of a list of very common ones, and where there are no spaces between
-words, no words at all: those are read for in the messages.
+It omits words of one or two characters and a list of very common words, and it cannot split text in scripts without
+spaces between words: for these, the messages themselves are read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 INDEX = "chatmemory_search"
 
 SHORTEST, LONGEST = 3, 84
-"""How many characters the words have that InnoDB indexes, by default: ``innodb_ft_min_token_size`` and ``…_max_…``."""
+"""The lengths of the words that InnoDB indexes by default: ``innodb_ft_min_token_size`` and ``…_max_…``."""
 
 STOPWORDS = frozenset(
     re.findall(
@@ -35,19 +35,19 @@ STOPWORDS = frozenset(
         "where who will with www",
     )
 )
-"""The words that InnoDB leaves out."""
+"""The words that InnoDB does not index."""
 
-# Where a word of a term is sure to begin a word of a text: at its start, or behind ASCII's spaces and punctuation.
+# Where a word of a term is certain to start a word of a text: at its start, or after ASCII spaces and punctuation.
 _WORD = re.compile(r"(?:^|[\s!-/:-@\[-^`{-~])(\w+)")
-# Thai, Lao, Burmese, Khmer, Chinese and Japanese, and what lies beyond the basic plane.
+# Thai, Lao, Burmese, Khmer, Chinese and Japanese, and everything beyond the basic plane.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff]|[^\0-\uffff]"
 )
 
 
 def create(editor: BaseDatabaseSchemaEditor, table: str) -> None:
-    """Build the index on *table*, which others can read meanwhile, but not write."""
-    # By copying: in place, MariaDB 10.11 leaves out the rows of a table that has had such an index before.
+    """Build the index on *table*, which others can read in the meantime, but not write."""
+    # By copying: in place, MariaDB 10.11 omits the rows of a table that has had such an index before.
     editor.execute(f"ALTER TABLE {editor.quote_name(table)} ADD FULLTEXT INDEX {INDEX} (text), ALGORITHM=COPY", None)
 
 
@@ -57,14 +57,14 @@ def drop(editor: BaseDatabaseSchemaEditor, table: str) -> None:
 
 
 def candidates(scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:
-    """Return the condition for being among those messages of *scope* with all of *terms* that are to be ranked."""
+    """Return the condition for the messages of *scope* with all of *terms* that are to be ranked."""
     hits = scope.filter(has(terms))
     words = words_of(terms)
     return is_among_newest(hits.filter(_HasWords(F("text"), words)) if words else hits)
 
 
 def words_of(terms: Sequence[str]) -> list[str]:
-    """Return the words of *terms* that the index has."""
+    """Return the words of *terms* that the index contains."""
     words = {word.lower(): None for term in terms for word in _WORD.findall(term)}
     return [
         word
@@ -74,7 +74,10 @@ def words_of(terms: Sequence[str]) -> list[str]:
 
 
 class _HasWords(Lookup):
-    """Whether the text on the left has words that begin with each of those on the right: letters and digits alone."""
+    """
+    Whether the text on the left has words that start with each of those on the right, which are only letters and
+    digits.
+    """
 
     prepare_rhs = False
 

@@ -1,9 +1,9 @@
 """
 The index on PostgreSQL: words, and parts of words.
 
-Words are what stands between spaces and punctuation, in whatever case; of scripts that put no spaces between words,
-each character is one. An index of an expression has them, so that the table has no other column and no other rows
-because of it. What matters is which rows an index reads, and that they are few: so the planner does not choose.
+Words are separated by spaces and punctuation and are case-insensitive; in scripts without spaces between words, each
+character is a word. They are stored in an index of an expression, so the table needs no further columns or rows. What
+matters is which rows an index reads, and that they are few, so this is not left to the planner.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from chatmemory_django.ranking import Sql
 
 INDEXED = 100_000
-"""How many characters of a message have their words in the index: of any more, they might not fit a tsvector."""
+"""How many characters of a message are indexed: with more, its words might not fit a tsvector."""
 
 RECENT = 10_000
-"""How many messages, the newest, are looked through for a word that is nearly everywhere, or nowhere."""
+"""How many of the newest messages are searched for a word that is in nearly all messages, or in none."""
 
 _TRIGRAM = re.compile(r"[^\W_]{3}")
-"""What of a term an index of trigrams can look up."""
+"""The part of a term that an index of trigrams can look up."""
 
-# ASCII's punctuation; Thai, Lao, Burmese, Khmer, Chinese and Japanese.
+# ASCII punctuation; Thai, Lao, Burmese, Khmer, Chinese and Japanese.
 _ALONE = (
     r"([!-/:-@\[-`{-~\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
     r"\u2e80-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
@@ -45,7 +45,7 @@ _ALONE = (
 def create(editor: BaseDatabaseSchemaEditor, table: str) -> None:
     """Build the indexes on *table*."""
     _create_extension(editor)
-    drop(editor, table)  # what is left of a build that did not end
+    drop(editor, table)  # the remains of a build that was interrupted
     concurrently = _concurrently(editor, table)
     for name, method, expression, condition in (
         ("words", "gin", f"({_vector('text')})", " WHERE in_history"),
@@ -60,14 +60,14 @@ def create(editor: BaseDatabaseSchemaEditor, table: str) -> None:
 
 
 def drop(editor: BaseDatabaseSchemaEditor, table: str) -> None:
-    """Drop the indexes. The extension stays: somebody else may need it."""
+    """Drop the indexes. The extension stays: others may use it."""
     concurrently = _concurrently(editor, table)
     for name in ("words", "parts", "recent"):
         editor.execute(f"DROP INDEX {concurrently} IF EXISTS {_name(editor, name)}", None)
 
 
 def candidates(scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:
-    """Return the condition for being among those messages of *scope* with all of *terms* that are to be ranked."""
+    """Return the condition for the messages of *scope* with all of *terms* that are to be ranked."""
     return IsAmong(F("pk"), _Found(scope, terms))
 
 
@@ -77,13 +77,13 @@ def _create_extension(editor: BaseDatabaseSchemaEditor) -> None:
     except DatabaseError as exc:
         raise ImproperlyConfigured(
             f"chatmemory_django.search needs PostgreSQL's extension pg_trgm, which could not be created: {exc} "
-            "Install the server's contrib package, or have CREATE EXTENSION pg_trgm run by the owner of the database "
-            "or a superuser; then migrate again."
+            "Install the server's contrib package, or have the database owner or a superuser run CREATE EXTENSION "
+            "pg_trgm; then migrate again."
         ) from exc
 
 
 def _concurrently(editor: BaseDatabaseSchemaEditor, table: str) -> str:
-    """Return what has others write meanwhile: not to a table in partitions, which PostgreSQL cannot."""
+    """Return the keyword that lets others write in the meantime; "" for partitioned tables, where PostgreSQL cannot."""
     with editor.connection.cursor() as cursor:
         cursor.execute("SELECT relkind FROM pg_class WHERE oid = to_regclass(%s)", [editor.quote_name(table)])
         return "" if cursor.fetchone() == ("p",) else "CONCURRENTLY"
@@ -102,11 +102,11 @@ def _vector(column: str) -> str:
 
 
 class _HasWords(Lookup):
-    """Whether the text on the left has the words of all terms on the right; the last of each may begin a longer one."""
+    """Whether the text on the left has all words of the terms on the right, the last one possibly as a prefix."""
 
     prepare_rhs = False
 
-    # Of no words, the query is empty. It is not for the planner to know: beginnings of words it takes for common.
+    # Without words, the query is empty. It is hidden from the planner, which takes prefixes for common.
     _query = (
         "COALESCE((NULLIF(plainto_tsquery('simple'::regconfig, "
         + _spaced("%s::text")
@@ -122,17 +122,17 @@ class _HasWords(Lookup):
 
 class _Found(Func):
     """
-    The keys of what is found: at most the messages with certain words, and some hundred more.
+    The keys of the found messages: at most those with certain words, and a few hundred more.
 
-    Where the words are in fewer than ``RANKED`` messages, it is all of these, in the *scope* or not. What is more
-    common, or has no words, is looked for in the newest messages of the *scope*; what is not even there and may be part
-    of a word, by trigrams, last of all: where each of them is common, reading them takes long.
+    If fewer than ``RANKED`` messages have the words, these are all of them, in the *scope* or not. More common words,
+    and terms without words, are searched in the newest messages of the *scope*; a term that is not there and may be
+    part of a word is searched by trigrams, last of all: if all of them are common, reading them takes long.
 
-    A CTE is planned as if all of its rows were wanted, which takes an index, and then read only as far as they are.
-    Without it, a LIMIT has the planner read the table in the hope of soon finding enough.
+    A CTE is planned as if all of its rows were needed, so with an index, and then read only as far as necessary.
+    Without it, a LIMIT makes the planner read the table, hoping to find enough rows soon.
     """
 
-    output_field = BooleanField()  # of no meaning: Django asks each expression for one
+    output_field = BooleanField()  # meaningless, but Django requires one of every expression
 
     def __init__(self, scope: QuerySet[Any], terms: Sequence[str]) -> None:
         columns = ("conversation_id", "sequence", "text")
@@ -166,6 +166,6 @@ class _Found(Func):
                 AND (SELECT COUNT(*) FROM newest) = {RECENT} LIMIT {RANKED}
             )
             TABLE words UNION TABLE recent UNION TABLE parts
-        )"""  # noqa: S608  # names and numbers
+        )"""  # noqa: S608  # only names and numbers
         params = (*with_words_params, *newest_params, *with_parts_params, *patterns, *patterns)
         return sql, params

@@ -1,8 +1,8 @@
 """
-The index on SQLite: FTS5 with trigrams, which finds parts of words, in whatever case, in every script.
+The index on SQLite: FTS5 with trigrams, which finds parts of words, case-insensitively, in every script.
 
-Triggers keep it. It has no copy of the texts. Its rows are numbered by the keys of the messages: a rowid of a table
-that has not declared it may change.
+Triggers keep it up to date. It does not store the texts. Its row ids are built from the keys of the messages, since the
+rowid of a table that does not declare it may change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 INDEX = "chatmemory_search"
 
 TRIGRAM = 3
-"""How many characters a term needs to be looked up; shorter ones are read for in the messages."""
+"""How many characters a term needs to be looked up; for shorter ones, the messages themselves are read."""
 
 _BITS = 31
 """How many bits of a rowid are the sequence; the others are the conversation."""
@@ -36,19 +36,19 @@ _REMOVE = f"INSERT INTO {INDEX} ({INDEX}, rowid, text)"
 
 
 def create(editor: BaseDatabaseSchemaEditor, table: str) -> None:
-    """Build the index of *table*, and the triggers that keep it."""
+    """Build the index of *table*, and the triggers that maintain it."""
     with transaction.atomic(editor.connection.alias):
         editor.execute(f"CREATE VIRTUAL TABLE {INDEX} USING fts5(text, content='', tokenize='trigram')", None)
         fill(editor, table)
 
 
 def fill(editor: BaseDatabaseSchemaEditor, table: str) -> None:
-    """Build what is in the index, and the triggers, anew."""
+    """Rebuild the contents of the index, and the triggers."""
     table = editor.quote_name(table)
     for name in _triggers(table):
         editor.execute(f"DROP TRIGGER IF EXISTS {name}", None)
-    editor.execute(f"INSERT INTO {INDEX} ({INDEX}) VALUES ('delete-all')", None)  # noqa: S608  # names
-    editor.execute(f"{_ADD} SELECT {_rowid('')}, text FROM {table}", None)  # noqa: S608  # names
+    editor.execute(f"INSERT INTO {INDEX} ({INDEX}) VALUES ('delete-all')", None)  # noqa: S608  # only names
+    editor.execute(f"{_ADD} SELECT {_rowid('')}, text FROM {table}", None)  # noqa: S608  # only names
     for name, action in _triggers(table).items():
         editor.execute(f"CREATE TRIGGER {name} AFTER {action}; END", None)
 
@@ -62,7 +62,7 @@ def drop(editor: BaseDatabaseSchemaEditor, table: str) -> None:
 
 
 def lacks_triggers(connection: BaseDatabaseWrapper) -> bool:
-    """Whether there is the index without its triggers: they go when a migration makes the table of messages anew."""
+    """Return whether the index exists without its triggers: a migration that recreates the table drops them."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT name FROM sqlite_master WHERE name LIKE %s", [f"{INDEX}%"])
         names = {name for (name,) in cursor.fetchall()}
@@ -70,7 +70,7 @@ def lacks_triggers(connection: BaseDatabaseWrapper) -> bool:
 
 
 def candidates(scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:
-    """Return the condition for being among those messages of *scope* with all of *terms* that are to be ranked."""
+    """Return the condition for the messages of *scope* with all of *terms* that are to be ranked."""
     long = [term for term in terms if len(term) >= TRIGRAM]
     hits = scope.filter(has([term for term in terms if term not in long]))
     return is_among_newest(hits.filter(_HasTerms(F("pk"), long)) if long else hits)
@@ -91,7 +91,7 @@ def _triggers(table: str) -> dict[str, str]:
 
 
 class _HasTerms(Lookup):
-    """Whether the index has all of the terms on the right in the message on the left."""
+    """Whether the index has all of the terms on the right for the message on the left."""
 
     prepare_rhs = False
 
@@ -100,4 +100,4 @@ class _HasTerms(Lookup):
         key, _ = self.process_lhs(compiler, connection)
         keys = f"rowid >> {_BITS}, rowid & {(1 << _BITS) - 1}"
         quoted = ('"{}"'.format(term.replace('"', '""')) for term in self.rhs)
-        return f"({key}) IN (SELECT {keys} FROM {INDEX} WHERE {INDEX} MATCH %s)", (" AND ".join(quoted),)  # noqa: S608  # names
+        return f"({key}) IN (SELECT {keys} FROM {INDEX} WHERE {INDEX} MATCH %s)", (" AND ".join(quoted),)  # noqa: S608  # only names

@@ -1,4 +1,4 @@
-"""Where memories are kept. The store in Django's database is in ``stores.django``: it needs the app registry."""
+"""The stores of memories. The store in Django's database is in ``stores.django``, since it needs the app registry."""
 
 from chatmemory_django.stores.base import ChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore, SingleSlotChatMemoryStore

@@ -1,8 +1,8 @@
 """
-Where memories are kept: the contract of a store.
+The contract of stores, in which memories are kept.
 
-A store needs three methods: ``get_messages``, ``update_messages``, ``delete_messages``. Any object that has them will
-do. One that extends ``ChatMemoryStore`` may also say what it can do faster or more safely than that.
+A store needs three methods: ``get_messages``, ``update_messages``, ``delete_messages``. Any object that has them is
+enough. A subclass of ``ChatMemoryStore`` can override what it does faster or more safely.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypedDict, T
 
 from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, SystemMessage
 from chatmemory_django.pending import Pending
-from chatmemory_django.reasons import Explained, Reader, Said, explain
+from chatmemory_django.reasons import Explained, Reader, StoredMessage, explain
 from chatmemory_django.windows import Eviction, Window
 
 _P = ParamSpec("_P")
@@ -23,20 +23,20 @@ _R = TypeVar("_R")
 
 
 class SimpleChatMemoryStore(Protocol):
-    """The least that a store has to offer."""
+    """The minimum that a store must implement."""
 
     def get_messages(self, memory_id: object) -> Sequence[ChatMessage]:
-        """The messages kept under *memory_id*, oldest first; none for an unknown id."""
+        """Return the messages stored under *memory_id*, oldest first; none for an unknown id."""
 
     def update_messages(self, memory_id: object, messages: list[ChatMessage]) -> None:
-        """Keep exactly *messages* under *memory_id*."""
+        """Store exactly *messages* under *memory_id*."""
 
     def delete_messages(self, memory_id: object) -> None:
-        """Keep nothing under *memory_id*. An unknown id is no error."""
+        """Delete everything stored under *memory_id*. An unknown id is not an error."""
 
 
 Metadata: TypeAlias = Mapping[str, Any] | None
-"""What a site keeps beside a message, a JSON object: the model, its usage, why it stopped."""
+"""What a site stores with a message, a JSON object: the model, its usage, why it stopped."""
 
 
 class Appended(NamedTuple):
@@ -44,13 +44,13 @@ class Appended(NamedTuple):
 
     eviction: Eviction
     keys: list[int]
-    """For each message its key or, where it was not stored again, that of the one that was there."""
+    """The key of each message or, if it was not stored again, of the existing one."""
     conversation: object = None
     """See ``Reading.conversation``."""
 
 
 class AppendOptions(TypedDict, total=False):
-    """What can be stored beside messages; see ``ChatMemoryStore.append_messages``."""
+    """The options of ``ChatMemoryStore.append_messages``, see there."""
 
     metadata: Sequence[Metadata]
     client_message_ids: Sequence[str | None]
@@ -65,23 +65,23 @@ class AppendOptions(TypedDict, total=False):
 
 
 class Reading(NamedTuple):
-    """A memory that can be added to without being written."""
+    """A memory to which messages can be added without writing them."""
 
     eviction: Eviction
     conversation: object = None
-    """What tells this conversation from a later one with the same memory id; None where there is none to tell."""
+    """Identifies this conversation among later ones with the same memory id; None if there is none."""
 
 
 class ConversationErasedError(RuntimeError):
-    """The conversation was erased since it was read, so what belongs to it is not stored."""
+    """The conversation was erased after it was read, so its messages are not stored."""
 
 
 class MemoryIdTakenError(ValueError):
-    """A conversation is to be made under a memory id that another one has."""
+    """A conversation cannot be created, since another one has its memory id."""
 
 
 class MessageNotFoundError(LookupError):
-    """The conversation has no message of that sequence, or it is no part of what was asked for."""
+    """The conversation has no message with that sequence, or the operation does not apply to it."""
 
     def __init__(self, memory_id: object, sequence: int) -> None:
         super().__init__(f"The conversation {str(memory_id)!r} has no message {sequence} that can be used here.")
@@ -91,38 +91,38 @@ class MessageNotFoundError(LookupError):
 
 class ChatMemoryStore(ABC):
     """
-    A store that memories can ask for more than the three methods.
+    A store with more than the three required methods.
 
-    A memory id is any value but None with a stable ``str()`` of 1 to 255 characters; values with the same ``str()``
+    A memory id is any value except None with a stable ``str()`` of 1 to 255 characters; values with the same ``str()``
     name the same memory.
     """
 
     keeps_client_message_ids = False
-    """Whether ``append_messages`` takes client message ids, and so can be tried again after any error."""
+    """Whether ``append_messages`` accepts client message ids, and so can be retried after any error."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
     @property
     def keep_history(self) -> bool:
-        """Whether messages are kept once they have left the memory."""
+        """Whether messages are kept after they have left the memory."""
         return False
 
     @abstractmethod
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
-        """The messages kept under *memory_id*, oldest first; none for an unknown id. The list is the caller's."""
+        """Return a new list of the messages stored under *memory_id*, oldest first; empty for an unknown id."""
 
     @abstractmethod
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
-        """Keep exactly *messages* under *memory_id*."""
+        """Store exactly *messages* under *memory_id*."""
 
     @abstractmethod
     def delete_messages(self, memory_id: object) -> None:
-        """Keep nothing under *memory_id*. An unknown id is no error."""
+        """Delete everything stored under *memory_id*. An unknown id is not an error."""
 
     @contextmanager
     def exclusive(self, memory_id: object) -> Iterator[None]:
-        """A section in which nobody else writes to *memory_id*. This one promises nothing; override it."""
+        """Exclude other writers to *memory_id* from the block. This implementation guarantees nothing; override it."""
         yield
 
     def append_messages(
@@ -144,34 +144,34 @@ class ChatMemoryStore(ABC):
         conversation: object = None,
     ) -> Appended:
         """
-        Add *messages* under the rules of *window* as one step: all or none, and no other writer in between.
+        Add *messages* by the rules of *window* in one step: all or none, without any other writer in between.
 
-        *metadata* and *client_message_ids* have an item for each message. A message whose client message id the
-        conversation has already is not stored again. *verbatim* has for each what another framework gave, as JSON, or
-        None where the message says it all; then the history has each message as it was given, also a system message
-        that repeats the present one, and that only the memory leaves out. What is *archived* becomes history alone, as
-        if it had left the memory already.
+        *metadata* and *client_message_ids* have an item for each message. A message whose client message id already
+        exists in the conversation is not stored again. *verbatim* has for each message the original of another
+        framework as JSON, or None if the message alone is enough to restore it; then every message becomes part of the
+        history, even a system message that repeats the current one and is only left out of the memory. *archived*
+        messages become history only, as if they had left the memory already.
 
-        Unless *is_complete*, the messages belong to a turn that has not ended; *completes* are the keys of messages of
-        a turn that ends now. Unless it *is_retry*, the caller has made up the client message ids just now, so no
-        message can have one of them yet.
+        Without *is_complete*, the messages belong to a turn that has not ended; *completes* are the keys of messages
+        whose turn ends now. Without *is_retry*, the caller has just generated the client message ids, so no message can
+        have one of them yet.
 
-        The conversation goes on from message *after*, if that is given, as after ``rewind``. Messages that are stored
+        With *after*, the conversation continues from that message, as after ``rewind``. Messages that are stored
         *aside* begin a branch there, and neither the memory nor the path changes until a later call, with the same
-        *after*, *takes_up* their keys.
+        *after*, passes their keys as *takes_up*.
 
-        A store that has no place for these leaves them out, but promises nothing that it cannot keep: with client
-        message ids, with *after*, with *verbatim*, or *archived*, this one raises ``NotImplementedError``.
+        A store that does not support an option ignores it, unless it would break a promise: with client message ids,
+        *after*, *verbatim* or *archived*, this implementation raises ``NotImplementedError``.
 
         Raises:
-            ConversationErasedError: The memory is no longer that of *conversation*, as ``read_memory`` named it.
+            ConversationErasedError: The memory no longer belongs to *conversation*, as ``read_memory`` returned it.
             MessageNotFoundError: The history has no message *after*.
 
         """
         if any(client_message_ids):
-            raise NotImplementedError(f"{type(self).__name__} keeps no client message ids; leave them out.")
+            raise NotImplementedError(f"{type(self).__name__} does not store client message ids; leave them out.")
         if verbatim is not None:
-            raise NotImplementedError(f"{type(self).__name__} keeps nothing verbatim; leave it out.")
+            raise NotImplementedError(f"{type(self).__name__} does not store verbatim data; leave it out.")
         if after is not None or archived:
             raise self._no_branches()
         with self.exclusive(memory_id):
@@ -182,26 +182,26 @@ class ChatMemoryStore(ABC):
         return Appended(eviction, keys)
 
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
-        """Keep those of *messages* that fit *window* under *memory_id*, and nothing else."""
+        """Store those of *messages* that fit *window* under *memory_id*, and nothing else."""
         self.update_messages(memory_id, window.trim(messages))
 
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
-        """The messages kept under *memory_id* that fit *window*; nothing is written."""
+        """Return the messages stored under *memory_id* that fit *window*; nothing is written."""
         return window.trim(self.get_messages(memory_id))
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
-        """The same as something that can be added to without being written."""
+        """Return the same as a memory to which messages can be added without writing them."""
         eviction = Eviction.of(self.get_messages(memory_id), window)
         eviction.trim()
         return Reading(eviction)
 
     def read_memory_after(self, memory_id: object, window: Window, after: int) -> Reading:
-        """The same of the memory as it would be after ``rewind``."""
+        """Return the same for the memory as it would be after ``rewind``."""
         raise self._no_branches()
 
     def rewind(self, memory_id: object, to: int, window: Window) -> None:
         """
-        Go on from message *to* of the history, or from the start if that is 0; see ``ChatMemory.rewind``.
+        Continue from message *to* of the history, or from the start if it is 0; see ``ChatMemory.rewind``.
 
         Raises:
             MessageNotFoundError: The history has no message *to*.
@@ -210,42 +210,48 @@ class ChatMemoryStore(ABC):
         raise self._no_branches()
 
     def switch(self, memory_id: object, to: int, window: Window) -> int:
-        """Go on from the newest message that was said on from *to*, and return its key. Raises what ``rewind`` does."""
+        """Continue from the newest message that descends from *to*, and return its key. Raises what ``rewind`` does."""
         raise self._no_branches()
 
     def pop(self, memory_id: object) -> ChatMessage | None:
-        """Take the newest message in the memory out of it and of the history, and return it; None if it is empty."""
+        """
+        Remove the newest message of the memory from it and from the history, and return it; None if the memory is
+        empty.
+        """
         raise self._no_branches()
 
     def evict(self, memory_id: object, count: int) -> list[int]:
-        """Evict the first *count* messages of the memory, as far as there are so many; returns their keys."""
+        """Evict the first *count* messages of the memory, or all if it has fewer; return their keys."""
         raise self._no_branches()
 
     def remove(self, memory_id: object, *keys: int, with_results: bool = False) -> list[int]:
         """
-        Take the messages *keys* out of the memory and the history; see ``ChatMemory.remove``. Returns what is out now.
+        Remove the messages *keys* from the memory and the history; see ``ChatMemory.remove``. Returns the keys of all
+        removed.
 
         Raises:
-            MessageNotFoundError: Neither the memory nor the history has a message of one of *keys*; none is taken out.
+            MessageNotFoundError: One of *keys* is neither in the memory nor in the history; nothing is removed.
 
         """
         raise self._no_branches()
 
     def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
         """
-        What has left the memory and no summary covers yet; None if there is nothing.
+        Return the messages that have left the memory and are not covered by a summary; None if there are none.
 
-        That is what of the history is on the path, no system message, and not in the memory, behind what the summary
-        covers and what was forgotten; the oldest first, and no more of it than ``pending.take`` has for *max_tokens*.
+        These are messages of the path, except system messages, that are not in the memory and come after what the
+        summary covers and after what was cleared; oldest first, and no more than ``pending.take`` returns for
+        *max_tokens*.
         """
         raise self._no_branches()
 
     def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         """
-        Put *summary*, which covers *pending*, behind the system message, in the place of the one that stands there.
+        Put *summary*, which covers *pending*, after the system message, in place of the current summary.
 
-        What no longer fits *window* is evicted. Returns False, and changes nothing, if another summary stands now, if
-        what it covers is no longer what left the memory, or if it has no place beside the system message.
+        What no longer fits *window* is evicted. Returns False, and changes nothing, if there is another summary now, if
+        the messages that it covers are no longer those that left the memory, or if it does not fit next to the system
+        message.
         """
         raise self._no_branches()
 
@@ -253,33 +259,36 @@ class ChatMemoryStore(ABC):
         """
         Explain the last *count* messages of the history, of all branches, and all in the memory; see ``reasons``.
 
-        A store that keeps no history explains the memory, and counts its messages from 1 on.
+        A store that keeps no history explains the memory, and numbers its messages from 1.
         """
         messages = self.get_messages(memory_id)
-        return explain([Said(place, message, None) for place, message in enumerate(messages, 1)], (), reader)
+        return explain([StoredMessage(place, message, None) for place, message in enumerate(messages, 1)], (), reader)
 
     def after_commit(self, call: Callable[[], object]) -> None:
-        """Call *call* once what was written is committed and nobody waits for it: here, at once."""
+        """Call *call* after what was written is committed and no other writer waits for it: here, at once."""
         call()
 
     def _no_branches(self) -> NotImplementedError:
         return NotImplementedError(
-            f"{type(self).__name__} keeps no history to go back in; use DjangoChatMemoryStore or "
+            f"{type(self).__name__} keeps no history; use DjangoChatMemoryStore or "
             "InMemoryChatMemoryStore(keep_history=True)."
         )
 
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call *method*, which uses this store, without holding up the event loop."""
+        """Call *method*, which uses this store, without blocking the event loop."""
         return await asyncio.to_thread(method, *args, **kwargs)
 
 
 class SimpleStoreAdapter(ChatMemoryStore):
-    """A store of three methods, seen as one that has them all. ``TypeError`` if it does not have the three."""
+    """
+    Adapter that turns a store of three methods into a ``ChatMemoryStore``. ``TypeError`` if one of the three is
+    missing.
+    """
 
     def __init__(self, store: SimpleChatMemoryStore) -> None:
         for method in ("get_messages", "update_messages", "delete_messages"):
             if not callable(getattr(store, method, None)):
-                raise TypeError(f"store has no {method}(), being {type(store).__name__}.")
+                raise TypeError(f"store, of type {type(store).__name__}, has no {method}().")
         self.store = store
 
     def __repr__(self) -> str:
@@ -296,7 +305,13 @@ class SimpleStoreAdapter(ChatMemoryStore):
 
 
 def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """*messages* as a tuple; ``TypeError`` naming the first that is no message."""
+    """
+    Return *messages* as a tuple.
+
+    Raises:
+        TypeError: One of *messages* is not a message; the error names its index.
+
+    """
     checked = tuple(messages)
     for index, message in enumerate(checked):
         if not isinstance(message, MESSAGE_CLASSES):

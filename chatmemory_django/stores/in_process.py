@@ -1,4 +1,4 @@
-"""The stores that live in the process, and die with it."""
+"""Stores that keep memories in this process, and lose them when it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chatmemory_django.codec import message_to_json
 from chatmemory_django.ids import memory_key
 from chatmemory_django.messages import ChatMessage, MessageType, SystemMessage
 from chatmemory_django.pending import Pending, take
-from chatmemory_django.reasons import Explained, Reader, Said, explain
+from chatmemory_django.reasons import Explained, Reader, StoredMessage, explain
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -29,10 +29,10 @@ from chatmemory_django.windows import Entry, Eviction, Window, continuation, to_
 
 class InMemoryChatMemoryStore(ChatMemoryStore):
     """
-    Any number of memories, kept in this process, safe to use from many threads, and gone with the process.
+    Any number of memories in this process, safe to use from many threads, lost when the process ends.
 
-    With *keep_history*, messages are kept once they have left the memory, so that ``rewind`` can go back to them and
-    ``switch`` can change branches. Without it, only what is in the memory can be rewound to.
+    With *keep_history*, messages are kept after they have left the memory, so that ``rewind`` can return to them and
+    ``switch`` can change branches. Without it, only messages in the memory can be rewound to.
     """
 
     def __init__(self, *, keep_history: bool = False) -> None:
@@ -68,9 +68,9 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
         **options: Unpack[AppendOptions],
     ) -> Appended:
         if any(options.get("client_message_ids", ())):
-            raise NotImplementedError(f"{type(self).__name__} keeps no client message ids; leave them out.")
+            raise NotImplementedError(f"{type(self).__name__} does not store client message ids; leave them out.")
         if any(options.get("verbatim") or ()):
-            raise NotImplementedError(f"{type(self).__name__} keeps nothing verbatim; leave it out.")
+            raise NotImplementedError(f"{type(self).__name__} does not store verbatim data; leave it out.")
         after = options.get("after")
         with self._writing(memory_id, creates=True) as found:
             if after is not None and options.get("aside"):
@@ -134,8 +134,10 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
         with self._writing(memory_id) as conversation:
-            memory = [conversation.said(key, reader.window()) for key in conversation.memory()]
-            recent = [conversation.said(key, reader.window()) for key in sorted(conversation.history())[-count:]]
+            memory = [conversation.stored_message(key, reader.window()) for key in conversation.memory()]
+            recent = [
+                conversation.stored_message(key, reader.window()) for key in sorted(conversation.history())[-count:]
+            ]
             return explain(
                 memory,
                 recent,
@@ -152,7 +154,7 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
 
     @contextmanager
     def _writing(self, memory_id: object, *, creates: bool = False) -> Iterator[_Conversation]:
-        """The conversation *memory_id*, to be changed by nobody else; one that is not kept if it *creates* none."""
+        """Lock the conversation *memory_id* and yield it; a missing one is only stored afterwards with *creates*."""
         key = self._key(memory_id)
         with self._lock:
             there = self._conversations.get(key)
@@ -168,7 +170,7 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
 
 
 class SingleSlotChatMemoryStore(InMemoryChatMemoryStore):
-    """The one memory named *memory_id*, kept in this process. Asked for another, it raises ``ValueError``."""
+    """The single memory named *memory_id*, kept in this process. Any other id raises ``ValueError``."""
 
     def __init__(self, memory_id: object, *, keep_history: bool = False) -> None:
         super().__init__(keep_history=keep_history)
@@ -177,12 +179,12 @@ class SingleSlotChatMemoryStore(InMemoryChatMemoryStore):
     def _key(self, memory_id: object) -> str:
         key = memory_key(memory_id)
         if key != self._only_key:
-            raise ValueError(f"This store keeps the memory {self._only_key!r} and no other, so not {key!r}.")
+            raise ValueError(f"This store only has the memory {self._only_key!r}, not {key!r}.")
         return key
 
 
 class _Moved(NamedTuple):
-    """What becomes of a conversation that goes on from elsewhere."""
+    """A conversation that continues from another message."""
 
     to: int
     path: list[tuple[int, int]]
@@ -192,19 +194,19 @@ class _Moved(NamedTuple):
 
 @dataclass(slots=True)
 class _Row:
-    """A message, and where it is in its conversation; see the columns of ``models.Message``."""
+    """A message and its place in its conversation; see the columns of ``models.Message``."""
 
     message: ChatMessage
     parent: int | None = None
     in_history: bool = True
     on_path: bool = True
     through: int | None = None
-    """What a summary covers; None for anything else."""
+    """The last message that a summary covers; None for other messages."""
 
 
 @dataclass(slots=True)
 class _Conversation:
-    """A conversation, see the columns of ``models.Conversation``; what is behind the front of its memory is a list."""
+    """A conversation, see the columns of ``models.Conversation``; the memory after its front is a list of keys."""
 
     key: str
     rows: dict[int, _Row] = field(default_factory=dict)
@@ -216,7 +218,7 @@ class _Conversation:
     forgotten_through: int = 0
 
     def memory(self, *, without_summary: bool = False) -> list[int]:
-        """The keys of what is in the memory, in its order."""
+        """Return the keys of the messages in the memory, in its order."""
         front = [self.pinned] if without_summary else [self.pinned, self.summary]
         return [key for key in front if key is not None] + self.window
 
@@ -224,7 +226,7 @@ class _Conversation:
         return [self.rows[key].message for key in self.memory()]
 
     def eviction(self, window: Window) -> Eviction:
-        """The memory, to be added to."""
+        """Return the memory, ready for additions."""
         entries = {key: self.entry(key, window) for key in self.memory()}
         return Eviction.of_entries(
             [entries[key] for key in self.window],
@@ -238,11 +240,11 @@ class _Conversation:
         message = self.rows[key].message
         return to_entry(key, message, window.cost(message) if window.is_additive else None)
 
-    def said(self, key: int, window: Window) -> Said:
-        """The message *key*, to be explained."""
+    def stored_message(self, key: int, window: Window) -> StoredMessage:
+        """Return the message *key* for ``explain``."""
         row = self.rows[key]
         tokens = None if window.estimator is None else window.cost(row.message)
-        return Said(key, row.message, tokens, row.parent, row.on_path)
+        return StoredMessage(key, row.message, tokens, row.parent, row.on_path)
 
     def append(
         self,
@@ -260,10 +262,10 @@ class _Conversation:
             eviction.add(self.rows[self.checked(key)].message, key=key)
         add = eviction.pass_by if archived else partial(eviction.add, repeats=repeats)
         keys = [add(message) for message in messages]
-        # Nothing is changed before all is known to fit.
+        # Nothing is changed before all messages are known to fit.
         if move is not None:
             self.go_on(move)
-        for key in takes_up:  # also one that is in the memory already: what was said next follows it
+        for key in takes_up:  # even one that is already in the memory: the next message follows it
             self.rows[key].on_path = True
             self.parent = key
         for entry in eviction.added:
@@ -275,7 +277,7 @@ class _Conversation:
         return Appended(eviction, keys)
 
     def set_aside(self, messages: Sequence[ChatMessage], after: int) -> list[int]:
-        """Store *messages* as a branch that begins after *after*, and is not on the path."""
+        """Store *messages* as a branch that begins after *after* and is not on the path."""
         keys = list(range(self.next_key, self.next_key + len(messages)))
         parent, head = self.checked(after), self.head()
         for key, message in zip(keys, messages, strict=True):
@@ -284,7 +286,7 @@ class _Conversation:
         return keys
 
     def replace(self, messages: Sequence[ChatMessage]) -> None:
-        """Make *messages* the memory, as the Django store does; see ``Replacement`` there."""
+        """Replace the memory with *messages*, as the Django store does; see ``Replacement`` there."""
         new = list(map(message_to_json, messages))
         if new == list(map(message_to_json, self.messages())):
             return
@@ -312,24 +314,24 @@ class _Conversation:
             self.forgotten_through = self.next_key - 1
 
     def head(self) -> int:
-        """The newest message of the path; 0 without one."""
+        """Return the newest message of the path; 0 without one."""
         return self.parent if self.parent is not None else max(self.history(), default=0)
 
     def newest_from(self, key: int) -> int:
-        """The newest message that was said on from *key*."""
+        """Return the newest message that descends from *key*."""
         end = self._tree().newest_from(self.checked(key))
         return max((each for each in self.history() if each <= end), default=0)
 
-    def checked(self, key: int, *, in_memory_will_do: bool = False) -> int:
-        """Return *key*, or raise ``MessageNotFoundError`` if it is not that of a message of the history, nor 0."""
+    def checked(self, key: int, *, allow_in_memory: bool = False) -> int:
+        """Return *key*, or raise ``MessageNotFoundError`` unless it is 0 or the key of a message of the history."""
         if key == 0 or (key in self.rows and self.rows[key].in_history):
             return key
-        if in_memory_will_do and key in self.memory():
+        if allow_in_memory and key in self.memory():
             return key
         raise MessageNotFoundError(self.key, key)
 
     def moved(self, to: int, window: Window) -> _Moved:
-        """What becomes of the conversation if it goes on from *to*. Nothing is changed."""
+        """Return the conversation as it would continue from *to*, without changing it."""
         tree = self._tree()
         path = tree.path_to(self.checked(to))
         shared = to if to == 0 or self.rows[to].on_path else fork_point(tree.path_to(self.head()), path)
@@ -344,7 +346,7 @@ class _Conversation:
         return _Moved(to, path, eviction, forgotten)
 
     def go_on(self, move: _Moved) -> None:
-        """Go on from where *move* has it."""
+        """Continue the conversation as *move* describes."""
         for key in self.history():
             self.rows[key].on_path = _is_on(move.path, key)
         self.parent = move.to
@@ -377,10 +379,10 @@ class _Conversation:
         return True
 
     def found(self, key: int, *, with_counterparts: bool) -> list[int]:
-        """The keys of the message *key* and, if asked, of its calls or results."""
+        """Return the key of the message *key* and, if requested, those of its calls or results."""
         if key < 1:
             raise MessageNotFoundError(self.key, key)
-        self.checked(key, in_memory_will_do=True)
+        self.checked(key, allow_in_memory=True)
         if not with_counterparts:
             return [key]
         on_path = self.rows[key].on_path
@@ -398,12 +400,12 @@ class _Conversation:
         return evicted
 
     def remove(self, keys: Iterable[int]) -> None:
-        """Take the messages *keys* out of the memory and the history."""
+        """Remove the messages *keys* from the memory and the history."""
         for key in sorted(keys, reverse=True):
             self._remove(key)
 
     def forget_history(self) -> None:
-        """Keep what is in the memory, and nothing else."""
+        """Discard everything that is not in the memory."""
         self.rows = {key: self.rows[key] for key in sorted(self.memory())}
 
     def _remove(self, key: int) -> None:
@@ -427,24 +429,24 @@ class _Conversation:
             self.parent = parent
 
     def _leave(self, keys: Collection[int]) -> None:
-        """Have the messages *keys* leave the memory."""
+        """Remove the messages *keys* from the memory."""
         self.pinned = None if self.pinned in keys else self.pinned
         self.summary = None if self.summary in keys else self.summary
         self.window = [each for each in self.window if each not in keys]
 
     def _keep(self, eviction: Eviction) -> None:
-        """Make what *eviction* has come to the memory."""
+        """Make the result of *eviction* the memory."""
         keys = [entry.key for entry in eviction.entries()]
         self.pinned = None if eviction.pinned is None else eviction.pinned.key
         self.summary = None if eviction.summary is None else eviction.summary.key
         self.window = [key for key in keys if key not in {self.pinned, self.summary}]
 
     def _behind(self) -> int:
-        """Up to where the summary covers what was said, or it was forgotten."""
+        """Return the last message that the summary covers, or that was cleared."""
         return max(self.forgotten_through, 0 if self.summary is None else self.rows[self.summary].through or 0)
 
     def _uncovered(self) -> list[int]:
-        """The keys of what has left the memory and no summary covers."""
+        """Return the keys of the messages that have left the memory and are not covered by a summary."""
         behind = self._behind()
         end = min(self.window, default=self.next_key)
         return [
@@ -454,7 +456,7 @@ class _Conversation:
         ]
 
     def history(self) -> list[int]:
-        """The keys of the history, all branches of it."""
+        """Return the keys of the history, of all branches."""
         return [key for key, row in self.rows.items() if row.in_history]
 
     def _tree(self) -> Tree:
@@ -499,7 +501,7 @@ def _is_on(path: list[tuple[int, int]], key: int) -> bool:
 
 
 class _Compared:
-    """A message that is equal to those with the same JSON: to Python, 1 and True are equal."""
+    """A message that is compared by its JSON: in Python, 1 and True are equal."""
 
     def __init__(self, message: ChatMessage) -> None:
         self.type = message.type

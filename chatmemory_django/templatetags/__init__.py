@@ -1,1 +1,1 @@
-"""What templates may load."""
+"""Template libraries."""

@@ -1,4 +1,4 @@
-"""What the templates of the admin need beside Django's own."""
+"""Filters for the templates of the admin."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ register = template.Library()
 
 @register.filter
 def grouped(number: int) -> str:
-    """*number* with its digits grouped as the language does."""
+    """Return *number* with its digits grouped as in the current language."""
     return str(number_format(number, force_grouping=True))
 
 
 @register.filter
 def place(sequence: int) -> str:
-    """Where the message *sequence* is in the transcript of all branches, as the end of an address."""
+    """Return the query and fragment of the URL at which the transcript of all branches shows the message *sequence*."""
     from chatmemory_django.admin import transcript
 
     return transcript.place_of(sequence, all_branches=True)
@@ -26,8 +26,8 @@ def place(sequence: int) -> str:
 
 @register.filter
 def moment(value: datetime.datetime) -> str:
-    """*value* as every page of the admin shows a moment."""
-    # Django imports this module on every site, also where its admin is not installed.
+    """Return *value* formatted as on every page of the admin."""
+    # Imported here, since Django imports this module on every site, even if its admin is not installed.
     from chatmemory_django.admin import wording
 
     return wording.moment(value)

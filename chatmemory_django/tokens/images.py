@@ -1,10 +1,10 @@
 """
-What an image costs, in tokens, by the rules OpenAI publishes for its models.
+The cost of images in tokens, by the rules that OpenAI publishes for its models.
 
 Source: "Images and vision", section "Calculating costs", https://developers.openai.com/api/docs/guides/images-vision,
-read in November 2026 in the edition that covers GPT-5.5. What it leaves open is settled by bills that developers
+read in November 2026 in the edition that covers GPT-5.5. What it leaves open was settled with bills that developers
 compared at community.openai.com (threads 1281361, 1372291 and 1377015): sides are rounded to the nearest pixel, images
-are never enlarged, models cut into patches ignore a LOW detail, and GPT-5.2 to 5.5, for which no multiplier is
+are never enlarged, models that use patches ignore a LOW detail, and GPT-5.2 to 5.5, for which no multiplier is
 published, use 1.2.
 """
 
@@ -18,30 +18,30 @@ from typing import NamedTuple, TypeAlias
 from chatmemory_django.messages import DetailLevel, Image
 
 UNKNOWN_SIZE = (1024, 1024)
-"""Assumed for an image that has only a URL or cannot be read: usual for generated images and for uploads."""
+"""The size assumed for an image that only has a URL or cannot be read: common for generated images and uploads."""
 
 HEADER_LENGTH = 1 << 16
-"""Characters of Base64 that hold the size of all but rare images; a multiple of 4."""
+"""How many characters of Base64 hold the size of all but rare images; a multiple of 4."""
 
 MAX_SIDE = 1 << 31
-"""No image has a longer side; a header with one is broken or malicious."""
+"""The longest side of an image; a header with a longer one is broken or malicious."""
 
 _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 class Tiles(NamedTuple):
-    """A cost for any image and, unless the detail is low, one for each square of 512 pixels."""
+    """A cost for any image and, unless the detail is low, another for each square of 512 pixels."""
 
     base: int
     tile: int
 
     @property
     def name(self) -> str:
-        """A short name that no other rule has."""
+        """A short name, unique among the rules."""
         return f"{self.base}+{self.tile}"
 
     def cost(self, width: int, height: int, detail: DetailLevel) -> int:
-        """Fitted into 2048 x 2048, then shrunk until its short side is 768, then cut."""
+        """Return the cost of an image fitted into 2048 x 2048, then shrunk to a short side of 768, then cut."""
         if detail is DetailLevel.LOW:
             return self.base
         width, height = _shrink(width, height, 2048 / max(width, height))
@@ -58,11 +58,11 @@ class Patches(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A short name that no other rule has."""
+        """A short name, unique among the rules."""
         return f"{self.budget}*{self.hundredths}{'a' if self.auto_is_original else ''}"
 
     def cost(self, width: int, height: int, detail: DetailLevel) -> int:
-        """Fitted into 2048 x 2048, then shrunk until the patches that cover it are no more than the budget."""
+        """Return the cost of an image fitted into 2048 x 2048, then shrunk until its patches fit the budget."""
         original = self.auto_is_original and detail is DetailLevel.AUTO
         budget, side = (10_000, 6_000) if original else (self.budget, 2048)
         width, height = _shrink(width, height, side / max(width, height))
@@ -78,10 +78,10 @@ class Patches(NamedTuple):
 ImageRule: TypeAlias = Tiles | Patches
 
 DEFAULT_RULE = Tiles(85, 170)
-"""GPT-4o's; also for models that are not listed."""
+"""The rule of GPT-4o; also used for models that are not listed."""
 
 _RULES: dict[str, ImageRule] = {
-    # The longest prefix of a model's name decides.
+    # The longest prefix of a model's name applies.
     "gpt-4o": DEFAULT_RULE,
     "gpt-4o-mini": Tiles(2833, 5667),
     "gpt-4.1": DEFAULT_RULE,
@@ -105,19 +105,19 @@ _RULES: dict[str, ImageRule] = {
 
 
 def image_rule(model_name: str) -> ImageRule:
-    """Return the rule of a model; a fine-tuned one ("ft:gpt-4o-mini:…") has that of its base model."""
+    """Return the rule of a model; a fine-tuned model ("ft:gpt-4o-mini:…") has the rule of its base model."""
     base_name = model_name.removeprefix("ft:")
     prefix = max((prefix for prefix in _RULES if base_name.startswith(prefix)), key=len, default="gpt-4o")
     return _RULES[prefix]
 
 
 def image_tokens(image: Image, detail: DetailLevel, rule: ImageRule) -> int:
-    """Return what *image* costs by *rule*; an unknown size counts as ``UNKNOWN_SIZE``. Nothing is fetched."""
+    """Return the cost of *image* by *rule*; an unknown size counts as ``UNKNOWN_SIZE``. Nothing is downloaded."""
     return rule.cost(*(image_size(image) or UNKNOWN_SIZE), detail)
 
 
 def image_size(image: Image) -> tuple[int, int] | None:
-    """Return width and height in pixels, from ``base64_data`` or a data URL; None if they are not found there."""
+    """Return width and height in pixels, from ``base64_data`` or a data URL; None if they cannot be determined."""
     data = image.base64_data if image.base64_data is not None else _data_in_url(image.url)
     if not data:
         return None
@@ -133,15 +133,15 @@ def _data_in_url(url: str | None) -> str | None:
 
 
 def _size_in(data: str) -> tuple[int, int] | None:
-    # Deferred like all that only counting needs: importing the package must stay cheap.
+    # Imported here, like everything that only counting needs: importing the package must stay cheap.
     import imagesize
 
     try:
         characters = "".join(data.split()).rstrip("=").encode("ascii").translate(_FROM_URL_SAFE)
-        # What was cut off may have completed the last group of four.
+        # The last group of four may have been cut.
         groups = characters + b"A" * (-len(characters) % 4)
         width, height = imagesize.get(io.BytesIO(base64.b64decode(groups)))
-    except Exception:  # noqa: BLE001 -- anyone may send any bytes as an image, and a message must not fail over them
+    except Exception:  # noqa: BLE001  # users may send any bytes as an image, and a message must not fail because of them
         return None
     return (round(width), round(height)) if 1 <= width < MAX_SIDE and 1 <= height < MAX_SIDE else None
 

@@ -1,4 +1,4 @@
-"""Token counts for OpenAI's models."""
+"""Token counting for OpenAI's models."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from chatmemory_django.tokens.images import DEFAULT_RULE, image_rule, image_toke
 AUDIO_TOKENS = (1_600, 600)
 """
 Bytes per token, and the tokens of an audio file of unknown size (a minute). OpenAI counts 10 tokens per second of a
-user's voice (https://developers.openai.com/api/docs/guides/realtime-costs, 2026); 128 kbit/s, usual for MP3, is taken
-as the rate.
+user's voice (https://developers.openai.com/api/docs/guides/realtime-costs, 2026); the assumed bit rate is 128 kbit/s,
+which is common for MP3.
 """
 
 VIDEO_TOKENS = (425, 3_000)
 """
-Bytes per token, and the tokens of a video of unknown size (ten seconds). OpenAI accepts none; Gemini counts about 300
-tokens a second with sound (https://ai.google.dev/gemini-api/docs/tokens, 2026); 1 Mbit/s, usual on the web, is taken
-as the rate.
+Bytes per token, and the tokens of a video of unknown size (ten seconds). OpenAI accepts no video; Gemini counts about
+300 tokens per second with sound (https://ai.google.dev/gemini-api/docs/tokens, 2026); the assumed bit rate is 1 Mbit/s,
+which is common on the web.
 """
 
 PDF_TOKENS = (67, 1_500)
@@ -50,23 +50,25 @@ Bytes per token, and the tokens of a document of unknown size (a page). OpenAI s
 """
 
 PIECE_LENGTH = 20_000
-"""Texts longer than this are encoded in pieces, in characters: tiktoken panics at a million spaces in a row (0.14)
-and takes time by the square of a run's length (up to 0.12)."""
+"""
+The length of the pieces in which longer texts are encoded, in characters: tiktoken panics at a million spaces in a row
+(0.14), and its time grows with the square of a run's length (up to 0.12).
+"""
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-# A piece ends before a space if it can, where every encoding ends a token too, so that nothing is lost in precision. A
-# cut within a run of 20,000 characters without a space may count a token or two more.
+# A piece ends before a space if possible, where every encoding ends a token, too, so the count stays exact. A cut
+# inside a run of 20,000 characters without a space may add a token or two.
 _PIECE = re.compile(rf".{{1,{PIECE_LENGTH - 1}}}\S(?= )|.{{1,{PIECE_LENGTH}}}", re.DOTALL)
 
 
 class OpenAiTokenCountEstimator:
     """
-    Counts tokens for OpenAI's models, exactly as LangChain4j's estimator of that name does.
+    Counts tokens for OpenAI's models, exactly like LangChain4j's estimator of the same name.
 
     In addition, images and other files are counted instead of rejected: images by OpenAI's rules (see
-    ``tokens.images``), the rest by ``AUDIO_TOKENS``, ``VIDEO_TOKENS`` and ``PDF_TOKENS``. Attributes and thinking count
-    nothing.
+    ``tokens.images``), the rest by ``AUDIO_TOKENS``, ``VIDEO_TOKENS`` and ``PDF_TOKENS``. Attributes and thinking are
+    not counted.
 
     Args:
         model_name: Such as "gpt-4o". The encoding of the model is loaded at the first count.
@@ -83,7 +85,7 @@ class OpenAiTokenCountEstimator:
         self._image_rule = image_rule(model_name)
         self._tokens_per_ai_message = 2 if model_name.startswith("o4") else 0
         self.tokens_per_list = 2 if model_name.startswith("o") else 3
-        # Whatever the counts depend on, so that a rule that changes in a later release changes the name, too.
+        # Everything that the counts depend on, so that a rule that changes in a later release changes the name, too.
         rule_name = "" if self._image_rule == DEFAULT_RULE else f"/{self._image_rule.name}"
         self.name = f"{self._encoding_name}{rule_name}{'/o4' if self._tokens_per_ai_message else ''}"
 
@@ -91,14 +93,14 @@ class OpenAiTokenCountEstimator:
         return f"{type(self).__name__}({self.model_name!r})"
 
     def estimate_token_count_in_text(self, text: str) -> int:
-        """Return the number of tokens in *text*; what looks like a special token is text."""
+        """Return the number of tokens in *text*; special tokens are counted as plain text."""
         encode = get_encoding(self._encoding_name).encode_ordinary
         if len(text) <= PIECE_LENGTH:
             return len(encode(text))
         return sum(len(encode(piece[0])) for piece in _PIECE.finditer(text))
 
     def estimate_token_count_in_message(self, message: ChatMessage) -> int:
-        """Return the number of tokens in *message*: 4, and what is in it."""
+        """Return the number of tokens in *message*: 4 and those of its contents."""
         match message:
             case SystemMessage():
                 return 4 + self.estimate_token_count_in_text(message.text)
@@ -113,10 +115,10 @@ class OpenAiTokenCountEstimator:
             case CustomMessage():
                 return 4 + self.estimate_token_count_in_text(message.text)
             case _:
-                raise TypeError(f"Cannot count the tokens of a {type(message).__name__}; give a message.")
+                raise TypeError(f"Cannot count the tokens of {type(message).__name__}; it is not a message.")
 
     def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
-        """Return the number of tokens in *messages*: ``tokens_per_list``, and the sum of theirs."""
+        """Return the number of tokens in *messages*: ``tokens_per_list`` and the sum of their tokens."""
         return self.tokens_per_list + sum(map(self.estimate_token_count_in_message, messages))
 
     def _in_content(self, content: Content | None) -> int:
@@ -135,7 +137,7 @@ class OpenAiTokenCountEstimator:
                 return 0
 
     def _in_requests(self, requests: tuple[ToolExecutionRequest, ...]) -> int:
-        """Count as the original does, which got its figures from OpenAI's API."""
+        """Return the same count as LangChain4j, which derived its figures from OpenAI's API."""
         count = self.estimate_token_count_in_text
         if not requests:
             return 0
@@ -144,7 +146,7 @@ class OpenAiTokenCountEstimator:
         return 6 + 15 + sum(7 + count(each.name or "") + self._in_arguments(each.arguments or "") for each in requests)
 
     def _in_arguments(self, arguments: str) -> int:
-        """Count by entry if they are a JSON object; if not, since models make mistakes, as a text."""
+        """Return the count by entries if *arguments* is a JSON object; if not, since models make mistakes, as text."""
         count = self.estimate_token_count_in_text
         if not arguments.strip(BLANK):
             return 0
@@ -157,7 +159,7 @@ class OpenAiTokenCountEstimator:
 
 
 def _in_file(file: Audio | Video | PdfFile | None, bytes_per_token: int, unknown: int) -> int:
-    """Count by size, if the content is given."""
+    """Return the count by the size of *file*, if its content is there."""
     if file is None:
         return 0
     if isinstance(file, Audio) and file.binary_data is not None:

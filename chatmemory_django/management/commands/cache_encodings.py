@@ -1,4 +1,4 @@
-"""Take tiktoken's encodings to a machine without network."""
+"""Prepare tiktoken's encodings for a machine without a network."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from chatmemory_django.tokens.encodings import CHAT_ENCODINGS, EncodingUnavailab
 class Command(BaseCommand):
     """``manage.py cache_encodings FOLDER [--encoding NAME …]``."""
 
-    help = "Write the files of tiktoken's encodings to a folder, for a machine without network."
-    requires_system_checks = ()  # one of them may be that encodings are missing
+    help = "Write the files of tiktoken's encodings to a folder, for a machine without a network."
+    requires_system_checks = ()  # one of them may report that encodings are missing
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the folder and the encodings."""
-        parser.add_argument("folder", type=Path, help="The folder to fill; made if there is none.")
+        """Add the options for the folder and the encodings."""
+        parser.add_argument("folder", type=Path, help="The folder to fill; created if it does not exist.")
         parser.add_argument(
             "--encoding",
             action="append",
             dest="encodings",
             metavar="NAME",
-            help=f"May be given several times; default: {' and '.join(CHAT_ENCODINGS)}.",
+            help=f"The encoding to write. Can be used several times. Defaults to {' and '.join(CHAT_ENCODINGS)}.",
         )
 
     def handle(self, *, folder: Path, encodings: list[str] | None, **options: Any) -> None:
-        """Fill the folder, and say how to use it."""
+        """Fill the folder, and print how to use it."""
         try:
             paths = write_cache(folder, encodings or CHAT_ENCODINGS)
         except (EncodingUnavailableError, ValueError, OSError) as exc:
@@ -36,5 +36,5 @@ class Command(BaseCommand):
         for path in paths:
             self.stdout.write(str(path))
         self.stdout.write(
-            f"Copy the folder to where it is needed, and set there: TIKTOKEN_CACHE_DIR={folder.resolve()}"
+            f"Copy the folder to the machine that needs it, and set there: TIKTOKEN_CACHE_DIR={folder.resolve()}"
         )

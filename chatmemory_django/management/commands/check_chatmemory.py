@@ -1,4 +1,4 @@
-"""Look for broken rules in the tables."""
+"""Check that the stored conversations are consistent."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Command(ConversationsCommand):
     """``manage.py check_chatmemory [--repair]``."""
 
     help = (
-        "Look at every conversation and all of its rows for what must never be: counters that differ from the rows, "
-        "rows that are missing or hold no message, a memory over its window. Prints a line for each finding, and ends "
-        "with an error if there is one."
+        "Check every conversation and all of its rows for inconsistencies: counters that do not match the rows, rows "
+        "that are missing or do not hold a message, memories that exceed their window. Prints a line for each finding, "
+        "and exits with an error if there are any."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare what to look at."""
+        """Add the options that select what to check."""
         super().add_arguments(parser)
         self.add_selection(parser)
         parser.add_argument(
-            "--repair", action="store_true", help="Make the counters say what the rows do. Nothing else is changed."
+            "--repair", action="store_true", help="Correct the counters to match the rows. Nothing else is changed."
         )
 
     def handle(
@@ -38,21 +38,21 @@ class Command(ConversationsCommand):
         verbosity: int,
         **options: Any,
     ) -> None:
-        """Look, and tell."""
+        """Check the conversations, and print the findings."""
         conversations = self.conversations(database, user, memory_ids)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             count = check(
                 conversations,
                 known_window,
-                self.tell,
+                self.report,
                 repair=repair,
                 each=lambda *done: progress.advance(),
             )
         if count:
             raise CommandError(f"{count:,} findings.")
-        self.stdout.write("Nothing is broken.")
+        self.stdout.write("No problems found.")
 
-    def tell(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         """Print a finding."""
         repaired = " Repaired." if finding.is_repaired else ""
         self.stdout.write(f"{finding.memory_id!r} {finding.rule}: {finding.detail}{repaired}")

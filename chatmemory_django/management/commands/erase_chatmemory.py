@@ -1,4 +1,4 @@
-"""Erase conversations, and answer for it."""
+"""Erase conversations, and print a receipt."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Command(ConversationsCommand):
 
     help = (
         "Erase the conversations of a user, or single ones, with memory and history. Prints what was erased, and when, "
-        "as JSON. The user stays."
+        "as JSON. The user is not deleted."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare what to erase."""
+        """Add the options that select what to erase."""
         super().add_arguments(parser)
         self.add_selection(parser, required=True)
-        parser.add_argument("--dry-run", action="store_true", help="Print what would be erased, and leave it.")
+        parser.add_argument("--dry-run", action="store_true", help="Print what would be erased, without erasing it.")
 
     def handle(
         self,
@@ -37,7 +37,7 @@ class Command(ConversationsCommand):
         verbosity: int,
         **options: Any,
     ) -> None:
-        """Erase, and print the receipt: also of what was erased before somebody stopped it."""
+        """Erase the conversations, and print a receipt, even if the command is stopped before all are erased."""
         conversations = self.conversations(database, user, memory_ids)
         keys = list(conversations.order_by("pk").values_list("pk", flat=True))
         erased: dict[str, int] = {}
@@ -64,6 +64,8 @@ class Command(ConversationsCommand):
         }
         self.stdout.write(json.dumps(receipt, indent=2))
         if is_stopped:
-            raise CommandError(f"Stopped: {len(keys) - len(erased)} are left.", returncode=INTERRUPTED)
+            raise CommandError(
+                f"Stopped: {len(keys) - len(erased)} conversations were not erased.", returncode=INTERRUPTED
+            )
         if refused:
-            raise CommandError(f"{len(refused)} conversations stay, since other objects hold them.")
+            raise CommandError(f"{len(refused)} conversations were not erased: other objects reference them.")

@@ -1,4 +1,4 @@
-"""Write conversations as JSON lines."""
+"""Export conversations as JSON lines."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Command(ConversationsCommand):
     """``manage.py export_chatmemory [--output FILE] [--user NAME | --memory-id ID]``."""
 
     help = (
-        "Write conversations as JSON lines, with memory and history, for import_chatmemory. Each is written as it is "
-        "at one moment, while others go on writing to it."
+        "Export conversations as JSON lines, with memory and history, for import_chatmemory. Each is exported as it is "
+        "at one moment; others can go on writing to it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare what to write, and where."""
+        """Add the options that select what to export, and where to."""
         super().add_arguments(parser)
         self.add_selection(parser)
         parser.add_argument(
             "--output",
             type=Path,
             metavar="FILE",
-            help="The file to write; by default, the standard output. It is there once all is written, or not at all.",
+            help="The file to write. Defaults to the standard output. It is only created if the export succeeds.",
         )
 
     def handle(

@@ -1,4 +1,4 @@
-"""Store conversations from JSON lines, or from what another framework keeps."""
+"""Import conversations from JSON lines, or from the data of another framework."""
 
 from __future__ import annotations
 
@@ -26,35 +26,39 @@ class Command(ConversationsCommand):
     """``manage.py import_chatmemory [--from FRAMEWORK] SOURCE [--user NAME]``."""
 
     help = (
-        "Store the conversations that export_chatmemory, the admin or the REST API has written, each whole or not at "
-        "all. Stops at the first line that is wrong; what was stored before it stays. With --from, store those of "
-        "another framework: run again, it adds what is new. One that is wrong is left out, and the others are stored."
+        "Import conversations that were exported by export_chatmemory, the admin or the REST API, each completely or "
+        "not at all. Stops at the first invalid line; conversations before it stay imported. With --from, import those "
+        "of another framework: a repeated run adds what is new; invalid conversations are skipped."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare what to read, and whose it will be."""
+        """Add the options that select what to import, and for whom."""
         super().add_arguments(parser)
         parser.add_argument(
             "source",
             metavar="SOURCE",
-            help="The file to read; - for the standard input. With --from, a file of JSON or of SQLite's, a folder or "
-            "an archive of such JSON, or a database: its alias in DATABASES, or a URL.",
+            help="The file to read; - for the standard input. With --from, a JSON or SQLite file, a folder or archive "
+            "of JSON files, or a database: its alias in DATABASES, or a URL.",
         )
-        parser.add_argument("--from", choices=FRAMEWORKS, dest="framework", help="Whose conversations they are.")
-        parser.add_argument("--table", metavar="NAME", help="With --from, the table if it has a name of its own.")
         parser.add_argument(
-            "--prefix", default="", metavar="TEXT", help="With --from, what every memory id is to begin with."
+            "--from", choices=FRAMEWORKS, dest="framework", help="The framework whose conversations they are."
         )
-        parser.add_argument("--user", metavar="NAME", help="Whose the conversations will be; by default nobody's.")
+        parser.add_argument(
+            "--table", metavar="NAME", help="With --from, the name of the table if it is not the framework's default."
+        )
+        parser.add_argument("--prefix", default="", metavar="TEXT", help="With --from, a prefix for all memory ids.")
+        parser.add_argument(
+            "--user", metavar="NAME", help="The owner of the imported conversations; by default, they have none."
+        )
         parser.add_argument(
             "--skip-existing",
             action="store_true",
-            help="Pass over conversations that are there already, to go on after an interruption for example.",
+            help="Skip conversations that already exist, for example to continue after an interruption.",
         )
         parser.add_argument(
             "--untrusted",
             action="store_true",
-            help="Leave out the token counts in the file: they are made anew where they are needed.",
+            help="Ignore the token counts in the file: tokens are counted again when needed.",
         )
 
     def handle(
@@ -71,15 +75,15 @@ class Command(ConversationsCommand):
         verbosity: int,
         **options: Any,
     ) -> None:
-        """Store them, and say how many."""
+        """Import the conversations, and print how many."""
         owner = None if user is None else self.user(user)
         if framework is None:
             if table or prefix:
-                raise CommandError("--table and --prefix are for the conversations of other frameworks; add --from.")
+                raise CommandError("--table and --prefix require --from.")
             self._import(source, owner, verbosity, trusted=not untrusted, skip_existing=skip_existing, using=database)
             return
         if skip_existing or untrusted:
-            raise CommandError("--skip-existing and --untrusted are for JSON lines; leave them out with --from.")
+            raise CommandError("--skip-existing and --untrusted cannot be used with --from.")
         try:
             with open_source(framework, source, table) as moving:
                 self._move(moving, prefix, owner, database, verbosity)
@@ -89,7 +93,7 @@ class Command(ConversationsCommand):
     def _move(
         self, source: Source, prefix: str, owner: AbstractBaseUser | None, database: str | None, verbosity: int
     ) -> None:
-        """Store the conversations of another framework."""
+        """Import the conversations of another framework."""
         counts = Counter[Outcome]()
         refused = 0
         try:
@@ -106,13 +110,13 @@ class Command(ConversationsCommand):
         finally:
             self.stdout.write(
                 f"Imported {counts[Outcome.STORED]:,} conversations, added to {counts[Outcome.CONTINUED]:,}; "
-                f"{counts[Outcome.PRESENT]:,} were there already."
+                f"{counts[Outcome.PRESENT]:,} already existed."
             )
         if refused:
             raise CommandError(f"{refused:,} conversations were not imported.")
 
     def _import(self, source: str, owner: AbstractBaseUser | None, verbosity: int, **options: Any) -> None:
-        """Store the conversations of JSON lines."""
+        """Import the conversations from JSON lines."""
         count = 0
 
         def note(conversation: Conversation, memory_id: str) -> None:
@@ -131,7 +135,7 @@ class Command(ConversationsCommand):
                 progress = stack.enter_context(self.progress("bytes", size, verbosity))
                 import_lines(_noted(lines, progress), owner, each=note, **options)
         except JsonLinesError as exc:
-            raise CommandError(f"{exc} Imported {count:,} conversations before that.") from None
+            raise CommandError(f"{exc} Imported {count:,} conversations before that line.") from None
         self.stdout.write(f"Imported {count:,} conversations.")
 
 

@@ -1,4 +1,4 @@
-"""Delete what is old."""
+"""Delete old messages and idle conversations."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from chatmemory_django.operations import prune
 
 
 class Command(ConversationsCommand):
-    """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS]``, for every night."""
+    """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS]``, to run every night."""
 
     help = (
-        "Delete old messages from histories, and erase conversations that nothing was added to for long. What is in a "
-        "memory is never deleted by its age."
+        "Delete old messages from histories, and erase conversations that have been idle for long. Messages in a "
+        "memory are never deleted because of their age."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare what is old."""
+        """Add the options that define what is old."""
         super().add_arguments(parser)
         parser.add_argument(
             "--history-older-than",
             type=days,
             metavar="DAYS",
-            help="Delete messages that were stored more than so many days ago, and are in no memory.",
+            help="Delete messages that were stored more than this many days ago and are in no memory.",
         )
         parser.add_argument(
             "--idle",
             type=days,
             metavar="DAYS",
-            help="Erase conversations that were last written to more than so many days ago, with memory and history.",
+            help="Erase conversations, with memory and history, that were last written to more than this many days "
+            "ago.",
         )
-        parser.add_argument("--dry-run", action="store_true", help="Say what would go, and leave it.")
+        parser.add_argument("--dry-run", action="store_true", help="Print what would be deleted, without deleting it.")
 
     def handle(
         self,
@@ -48,9 +49,9 @@ class Command(ConversationsCommand):
         verbosity: int,
         **options: Any,
     ) -> None:
-        """Prune, and say what went."""
+        """Prune the conversations, and print what was deleted."""
         if history_older_than is None and idle is None:
-            raise CommandError("Say what is too old: --history-older-than DAYS, --idle DAYS, or both.")
+            raise CommandError("Use --history-older-than DAYS, --idle DAYS, or both.")
         with self.progress("messages", None, verbosity) as progress:
             pruned = prune(
                 self.conversations(database),
@@ -58,17 +59,19 @@ class Command(ConversationsCommand):
                 idle=idle,
                 dry_run=dry_run,
                 each=lambda conversation, count: progress.advance(count),
-                refused=self.tell_refused,
+                refused=self.report_refused,
             )
         if not dry_run and apps.is_installed("chatmemory_django.chat"):
-            from chatmemory_django.chat.streams import delete_old  # its tables are there only then
+            from chatmemory_django.chat.streams import delete_old  # its tables exist only then
 
             delete_old(database)
         would = "Would have erased" if dry_run else "Erased"
         self.stdout.write(
-            f"{would} {pruned.conversations:,} idle conversations, and {pruned.messages:,} old messages of others."
+            f"{would} {pruned.conversations:,} idle conversations and {pruned.messages:,} old messages of others."
         )
 
-    def tell_refused(self, conversation: Conversation, error: Exception) -> None:
-        """Say what stays although it is old."""
-        self.stderr.write(f"{conversation.memory_id!r} stays, since other objects hold it ({type(error).__name__}).")
+    def report_refused(self, conversation: Conversation, error: Exception) -> None:
+        """Print a conversation that is old, but could not be erased."""
+        self.stderr.write(
+            f"{conversation.memory_id!r} was not erased: other objects reference it ({type(error).__name__})."
+        )

@@ -1,4 +1,4 @@
-"""Count tokens anew."""
+"""Recount tokens."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Command(ConversationsCommand):
     """``manage.py recount_chatmemory [--user NAME | --memory-id ID]``."""
 
     help = (
-        "Count the tokens in memories anew, with the estimator that the settings give them now. Nothing leaves a "
-        "memory by that, before something is added to it."
+        "Recount the tokens in memories with the estimator in the current settings. Messages that no longer fit are "
+        "only evicted when a message is added."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare what to count."""
+        """Add the options that select what to recount."""
         super().add_arguments(parser)
         self.add_selection(parser)
 
@@ -34,7 +34,7 @@ class Command(ConversationsCommand):
         verbosity: int,
         **options: Any,
     ) -> None:
-        """Count, and say of how many."""
+        """Recount the tokens, and print of how many conversations."""
         conversations = self.conversations(database, user, memory_ids)
         others = 0
 
@@ -47,4 +47,4 @@ class Command(ConversationsCommand):
             count = recount(conversations, known_window, each=lambda *done: progress.advance(), refused=refuse)
         self.stdout.write(f"Recounted the tokens of {count:,} conversations.")
         if others:
-            self.stdout.write(f"{others:,} others have no estimator whose counts can be kept.")
+            self.stdout.write(f"{others:,} others have no estimator whose counts can be stored.")

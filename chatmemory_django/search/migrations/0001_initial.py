@@ -6,7 +6,7 @@ from chatmemory_django.search.migrating import BuildIndex
 class Migration(migrations.Migration):
     initial = True
 
-    atomic = False  # PostgreSQL builds indexes beside what is written only outside of transactions
+    atomic = False  # PostgreSQL builds indexes concurrently only outside of transactions
 
     dependencies = [("chatmemory", "0001_initial")]
 

@@ -1,9 +1,9 @@
 """
-Memories in Django's database: every message a row, the memory a window on the rows.
+Memories in Django's database: every message is a row, the memory a window on the rows.
 
-Every write is one: the conversation is read, what to write is decided without a lock, and it is written if the
-conversation's version is still the one that was read. If it is not, that is done once more behind the row's lock. Rows
-are written once: what an ``add`` evicts it evicts by moving the start of the window.
+A write is optimistic: the conversation is read, the change is decided without a lock, and it is written if the
+conversation's version is still the one that was read. If it is not, all of this is repeated with the row locked. Rows
+are written once: an ``add`` evicts messages by moving the start of the window.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chatmemory_django.messages import ChatMessage, SystemMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.pending import Pending
 from chatmemory_django.reasons import Explained, Reader
-from chatmemory_django.rows import Row, Said
+from chatmemory_django.rows import HistoryRow, Row
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -51,11 +51,11 @@ _R = TypeVar("_R")
 
 class DjangoChatMemoryStore(ChatMemoryStore):
     """
-    Memories in the database *using*, or where the router says.
+    Memories in the database *using*, or the one that the router selects.
 
-    *keep_history* is whether messages stay in the database once they have left the memory; the default is the setting
-    ``KEEP_HISTORY``. With an *owner*, new conversations are the owner's, and those of others are out of reach:
-    ``PermissionDenied`` to a writer, empty to a reader.
+    *keep_history* is whether messages stay in the database after they have left the memory; the default is the setting
+    ``KEEP_HISTORY``. With an *owner*, new conversations belong to the owner, and conversations of other users are
+    inaccessible: writes raise ``PermissionDenied``, reads return nothing.
     """
 
     keeps_client_message_ids = True
@@ -64,7 +64,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         self, using: str | None = None, keep_history: bool | None = None, *, owner: AbstractBaseUser | None = None
     ) -> None:
         if owner is not None and owner.pk is None:
-            raise ValueError("owner must be a saved user, or None for no owner at all.")
+            raise ValueError("owner must be a saved user, or None for no owner.")
         self.using = using
         self._keep_history = keep_history
         self.owner = owner
@@ -75,7 +75,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     @property
     def keep_history(self) -> bool:
-        """Whether messages stay in the database once they have left the memory."""
+        """Whether messages stay in the database after they have left the memory."""
         return conf.keep_history() if self._keep_history is None else self._keep_history
 
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
@@ -104,32 +104,35 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             eviction, Conversation.objects.using(using).filter(memory_id=key).values_list("pk", flat=True).first()
         )
 
-    def read_history(self, memory_id: object, *, before: int | None = None, count: int | None = None) -> list[Said]:
+    def read_history(
+        self, memory_id: object, *, before: int | None = None, count: int | None = None
+    ) -> list[HistoryRow]:
         """
-        Return the last *count* messages of the history under *memory_id*, or all of them, the newest first.
+        Return the last *count* messages of the history under *memory_id*, or all of them, newest first.
 
-        With *before*, only those that come before that sequence. None for an unknown id, or if the owner is another.
+        With *before*, only messages before that sequence. Empty for an unknown id, or for a conversation of another
+        owner.
         """
         with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
             rows = statements.read_history(cursor, memory_key(memory_id), self._owner_key, before, count)
-        return list(map(Said._make, rows))
+        return list(map(HistoryRow._make, rows))
 
-    def read_remembered(self, memory_id: object) -> list[Said]:
-        """Return the messages of the memory under *memory_id*, in its order; none if the owner is another."""
+    def read_remembered(self, memory_id: object) -> list[HistoryRow]:
+        """Return the messages of the memory under *memory_id*, in its order; none if it has another owner."""
         rows = [(Row._make(row), verbatim) for *row, verbatim in self._read(memory_key(memory_id), verbatim=True)]
-        return [Said(row.sequence, row.type, row.text, row.payload, verbatim) for row, verbatim in rows]
+        return [HistoryRow(row.sequence, row.type, row.text, row.payload, verbatim) for row, verbatim in rows]
 
     def named(self, memory_id: object, using: str | None = None) -> ConversationQuerySet:
         """
-        Return the conversation under *memory_id*, if there is one and it is the owner's, as a queryset.
+        Return a queryset of the conversation under *memory_id*, if it exists and belongs to the owner.
 
-        It is read where it is written, or from the database *using*.
+        It reads from the database for writes, or from *using*.
         """
         using = using or self.using or router.db_for_write(Conversation)
         return self.conversations(using).filter(memory_id=memory_key(memory_id))
 
     def conversations(self, using: str | None = None) -> ConversationQuerySet:
-        """Return the conversations, the owner's if there is one, as a queryset."""
+        """Return a queryset of the conversations, only the owner's if there is an owner."""
         found = Conversation.objects.using(using or self.using or router.db_for_read(Conversation))
         return found if self.owner is None else found.filter(owner=self._owner_key)
 
@@ -159,7 +162,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         self._replace(memory_id, Replacement(eviction.messages(), costs, window.counter), is_empty=not costs)
 
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
-        """Make *messages* the memory under *memory_id*; see ``Replacement`` for what becomes of the history."""
+        """Replace the memory under *memory_id* with *messages*; ``Replacement`` describes the effect on the history."""
         kept = checked_messages(messages)
         self._replace(memory_id, Replacement(kept), is_empty=not kept)
 
@@ -204,7 +207,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
         with connections[self.using or router.db_for_write(Conversation)].cursor() as cursor:
-            # Without a lock, whatever a plain SELECT may see: what it goes by is looked at again when it is written.
+            # No lock is needed, whatever a plain SELECT returns: all of this is checked again when the summary is
+            # written.
             snapshot = statements.read(cursor, memory_key(memory_id), self._owner_key)
         return None if snapshot is None or not snapshot.is_own else read_pending(snapshot, window, max_tokens)
 
@@ -231,27 +235,33 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def recount(self, memory_id: object, window: Window) -> int:
         """
-        Count the memory under *memory_id* anew, as *window* does, whatever was counted before, and keep the counts.
+        Recount the tokens of the memory under *memory_id* with *window*, whatever counted them before, and store the
+        counts.
 
-        Returns its tokens, 0 for an unknown id; ``ValueError`` if *window* has no count that could be kept.
+        Returns the number of tokens, 0 for an unknown id.
+
+        Raises:
+            ValueError: The counts of *window* cannot be stored.
+
         """
         if not window.counter:
-            raise ValueError("window has no count of tokens to keep; give one whose estimator has a name.")
+            raise ValueError("The token counts of window cannot be stored; use one whose estimator has a name.")
         return self._write(memory_id, create=False).run(Recount(window)) or 0
 
     @contextmanager
     def exclusive(self, memory_id: object) -> Iterator[None]:
-        """A transaction in which nobody else writes to *memory_id*."""
+        """Open a transaction in which no one else writes to *memory_id*."""
         with transaction.atomic(using=self.using or router.db_for_write(Conversation), savepoint=False):
             self._write(memory_id).lock()
             yield
 
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        # Django has no asynchronous transactions: a whole one takes one hop into the thread that has the connection.
+        # Django has no asynchronous transactions: a whole one runs in a single hop to the thread that has the
+        # connection.
         return await in_thread(method, *args, **kwargs)
 
     def _read(self, key: str, counter: str = "", *, verbatim: bool = False) -> Sequence[tuple[Any, ...]]:
-        """The rows in the memory, like ``memory_rows``, in its order; none if the owner is another."""
+        """Return the rows in the memory like ``memory_rows``, in its order; none if it has another owner."""
         with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
             rows: Sequence[Any] = statements.read_memory(cursor, key, counter, self._owner_key, verbatim=verbatim)
         if cursor.db.in_atomic_block and sees_otherwise(cursor.db) and is_torn(key, len(rows), cursor.db):

@@ -23,17 +23,17 @@ from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, Snapshot
 from chatmemory_django.windows import Entry, Eviction, Window, to_entry
 
 MAX_READ = 4_096
-"""How many sequences of the front of a window are read at a time at most."""
+"""How many sequences of the front of a window are read at a time, at most."""
 
 
 class Addition:
     """
-    A decision to add *messages*; called with a snapshot, it returns what comes of it and the change to write, if any.
+    A decision to add *messages*; called with a snapshot, it returns the result and the change to write, if any.
 
     ``ValueError`` or ``TypeError`` if a message cannot be stored.
     """
 
-    holds_for_nothing = True  # an equal system message is read where it is in the memory, at that moment at the latest
+    holds_for_nothing = True  # that an equal system message is in the memory was true when it was read
 
     def __init__(
         self,
@@ -65,22 +65,22 @@ class Addition:
         for index, (row, name) in enumerate(zip(self._rows, client_message_ids, strict=False)):
             row.client_message_id = checked_client_message_id(name, f"client_message_ids[{index}]")
         for row in self._rows:
-            row.is_complete = is_complete or row.type == MessageType.SYSTEM  # which waits for no answer
+            row.is_complete = is_complete or row.type == MessageType.SYSTEM  # a system message awaits no answer
         _check_unique(self._rows)
         self._costs = [window.cost(message) if window.is_additive else None for message in messages]
         self._counted: Counted = {}
 
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
-        """Decide what becomes of the memory."""
+        """Decide how the memory changes."""
         state, window = snapshot.state, self._window
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
-        # Without the lock nothing is known: then the UPDATE makes sure, and whoever tries again comes back with it.
+        # Without the lock this is unknown: then the UPDATE checks the ids, and a retry comes back with the lock.
         known = snapshot.sequences_of(names) if names and snapshot.is_locked else {}
         if self._aside and self._after is not None and not known:
             return self._set_aside(snapshot, self._after)
         relocation: Relocation | None = None
         uncounted: Sequence[Row] = ()
-        if self._after is not None and not known:  # what is known was stored with all that belonged to it
+        if self._after is not None and not known:  # known messages were stored together with everything else
             relocation = relocate(snapshot, self._after, window, self._counted)
             eviction, uncounted = relocation.eviction, relocation.uncounted
         elif has_counts(snapshot, window):
@@ -108,16 +108,16 @@ class Addition:
                     known[row.client_message_id] = keys[-1]
         if not added and not self._completes and not relocation:
             return Appended(eviction, keys, state.id), None
-        # To go on from a question is to answer it.
+        # Continuing from a question answers it.
         answered = [] if relocation is None else [key for key in snapshot.unanswered if key == self._after]
         completes = [*self._completes, *answered]
         change = self._change(state, eviction, added, uncounted, relocation, taken_up, completes)
         return Appended(eviction, keys, state.id), change
 
     def _set_aside(self, snapshot: Snapshot, after: int) -> tuple[Appended, Change]:
-        """Store the messages as a branch that begins after message *after*, and is not on the path."""
+        """Store the messages as a branch that begins after message *after* and is not on the path."""
         state = snapshot.state
-        snapshot.is_on_path(after)  # or on another branch: it is there
+        snapshot.is_on_path(after)  # raises if there is no such message on any branch
         rows = [
             msgspec.structs.replace(
                 row, sequence=sequence, parent_sequence=parent, superseded=True, on_path=False, token_count=cost
@@ -140,7 +140,7 @@ class Addition:
         return Appended(Eviction.of([], self._window), [row.sequence for row in rows], state.id), change
 
     def _take_up(self, snapshot: Snapshot, eviction: Eviction, aside: Sequence[Row]) -> list[int]:
-        """Add what was stored *aside* to *eviction*, and return the sequences of what was added."""
+        """Add the messages stored *aside* to *eviction*, and return the sequences of those that were added."""
         rows = {row.sequence: row for row in aside}
         for sequence in self._takes_up:
             if sequence not in rows:
@@ -151,7 +151,7 @@ class Addition:
         return [entry.key for entry in eviction.added]
 
     def _from_front(self, snapshot: Snapshot) -> Eviction:
-        """The memory before anything is added, read as far as messages leave it."""
+        """Return the memory before the addition, read only as far as messages are evicted."""
         state, window = snapshot.state, self._window
         systems: list[Entry] = []
         if not window.keeps_all and any(message.type == MessageType.SYSTEM for message in self._messages):
@@ -180,7 +180,7 @@ class Addition:
     ) -> Change:
         window = self._window
         state = before if relocation is None else relocation.state
-        # What was stored aside is on the path whether or not its equal is in the memory: what was said next follows it.
+        # Messages stored aside are on the path even if an equal one is in the memory: the next message follows them.
         aside: Sequence[int] = ()
         if relocation is not None:
             aside = self._takes_up
@@ -205,22 +205,22 @@ class Addition:
             **memory_columns(eviction, count),
         )
         counts = counts_of((row for row in uncounted if row.sequence not in gone), self._counted)
-        # Others may have gone on from what was stored aside; then it was in the memory, and stays there.
+        # Others may have continued from messages stored aside; then these were in the memory, and stay there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
         return Change(before, after, rows, left, counts, completes, self._is_retry, relocation, aside).checked()
 
 
 def _check_unique(rows: Sequence[NewRow]) -> None:
-    """``ValueError`` if two different messages of *rows* have one client message id."""
+    """Raise ``ValueError`` if two different messages of *rows* have the same client message id."""
     contents: dict[str, Columns] = {}
     for row in rows:
         columns = Columns(row.type, row.text, row.payload)
         if row.client_message_id is not None and contents.setdefault(row.client_message_id, columns) != columns:
-            raise ValueError(f"Two messages have the client message id {row.client_message_id!r}; give each its own.")
+            raise ValueError(f"Two messages have the client message id {row.client_message_id!r}; ids must be unique.")
 
 
 def has_counts(snapshot: Snapshot, window: Window) -> bool:
-    """Whether *window* can go by the counters of the conversation, without reading its memory."""
+    """Return whether *window* can use the counters of the conversation, without reading its memory."""
     state = snapshot.state
     if not window.is_additive:
         return False
@@ -228,7 +228,7 @@ def has_counts(snapshot: Snapshot, window: Window) -> bool:
 
 
 def _entries(snapshot: Snapshot, window: Window, summary: Entry | None) -> Iterator[Entry]:
-    """The entries of the window from its front on, read as they are asked for; then *summary* has its cost, too."""
+    """Yield the entries of the window from its front, read on demand; after that, *summary* has its cost, too."""
     pinned, start = snapshot.state.pinned_sequence, snapshot.state.window_start
     for row in snapshot.front:
         if row.sequence != pinned:

@@ -1,8 +1,7 @@
 """
-What a write does to a conversation: from the state that it was read in to the next, with the rows to write.
+The changes of writes: how a conversation's state changes, and which rows are written.
 
-Nothing is written here, and whoever calls makes sure that what was decided is written only to the state that it was
-decided on.
+Nothing is written here; the caller ensures that a change is only written to the state for which it was decided.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ MAX_INTEGER = 2_147_483_647
 """The largest number that Django's ``PositiveIntegerField`` holds on every database."""
 
 ACTIVITY = ("total_messages", "window_start", "pinned_sequence", "parent_sequence")
-"""The columns of a conversation of which one changes with whatever people do."""
+"""The columns of a conversation of which at least one changes with any user activity."""
 
 
 class Removed(NamedTuple):
-    """A message that is taken out of the history."""
+    """A message that is removed from the history."""
 
     sequence: int
     parent: int
-    """What named it as its parent names this one now, ..."""
+    """Messages that named the removed one as their parent now name this one, ..."""
     child: int | None = None
     """... and so does this message, which named none."""
 
 
 class Change(NamedTuple):
-    """What a write does to a conversation."""
+    """The change that a write makes to a conversation."""
 
     before: State
     after: State
@@ -44,55 +43,57 @@ class Change(NamedTuple):
     left: Sequence[int] = ()
     """The sequences of the messages that leave the memory."""
     counts: Mapping[int, int] = {}
-    """Token counts for rows that stay, by sequence; ``after.counted_by`` made them."""
+    """Token counts for existing rows, by sequence; made by ``after.counted_by``."""
     completes: Sequence[int] = ()
     """The sequences of the messages whose turn ends."""
     is_retry: bool = True
-    """Whether a message may have one of the client message ids already."""
+    """Whether an existing message may have one of the client message ids."""
     relocation: Relocation | None = None
-    """Where the conversation goes on from, if not from where it was."""
+    """Where the conversation continues, if not from its current head."""
     taken_up: Sequence[int] = ()
-    """The sequences of the messages that were stored aside, and are now on the path."""
+    """The sequences of the messages that were stored aside and are now on the path."""
     removals: Sequence[Removed] = ()
-    """What is taken out of the history."""
+    """The messages that are removed from the history."""
 
     @property
     def superseded(self) -> list[int]:
-        """The messages that are not in the memory, but whose rows stay inside the window."""
+        """The sequences of messages that are not in the memory although their rows are inside the window."""
         start, end = self.after.window_start, self.before.next_sequence
         left: Sequence[int] = self.left
         hidden: Sequence[int] = ()
         if self.relocation is not None:
-            # What it takes out of the memory behind the shared part leaves the path, and is superseded by that.
+            # What leaves the memory after the shared part also leaves the path, and is superseded by that.
             off_path = {each for each in self.relocation.left if each > self.relocation.shared}
             left, hidden = [each for each in left if each not in off_path], self.relocation.hidden
         return [each for each in (*left, *hidden) if start <= each < end]
 
     @property
     def only_adds(self) -> bool:
-        """Whether rows are added and none is changed."""
+        """Whether rows are added and none are changed."""
         changes = self.superseded or self.counts or self.completes or self.relocation or self.removals
         return bool(self.rows) and not changes
 
     @property
     def is_activity(self) -> bool:
-        """Whether anything is done to the memory; to count it anew, or to summarize it, is not."""
+        """Whether this counts as activity; recounting and summarizing do not."""
         if self.after.summary_sequence == self.before.next_sequence:
             return False
         return any(getattr(self.after, name) != getattr(self.before, name) for name in ACTIVITY) or bool(self.completes)
 
     @property
     def client_message_ids(self) -> list[str]:
-        """The ids of which it has to be made sure that no message of the conversation has one."""
+        """The client message ids that must not exist in the conversation yet."""
         if not self.is_retry:
             return []
         return [row.client_message_id for row in self.rows if row.client_message_id is not None]
 
     def checked(self) -> Change:
-        """Return this, or raise ``ValueError`` for a number that no column can hold."""
+        """Return this change, or raise ``ValueError`` if a number in it is too large for its column."""
         numbers = (self.after.next_sequence, self.after.memory_tokens, *(row.token_count or 0 for row in self.rows))
         if max(numbers) > MAX_INTEGER:
-            raise ValueError(f"A conversation holds numbers up to {MAX_INTEGER}; this write needs {max(numbers)}.")
+            raise ValueError(
+                f"Numbers in a conversation must not exceed {MAX_INTEGER}; this write needs {max(numbers)}."
+            )
         return self
 
 
@@ -103,15 +104,15 @@ def new_row(message: ChatMessage, metadata: Metadata = None, verbatim: str | Non
     if verbatim is not None:
         size += sent_bytes(checked_verbatim(verbatim))
     if metadata is not None:
-        size += sent_bytes(json.dumps(metadata))  # as the field writes it
+        size += sent_bytes(json.dumps(metadata))  # as the field stores it
     if size > (limit := max_row_bytes()):
         raise ValueError(
             f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
-            f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows for {limit}."
+            f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows {limit}."
         )
     return NewRow(*columns, metadata=metadata, verbatim=verbatim, sent_bytes=size)
 
 
 def max_row_bytes() -> int:
-    """Return how large the rows of one INSERT may be: by default they fit the packet of 16 MiB that MariaDB takes."""
+    """Return the maximum size of the rows of one INSERT: by default they fit MariaDB's packet of 16 MiB."""
     return max(1_048_576, 4 * conf.max_message_bytes() - 65_536)

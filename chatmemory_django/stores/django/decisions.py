@@ -1,4 +1,4 @@
-"""What most verbs decide: to set, count, clear, evict from and rewind a memory."""
+"""The decisions of most operations: to set, recount, clear, evict from and rewind a memory."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from chatmemory_django.windows import Window, continuation
 
 class Replacement:
     """
-    A decision to make *messages* the memory; called with a snapshot, it returns the change to write, if any.
+    A decision to replace the memory with *messages*; called with a snapshot, it returns the change to write, if any.
 
-    Where that means "drop some at the front, add some at the end", so it is done, and what is added becomes history.
-    Anything else is a memory that somebody made, of a summary for example: it is written behind all other rows, and is
-    no part of the history unless there was none. *costs* are what *counter* counted for each message.
+    If the new memory only drops messages at the front and adds some at the end, exactly that is done, and the added
+    messages become history. Anything else is a memory that the caller composed, for example of a summary: it is written
+    after all other rows, and is not part of the history unless that was empty. *costs* are what *counter* counted for
+    each message.
     """
 
     holds_for_nothing = False
 
     def __init__(self, messages: Sequence[ChatMessage], costs: Sequence[int] = (), counter: str = "") -> None:
         self._rows = [new_row(message) for message in messages]
-        # As columns, since to Python 1 and True are equal.
+        # Compared as columns, since in Python 1 == True.
         self._columns = [Columns(row.type, row.text, row.payload) for row in self._rows]
         self._counter = counter
         for row, cost in zip(self._rows, costs, strict=False):
             row.token_count, row.counted_by = cost, counter
 
     def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
-        """Decide what becomes of the memory."""
+        """Decide how the memory changes."""
         state, new = snapshot.state, self._rows
         rows = snapshot.memory(self._counter or state.counted_by)
         if [Columns(row.type, row.text, row.payload) for row in rows] == self._columns:
             return None, None
-        old = [row for row in rows if row.part != SUMMARY]  # a memory that is set has none
+        old = [row for row in rows if row.part != SUMMARY]  # a memory that is set has no summary
         columns = [Columns(row.type, row.text, row.payload) for row in old]
         goes_on = continuation(columns, self._columns)
         keeps_first, index = goes_on or (False, len(old))
@@ -79,7 +80,7 @@ class Replacement:
 
 
 class Recount:
-    """A decision to count a memory anew by *window*; called with a snapshot, it returns its tokens and the change."""
+    """A decision to recount a memory by *window*; called with a snapshot, it returns its tokens and the change."""
 
     holds_for_nothing = False
 
@@ -88,7 +89,7 @@ class Recount:
         self._counted: Counted = {}
 
     def __call__(self, snapshot: Snapshot) -> tuple[int, Change | None]:
-        """Decide what the counts are."""
+        """Decide the new counts."""
         rows = snapshot.memory("")
         count_rows(rows, snapshot, self._window, self._counted)
         counts = counts_of(rows, self._counted)
@@ -98,9 +99,9 @@ class Recount:
 
 
 class Clearing:
-    """A decision to empty the memory. The change names the messages that leave it if it *names_left*."""
+    """A decision to clear the memory. With *names_left*, the change names the messages that leave it."""
 
-    holds_for_nothing = True  # the state says that the memory is empty
+    holds_for_nothing = True  # the state shows that the memory is empty
 
     def __init__(self, *, names_left: bool) -> None:
         self._names_left = names_left
@@ -140,7 +141,7 @@ class Evicting:
 
 
 class Relocating:
-    """A decision to go on from message *to*, or from the newest that was said on from it; returns from which one."""
+    """A decision to continue from message *to*, or from its newest descendant; returns the sequence of that message."""
 
     holds_for_nothing = False
 
@@ -151,10 +152,10 @@ class Relocating:
         self._counted: Counted = {}
 
     def __call__(self, snapshot: Snapshot) -> tuple[int, Change | None]:
-        """Decide what becomes of the memory."""
+        """Decide how the memory changes."""
         to, is_on_path = self._to, snapshot.is_on_path(self._to)
         if self._newest:
-            to, is_on_path = snapshot.last_said(sequence__lte=snapshot.tree.newest_from(to))
+            to, is_on_path = snapshot.last_message(sequence__lte=snapshot.tree.newest_from(to))
         if to == snapshot.head:
             return to, None
         relocation = relocate(snapshot, to, self._window, self._counted, is_on_path=is_on_path)

@@ -1,4 +1,4 @@
-"""The rows of a memory as what the rules of windows work on: messages, entries, costs."""
+"""The rows of a memory in the form that the rules of windows use: messages, entries, costs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot
 from chatmemory_django.windows import Entry, Eviction, Window, to_entry
 
 Counted: TypeAlias = dict[tuple[int, int], int]
-"""What messages cost, by the key of their row. A row says the same for ever, so it is counted once."""
+"""The costs of messages, by the key of their row. The content of a row never changes, so it is counted once."""
 
 place_of = attrgetter("conversation_id", "sequence")
-"""The key of a row."""
+"""Return the key of a row."""
 
 _tokens = itemgetter(Row._fields.index("tokens"))
 _part = itemgetter(Row._fields.index("part"))
 
 
 class UncountedError(Exception):
-    """Messages must be counted, which is not done while others wait for the lock. *count* counts them."""
+    """Messages must be counted, which is not done while other writers wait for the lock. *count* counts them."""
 
     def __init__(self, count: Callable[[], object]) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ def messages_of(rows: Sequence[tuple[Any, ...]]) -> list[ChatMessage]:
 
 
 def summary_place(rows: Sequence[tuple[Any, ...]]) -> int | None:
-    """Return where among *rows*, which are like ``Row`` and a memory, its summary is; None without one."""
+    """Return the index of the summary among the *rows* of a memory, which are like ``Row``; None without one."""
     return next((place for place, row in enumerate(rows[:2]) if _part(row) == SUMMARY), None)
 
 
 def costs_of(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
-    """Return the cost of each of *messages*, which *rows* hold; None if costs do not add up to a total."""
+    """Return the cost of each of *messages*, which *rows* hold; None if costs are not additive."""
     if not window.is_additive:
         return None
     if window.estimator is None:
@@ -54,7 +54,7 @@ def costs_of(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], w
 
 
 def count_rows(rows: Sequence[Row], snapshot: Snapshot, window: Window, counted: Counted) -> None:
-    """Count those of *rows* that are not in *counted* into it; ``UncountedError`` where others wait meanwhile."""
+    """Count those of *rows* that are not in *counted* yet; ``UncountedError`` if that would make other writers wait."""
     missing = [row for row in rows if place_of(row) not in counted]
     if not missing:
         return
@@ -65,12 +65,15 @@ def count_rows(rows: Sequence[Row], snapshot: Snapshot, window: Window, counted:
 
 
 def counts_of(rows: Iterable[Row], counted: Counted) -> dict[int, int]:
-    """Return what *counted* has for each of *rows*, of one conversation, by its sequence."""
+    """Return the counts of *rows*, of one conversation, from *counted*, by sequence."""
     return {row.sequence: counted[place_of(row)] for row in rows}
 
 
 def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple[Eviction, Sequence[Row]]:
-    """Read a memory, to be changed by the rules of *window*, and which of its rows have tokens that must be kept."""
+    """
+    Read a memory, to be changed by the rules of *window*, and return it with the rows whose token counts must be
+    stored.
+    """
     rows = snapshot.memory(window.counter)
     uncounted = [row for row in rows if row.tokens is None] if window.counter else []
     count_rows(uncounted, snapshot, window, counted)
@@ -84,7 +87,7 @@ def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple
 
 
 def entry_of(row: Row, window: Window, counted: Counted | None = None) -> Entry:
-    """Return the entry of *row*, which costs what its row, or *counted*, has for it."""
+    """Return the entry of *row*, with the cost stored in the row or in *counted*."""
     cost: int | None = None
     if window.estimator is None:
         cost = 1

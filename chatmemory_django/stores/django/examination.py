@@ -1,4 +1,4 @@
-"""What must always hold of a conversation and its rows, and where it does not."""
+"""The invariants of a conversation and its rows, and where they are violated."""
 
 from __future__ import annotations
 
@@ -18,48 +18,50 @@ from chatmemory_django.windows import Window
 
 
 class Rule(StrEnum):
-    """What must hold. Each is named for the column, or the thing, that it is about."""
+    """The invariants. Each is named after the column, or the thing, that it concerns."""
 
     SEQUENCE = "sequence"
     """Every row's sequence is 1 or more, and below ``next_sequence``."""
     WINDOW_START = "window_start"
-    """It is 1 or more, and not above ``next_sequence``."""
+    """It is between 1 and ``next_sequence``."""
     PINNED = "pinned_sequence"
-    """It is that of a system message that is not superseded."""
+    """It is the sequence of a system message that is not superseded."""
     SYSTEM_MESSAGE = "system_message"
-    """There is one in the memory at most, beside the summary, unless one ``set`` put several there."""
+    """The memory has at most one, apart from the summary, unless a ``set`` put several there."""
     GAP = "gap"
-    """What is in the memory has a row. Other rows may be gone: pruned, or not kept."""
+    """Every message in the memory has a row. Other rows may be missing: pruned, or not kept."""
     MEMORY_MESSAGES = "memory_messages"
-    """It is how many messages are in the memory."""
+    """It is the number of messages in the memory."""
     COUNTED_BY = "counted_by"
-    """If it names an estimator, then that has counted every message in the memory."""
+    """If it names an estimator, that estimator has counted every message in the memory."""
     MEMORY_TOKENS = "memory_tokens"
-    """It is how many tokens ``counted_by`` has counted in the memory; 0 without it."""
+    """It is the number of tokens that ``counted_by`` has counted in the memory; 0 without one."""
     TOTAL_MESSAGES = "total_messages"
-    """It is how many messages are in the history, or were before they were deleted."""
+    """It is the number of messages that are in the history, or were before they were deleted."""
     CONTENT = "content"
-    """Every row holds a message, of the type that it says."""
+    """Every row holds a message of the type in its column."""
     PARENT = "parent_sequence"
-    """It is below the sequence of its row, or below ``next_sequence``. Outside of the history, only a summary has one:
-    the last message that it covers."""
+    """
+    It is below the sequence of its row or, for a conversation, below ``next_sequence``. Outside of the history, only a
+    summary has one: the last message that it covers.
+    """
     PATH = "on_path"
-    """It is what the parents say: the rows on the way to the message from which the conversation goes on."""
+    """It matches the parents: true for the rows on the way to the message from which the conversation continues."""
     OFF_PATH = "off_path"
-    """What is on another branch is superseded, so that it is in no window."""
+    """Messages on another branch are superseded, so that they are not in the window."""
     SUMMARY = "summary_sequence"
-    """It is that of a summary of something on the path."""
+    """It is the sequence of a summary of messages on the path."""
     FORGOTTEN = "forgotten_through"
     """It is below ``next_sequence``."""
     WINDOW = "window"
-    """The memory is no larger than its window. It may be after the window was changed, until the next ``add``."""
+    """The memory fits its window. It may not after the window was changed, until the next ``add``."""
 
 
 class Examination:
     """
-    What is wrong with *conversation*: which rules are *broken*, and how, without a word of what was said.
+    The state of *conversation*: which rules are *broken*, and how, without any message text.
 
-    *counters* are its columns of which the rows say something else, and what they say.
+    *counters* are those of its columns that differ from its rows, with the correct values.
     """
 
     def __init__(self, conversation: Conversation, window_of: Callable[[str], Window | None]) -> None:
@@ -78,19 +80,19 @@ class Examination:
         conversation, rows = self.conversation, self._rows
         end = conversation.next_sequence
         if rows.outside:
-            yield Rule.SEQUENCE, f"{rows.outside} rows have a sequence that is not in the range from 1 to {end - 1}."
+            yield Rule.SEQUENCE, f"{rows.outside} rows have a sequence outside of the range from 1 to {end - 1}."
         if not 1 <= conversation.window_start <= end:
             yield Rule.WINDOW_START, f"It is {conversation.window_start}, but next_sequence is {end}."
         if conversation.pinned_sequence is not None and rows.pinned != PINNED:
-            yield Rule.PINNED, f"It is {conversation.pinned_sequence}, and that row is {rows.pinned}."
+            yield Rule.PINNED, f"It is {conversation.pinned_sequence}, and that row {rows.pinned}."
         if rows.unreadable:
-            yield Rule.CONTENT, f"{rows.unreadable} rows hold no message; the first is {rows.first_unreadable}."
+            yield Rule.CONTENT, f"{rows.unreadable} rows do not hold a message; the first is {rows.first_unreadable}."
 
     def _broken_memory(self) -> Iterator[tuple[Rule, str]]:
         conversation, rows = self.conversation, self._rows
         are_all_there = rows.in_history + rows.not_in_history == conversation.next_sequence - 1
         if rows.systems > 1 and are_all_there and not rows.may_be_set:
-            yield Rule.SYSTEM_MESSAGE, f"The memory has {rows.systems}, and each was added alone."
+            yield Rule.SYSTEM_MESSAGE, f"The memory has {rows.systems}, which were added one by one."
         missing = conversation.memory_messages - rows.in_memory
         if missing > 0 and rows.in_window < conversation.next_sequence - conversation.window_start:
             yield Rule.GAP, f"{missing} of the {conversation.memory_messages} messages in the memory have no row."
@@ -101,17 +103,20 @@ class Examination:
         if head is not None and head >= end:
             yield Rule.PARENT, f"It is {head}, but next_sequence is {end}."
         if rows.with_wrong_parent:
-            yield Rule.PARENT, f"{rows.with_wrong_parent} rows name no message before them, or are no summary."
+            yield Rule.PARENT, f"{rows.with_wrong_parent} rows do not name an earlier message, or are not a summary."
         if wrong := claims.wrong(head):
             first, last, on_path = wrong[0]
-            yield Rule.PATH, f"It is {on_path} from {first} to {last}, the first of {len(wrong)} wrong stretches."
+            yield (
+                Rule.PATH,
+                f"It is wrongly {on_path} from {first} to {last}, the first of {len(wrong)} wrong stretches.",
+            )
         if rows.with_wrong_path:
-            yield Rule.PATH, f"{rows.with_wrong_path} rows are on it that are no part of the history."
+            yield Rule.PATH, f"{rows.with_wrong_path} rows are on it but not part of the history."
         if rows.visible:
             yield Rule.OFF_PATH, f"{rows.visible} rows on other branches are in the window."
         summary, covered = conversation.summary_sequence, rows.covered
         if summary is not None and (covered is None or not claims.leads_through(covered)):
-            yield Rule.SUMMARY, f"It is {summary}, which is no summary of what is on the path."
+            yield Rule.SUMMARY, f"It is {summary}, which is not a summary of messages on the path."
         if conversation.forgotten_through >= end:
             yield Rule.FORGOTTEN, f"It is {conversation.forgotten_through}, but next_sequence is {end}."
 
@@ -119,7 +124,10 @@ class Examination:
         conversation, rows = self.conversation, self._rows
         if conversation.memory_messages != rows.in_memory:
             self.counters["memory_messages"] = rows.in_memory
-            yield Rule.MEMORY_MESSAGES, f"It is {conversation.memory_messages}, but {rows.in_memory} rows are."
+            yield (
+                Rule.MEMORY_MESSAGES,
+                f"It is {conversation.memory_messages}, but {rows.in_memory} rows are in the memory.",
+            )
         counted_by = conversation.counted_by
         others = rows.counters - {counted_by}
         if counted_by and others:
@@ -130,7 +138,7 @@ class Examination:
             yield Rule.MEMORY_TOKENS, f"It is {conversation.memory_tokens}, but must be {tokens}."
         total, most = conversation.total_messages, conversation.next_sequence - 1 - rows.not_in_history
         if not rows.in_history <= total <= most:
-            if rows.in_history == most:  # none is missing, so there is nothing to guess
+            if rows.in_history == most:  # no row is missing, so the number is known
                 self.counters["total_messages"] = most
             yield Rule.TOTAL_MESSAGES, f"It is {total}, but must be from {rows.in_history} to {most}."
 
@@ -143,16 +151,16 @@ class Examination:
             if not window.counter or rows.counters != {window.counter}:
                 return
             size = window.overhead + rows.tokens
-        # Alone, a system message stays, however large.
+        # A system message on its own stays, however large.
         if size > window.limit and not (rows.in_memory == 1 and rows.systems):
             yield Rule.WINDOW, f"The memory takes {size} of {window.limit}."
 
 
-PINNED = "a system message"
+PINNED = "is a system message"
 
 
 class _Rows:
-    """What the rows of *conversation* come to, counted in one pass."""
+    """Statistics of the rows of *conversation*, collected in one pass."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.outside = 0
@@ -162,21 +170,23 @@ class _Rows:
         self.in_memory = 0
         self.tokens = 0
         self.counters: set[str] = set()
-        """What counted those in the memory; among them "" if one was not counted."""
+        """The names of what counted the messages in the memory; includes "" if one was not counted."""
         self.systems = 0
-        """How many system messages are in the memory."""
+        """The number of system messages in the memory."""
         self.may_be_set = False
-        """Whether a memory may have been set that has several system messages: some were stored at one moment, or are
-        no part of the history."""
+        """
+        Whether a memory with several system messages may have been set: some were stored at one moment, or are not part
+        of the history.
+        """
         self._system_moments: set[datetime.datetime] = set()
-        self.pinned = "missing"
+        self.pinned = "is missing"
         self.claims = Claims()
         self.with_wrong_parent = 0
         self.with_wrong_path = 0
         self.visible = 0
-        """How many of other branches are in the window."""
+        """The number of messages of other branches that are in the window."""
         self.covered: int | None = None
-        """The last message that the summary covers, if that is one."""
+        """The last message that the summary covers, if it is one."""
         self.unreadable = 0
         self.first_unreadable: int | None = None
         is_in_memory = ExpressionWrapper(
@@ -208,7 +218,7 @@ class _Rows:
         if parent_sequence is not None:
             self.with_wrong_parent += parent_sequence >= sequence or not (in_history or is_summary)
         if in_history:
-            if sequence > 0:  # 0 is no message, but where the first ones begin
+            if sequence > 0:  # 0 is not a message, but the parent of the first ones
                 self.claims.add(sequence, parent_sequence, on_path=on_path)
             self.visible += not on_path and not superseded and sequence >= conversation.window_start
         else:
@@ -223,7 +233,7 @@ class _Rows:
         self.in_history += in_history
         self.not_in_history += not in_history
         if sequence == conversation.pinned_sequence:
-            self.pinned = "superseded" if superseded else PINNED if is_system else "none"
+            self.pinned = "is superseded" if superseded else PINNED if is_system else "is not a system message"
         if is_in_memory:
             self.in_memory += 1
             self.tokens += token_count or 0
@@ -234,7 +244,7 @@ class _Rows:
             self.first_unreadable = self.first_unreadable or sequence
 
     def token_counters(self) -> dict[str, Any]:
-        """The counters of tokens as they must be."""
+        """Return the correct values of the token counters."""
         if len(self.counters) != 1 or "" in self.counters:
             return {"counted_by": "", "memory_tokens": 0}
         return {"counted_by": min(self.counters), "memory_tokens": self.tokens}

@@ -1,4 +1,4 @@
-"""Forks: a new conversation with a copy of what another one said, which the database copies by itself."""
+"""Forks: new conversations with a copy of another one's messages, copied inside the database."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fork(
     if isinstance(owner, EllipsisType):
         owner_key: Any = ...
     elif owner is not None and owner.pk is None:
-        raise ValueError("owner must be a saved user, or None for no owner at all.")
+        raise ValueError("owner must be a saved user, or None for no owner.")
     else:
         owner_key = None if owner is None else owner.pk
     key = new_memory_id() if memory_id is None else memory_key(memory_id)
@@ -58,26 +58,28 @@ def fork(
         else:
             break
     if forked is None:
-        raise ConversationErasedError(f"The conversation {conversation.memory_id!r} was erased; nothing is forked.")
+        raise ConversationErasedError(
+            f"The conversation {conversation.memory_id!r} was erased, so it cannot be forked."
+        )
     return forked
 
 
 class _Plan(NamedTuple):
-    """What of a conversation is copied, and what becomes of it."""
+    """What is copied of a conversation, and how it changes."""
 
     state: State
-    """The conversation's row, as the copy begins."""
+    """The initial row of the copied conversation."""
     path: list[Q]
-    """The rows of the history, in as many conditions as an INSERT each is worth."""
+    """The rows of the history, in one condition for each INSERT."""
     others: Q
-    """The rows that are no part of it: summaries, and what a memory was made of."""
+    """The rows that are not part of the history: summaries, and messages of a memory that was set."""
     superseded: Case | F
     counts: Mapping[int, int]
     """Token counts that the copied rows do not have yet."""
 
 
 class _Forking:
-    """A conversation *key*, to be made of a source that nobody else writes to meanwhile."""
+    """The creation of a conversation *key* from a source that is locked against other writers."""
 
     def __init__(self, key: str, using: str, through: int | None, owner_key: Any, window: Window | None) -> None:
         self._key = key
@@ -88,7 +90,7 @@ class _Forking:
         self._counted: Counted = {}
 
     def __call__(self, source: Conversation, *, may_count: bool) -> Conversation:
-        """Return the fork of *source*; ``UncountedError`` if messages must be counted, and it may not be done here."""
+        """Return the fork of *source*; ``UncountedError`` if messages must be counted and *may_count* is false."""
         state = State._make(getattr(source, column) for column in State._fields)
         snapshot = Snapshot(source.memory_id, state, self._using)
         snapshot.is_locked, snapshot.may_count = True, may_count
@@ -128,7 +130,7 @@ class _Forking:
         )
 
     def _created(self, source: Conversation) -> Conversation:
-        """Store the conversation, as yet without a message."""
+        """Store the conversation, still without messages."""
         forked = Conversation(
             memory_id=self._key,
             owner_id=source.owner_id if self._owner_key is ... else self._owner_key,
@@ -141,21 +143,21 @@ class _Forking:
         except IntegrityError:
             if not is_there(self._key, self._using):
                 raise
-            raise MemoryIdTakenError(f"The conversation {self._key!r} is there already.") from None
+            raise MemoryIdTakenError(f"The conversation {self._key!r} already exists.") from None
         return forked
 
     def _settle(self, forked: Conversation, plan: _Plan) -> None:
-        """Write what is known once the rows of *forked* are there: their counts, and what counts them."""
+        """Update *forked* after its rows were copied: their token counts and its counters."""
         rows = Message.objects.using(self._using).filter(conversation=forked.pk).order_by()
         write_counts(rows, plan.counts, plan.state.counted_by)
-        found = rows.aggregate(last=Max("sequence"), said=Count("sequence", filter=Q(in_history=True)))
+        found = rows.aggregate(last=Max("sequence"), history=Count("sequence", filter=Q(in_history=True)))
         last, state = found["last"] or 0, plan.state
         columns = {
             **state._asdict(),
             "next_sequence": last + 1,
-            "total_messages": found["said"],
+            "total_messages": found["history"],
             "window_start": min(state.window_start, last + 1),
-            "parent_sequence": None,  # the newest of what is copied
+            "parent_sequence": None,  # the newest of the copied messages
             "forgotten_through": min(state.forgotten_through, last),
         }
         for own in ("id", "version"):
@@ -169,7 +171,7 @@ class _Forking:
 
 
 class _Copy(Statement):
-    """An INSERT … SELECT of *messages* into the conversation that it is run with."""
+    """An INSERT … SELECT of *messages* into the conversation with which it is run."""
 
     def __init__(self, messages: MessageQuerySet, superseded: Case | F) -> None:
         changed = {
@@ -188,19 +190,19 @@ class _Copy(Statement):
 
 
 def _covering_shared(snapshot: Snapshot) -> Q:
-    """The summaries of what is on the path in use."""
+    """Return the condition for summaries of messages on the current path."""
     covered = Message.objects.filter(conversation_id=snapshot.state.id, sequence=OuterRef("parent_sequence"))
     return Q(Exists(covered.filter(on_path=True)), parent_sequence__isnull=False)
 
 
 def _conditions(column: str, relocation: Relocation) -> Iterator[Q]:
-    """Conditions that *column* is in the parts of the path that are entered: few parts in each."""
+    """Yield conditions that *column* is in one of the entered parts of the path, few parts in each."""
     for parts in in_parts(relocation.entered, MAX_PARTS):
         yield reduce(or_, (Q(**{f"{column}__range": part}) for part in parts))
 
 
 def _superseded(change: Change, relocation: Relocation) -> Case | F:
-    """What a rewind would make of the column."""
+    """Return the column as a rewind would change it."""
     hidden, entered = change.superseded, Q(in_history=True, sequence__gt=relocation.shared)
     return Case(
         When(sequence__in=hidden, then=Value(True)),
@@ -210,7 +212,7 @@ def _superseded(change: Change, relocation: Relocation) -> Case | F:
 
 
 def _token_counters(memory: MessageQuerySet) -> dict[str, Any]:
-    """What counted the rows of *memory*, if one estimator counted them all, and what it counted."""
+    """Return the token counters for the rows of *memory*, if one estimator counted them all."""
     groups = memory.order_by().values("counted_by")
     counts = list(groups.annotate(rows=Count("sequence"), counted=Count("token_count"), tokens=Sum("token_count")))
     if len(counts) != 1 or not counts[0]["counted_by"] or counts[0]["counted"] != counts[0]["rows"]:

@@ -1,4 +1,4 @@
-"""Where a stored conversation goes on from: its path, read as far as that is needed, and what changes with it."""
+"""Relocations: a stored conversation that continues from another message, and what changes with that."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, in_wind
 from chatmemory_django.windows import Entry, Eviction, Window
 
 FIRST_PAGE = 32
-"""How many sequences of a path are read at first; each page is four times the one before it ..."""
+"""How many sequences of a path are read at first; each page is four times as large as the previous one ..."""
 
 MAX_PAGE = 4_096
 """... up to this many."""
 
 MAX_SUMMARIES = 256
-"""How many summaries of other branches are passed over at most, to find the one of this."""
+"""How many summaries of other branches are skipped, at most, to find one of this branch."""
 
 
 class Relocation(NamedTuple):
-    """A conversation that goes on from elsewhere."""
+    """A conversation that continues from another message."""
 
     shared: int
-    """Up to here the path is the one that was in use."""
+    """The last message that the new path shares with the current one."""
     entered: Sequence[tuple[int, int]]
-    """The parts of the path behind that."""
+    """The parts of the new path after that."""
     eviction: Eviction
     left: Sequence[int]
     """The sequences of the messages that leave the memory."""
     shown: Sequence[int]
     """The sequences of rows that are no longer superseded."""
     hidden: Sequence[int]
-    """The sequences of rows that are superseded, though the window now begins before them."""
+    """The sequences of rows that become superseded because the window now begins before them."""
     uncounted: Sequence[Row]
-    """The rows whose tokens have to be kept."""
+    """The rows whose token counts must be stored."""
     state: State
-    """The conversation's row as it becomes."""
+    """The new row of the conversation."""
 
 
 def relocate(
     snapshot: Snapshot, to: int, window: Window, counted: Counted, *, is_on_path: bool | None = None
 ) -> Relocation:
     """
-    Decide what becomes of the conversation if it goes on from message *to*; *is_on_path* is whether that is, if known.
+    Decide how the conversation changes if it continues from message *to*; *is_on_path* is whether *to* is, if known.
 
     Raises:
         MessageNotFoundError: The history has no message *to*.
@@ -98,7 +98,7 @@ def relocate(
 
 
 def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
-    """Return the columns of a conversation that describe its memory of *count* messages, as *eviction* has it."""
+    """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
     window = eviction.window
     return {
         "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
@@ -112,7 +112,7 @@ def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
 def stored_rows(
     snapshot: Snapshot, sequences: Collection[int], window: Window | None = None, counted: Counted | None = None
 ) -> list[Row]:
-    """Read the rows of *sequences* of the history, in order, with the tokens that *window* counts, or has *counted*."""
+    """Return the rows of *sequences* of the history, in order, with the tokens counted by *window* or in *counted*."""
     history = snapshot.messages().history(all_branches=True).filter(sequence__in=sequences).order_by("sequence")
     rows = in_window(history, "" if window is None else window.counter)
     found = list(map(Row._make, rows.values_list(*Row._fields)))
@@ -126,7 +126,7 @@ def _through(snapshot: Snapshot, summary: int) -> int:
 
 
 class _StoredPath:
-    """See ``branches.Path``: what is on the path up to *shared*, then the parts *entered*."""
+    """See ``branches.Path``: the current path up to *shared*, then the parts *entered*."""
 
     def __init__(
         self,
@@ -142,9 +142,9 @@ class _StoredPath:
         self._window = window
         self._counted = counted
         self.rows: list[Row] = []
-        """What was read of the path."""
+        """The rows of the path read so far."""
         self.superseded: list[int] = []
-        """The sequences of the rows among what was read that are superseded ..."""
+        """The sequences of the rows read so far that are superseded ..."""
         self.visible: list[int] = []
         """... and of those that are not, or will not be."""
 
@@ -154,7 +154,7 @@ class _StoredPath:
             on_path = self._on_path(batch) & Q(type=MessageType.SYSTEM.value)
             last: int | None = batch[0][1]
             while last is not None:
-                within = Q(sequence__range=(batch[-1][0], last))  # which SQLite would not see in the parts
+                within = Q(sequence__range=(batch[-1][0], last))  # a range that SQLite would not derive from the parts
                 rows = self._read(within & on_path, size)
                 yield from (entry_of(row, self._window, self._counted) for row in rows)
                 last, size = rows[-1].sequence - 1 if len(rows) == size else None, FIRST_PAGE
@@ -163,7 +163,7 @@ class _StoredPath:
         size = FIRST_PAGE
         while parts := _page(self._parts(to, behind), size):
             start = parts[-1][0]
-            # What is not superseded must be known, too, though it is not on the path: it would be in the window.
+            # Rows that are not superseded must be known even if they are not on the path: they would be in the window.
             visible = Q(sequence__range=(start, to), superseded=False)
             rows = self._read(Q(sequence__range=(start, to)) & (self._on_path(parts) | visible))
             for row in rows:
@@ -176,7 +176,7 @@ class _StoredPath:
     def summary(self, to: int, behind: int) -> Summary | None:
         state, messages = self._snapshot.state, self._snapshot.messages()
         if state.total_messages == state.next_sequence - 1:
-            return None  # nothing was ever stored that is no part of the history
+            return None  # every stored row is part of the history
         summaries = messages.filter(
             type=MessageType.SYSTEM.value,
             in_history=False,
@@ -185,7 +185,7 @@ class _StoredPath:
             metadata__through__isnull=False,
         ).order_by("-parent_sequence", "-sequence")
         found = list(summaries.values_list("sequence", "parent_sequence")[:MAX_SUMMARIES])
-        # A statement of its own: behind the lock, a subquery of MySQL's would see the rows as they were.
+        # A separate query: with the rows locked, a subquery in MySQL would see them as they were.
         covered = messages.filter(on_path=True, sequence__in={through for _, through in found})
         shared = set(covered.filter(sequence__lte=self._shared).values_list("sequence", flat=True))
         for sequence, through in found:
@@ -196,7 +196,7 @@ class _StoredPath:
         return None
 
     def _parts(self, to: int, behind: int) -> Iterator[tuple[int, int]]:
-        """The parts of the path from *to* back to what is behind *behind*."""
+        """Yield the parts of the path from *to* back to the first message after *behind*."""
         for start, end in reversed([(1, self._shared), *self._entered]):
             first, last = max(start, behind + 1), min(end, to)
             if first <= last:
@@ -206,7 +206,7 @@ class _StoredPath:
         return any(start <= sequence <= end for start, end in self._entered)
 
     def _on_path(self, parts: Sequence[tuple[int, int]]) -> Q:
-        """The rows that are on the path in *parts* of it."""
+        """Return the condition for rows that are on the path in *parts* of it."""
         condition = Q()
         for part in parts:
             is_shared = part[1] <= self._shared
@@ -214,12 +214,12 @@ class _StoredPath:
         return condition
 
     def _last_before(self, to: int) -> int:
-        """The last row up to *to* of the path in use, or that is not superseded: branches may have left a gap."""
+        """Return the last row up to *to* that is on the current path or not superseded: branches may leave a gap."""
         rows = self._snapshot.messages().filter(Q(on_path=True) | Q(superseded=False), sequence__lte=to)
         return rows.order_by("sequence").values_list("sequence", flat=True).last() or 0
 
     def _read(self, condition: Q, at_most: int | None = None) -> list[Row]:
-        """Read the rows that meet *condition*, the last one first; return those on the path."""
+        """Read the rows that meet *condition*, newest first; return those on the path."""
         rows = []
         for found in self._found(self._snapshot.messages().filter(condition).order_by("-sequence")[:at_most]):
             sequence = found.row.sequence
@@ -235,7 +235,7 @@ class _StoredPath:
         return rows
 
     def _found(self, messages: MessageQuerySet) -> list[_Found]:
-        """Read *messages*, and count those that nobody has counted."""
+        """Read *messages*, and count those that have not been counted."""
         rows = in_window(messages, self._window.counter)
         found = [
             _Found(Row._make(values), superseded, on_path, in_history)
@@ -250,7 +250,7 @@ class _StoredPath:
 
 
 class _Found(NamedTuple):
-    """A row, and what else is known of it."""
+    """A row with further columns."""
 
     row: Row
     superseded: bool
@@ -259,7 +259,7 @@ class _Found(NamedTuple):
 
 
 def _page(parts: Iterator[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """The first of *parts*, with *size* sequences in all, and not far apart: one range is read for them all."""
+    """Return the first of *parts*, with *size* sequences in total, close enough to be read as one range."""
     page: list[tuple[int, int]] = []
     for start, end in parts:
         if page and (len(page) == MAX_PARTS or page[0][1] - end > 4 * size):

@@ -1,4 +1,4 @@
-"""What becomes of the branches of a conversation when messages are deleted from its history."""
+"""How the branches of a conversation change when messages are deleted from its history."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from chatmemory_django.stores.django.whole import messages_of
 
 def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tuple[int, int]) -> dict[str, Any]:
     """
-    Have what follows one of *gone* follow the nearest message before it that stays, on its path.
+    Make messages that follow one of *gone* follow the nearest remaining message before it, on its path.
 
-    *gone* are rows of *conversation*, which is locked, in the range *around*. Return the columns of the conversation
-    that change with it. Where there are no branches, that takes one statement.
+    *gone* are rows of *conversation*, which is locked, in the range *around*. Returns the columns of the conversation
+    that change with this. Without branches, this takes one query.
     """
     first, last = around
     rows = messages_of(conversation)
     history = rows.history(all_branches=True)
     in_range = Q(sequence__gte=first, parent_sequence__isnull=False) | Q(parent_sequence__range=around)
     named = {sequence: parent or 0 for sequence, parent in history.filter(in_range).values_list(*_PAIR)}
-    # What is no part of the history and has a parent is a summary, and that is the last message that it covers.
+    # A row with a parent that is not part of the history is a summary, and its parent is the last message that it
+    # covers.
     summaries = rows.filter(in_history=False, parent_sequence__range=around)
     covered = {sequence: parent or 0 for sequence, parent in summaries.values_list(*_PAIR)}
     head = conversation.parent_sequence

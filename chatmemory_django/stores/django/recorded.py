@@ -1,8 +1,9 @@
 """
-Statements that the ORM writes once for each database, and that are run again and again with other values.
+Statements that the ORM compiles once for each database, and that are run repeatedly with different values.
 
-A queryset is run with ``Parameter`` in the place of values, and what it would execute is recorded instead. To build and
-compile it again would take longer than most statements take to run. Values are adapted by their fields each time.
+A queryset is evaluated with ``Parameter`` in place of values, and what it would execute is recorded instead. Building
+and compiling it each time would take longer than most of the statements take to run. Values are adapted by their
+fields.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
     | {models.PositiveIntegerField, models.PositiveBigIntegerField}
 )
-"""Fields whose values every driver takes as they are. A subclass may adapt them, so it is asked."""
+"""Fields whose values every driver accepts unchanged. A subclass may adapt its values, so it is not among them."""
 
 
 class Slot(str):
-    """The name of a value that a recorded statement is run with, and the *field* that adapts it for the database."""
+    """The name of a value of a recorded statement, and the *field* that adapts it for the database."""
 
     field: Any
 
 
 class Parameter(Expression):
-    """A value for *column* of *model*, given as *name* when the statement is run."""
+    """A value for *column* of *model*, passed as *name* when the statement is run."""
 
     def __init__(self, model: type[Conversation | Message], column: str, name: str = "") -> None:
         field: Any = model._meta.get_field(column)
@@ -44,12 +45,12 @@ class Parameter(Expression):
         return "%s", [self.slot]
 
 
-class _Recorded(Exception):  # noqa: N818  # no error: it ends a SELECT once that is recorded
+class _Recorded(Exception):  # noqa: N818  # not an error: it aborts a SELECT after recording it
     pass
 
 
 class Statement:
-    """What *run*, given the alias of a database, has the ORM execute there."""
+    """The statement that *run*, called with a database alias, has the ORM execute there."""
 
     def __init__(self, run: Callable[[str], object]) -> None:
         self._run = run
@@ -62,7 +63,7 @@ class Statement:
         return self._recorded[connection.alias]
 
     def run(self, cursor: CursorWrapper, values: Mapping[str, Any]) -> int:
-        """Run it with *values* in its slots; returns how many rows it wrote, if it writes."""
+        """Run the statement with *values* for its slots; return the number of rows written, if it writes any."""
         sql, parameters = self.on(cursor.db)
         bound = []
         for parameter in parameters:
@@ -81,19 +82,19 @@ class Statement:
 
         def instead(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
             if not any(isinstance(each, Slot) for each in params or ()):
-                return execute(sql, params, many, context)  # what a connection runs for itself, BEGIN for example
+                return execute(sql, params, many, context)  # a statement of the connection itself, for example BEGIN
             found.append((sql, list(params)))
             if sql.lstrip("(").startswith("SELECT"):
                 raise _Recorded
             return None
 
-        # It is not executed, so it is no query to count in a test.
+        # It is not executed, so tests must not count it as a query.
         is_logged, connection.force_debug_cursor = connection.force_debug_cursor, False
         try:
             with connection.execute_wrapper(instead), suppress(_Recorded):
                 self._run(connection.alias)
         finally:
             connection.force_debug_cursor = is_logged
-        if len(found) != 1:  # the others would never be run
-            raise RuntimeError(f"One statement is to be recorded, and the ORM has made {len(found)} of it.")
+        if len(found) != 1:  # the others would never be executed
+            raise RuntimeError(f"The ORM must execute exactly one statement to record, not {len(found)}.")
         return found[0]

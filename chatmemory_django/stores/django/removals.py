@@ -1,4 +1,4 @@
-"""Taking messages out of a memory and the history: the decision of ``pop`` and ``remove``."""
+"""Removing messages from a memory and the history: the decision of ``pop`` and ``remove``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from chatmemory_django.tool_calls import MAX_DISTANCE, counterparts
 
 class Removal:
     """
-    A decision to take the messages *sequences*, or the newest, out of the memory and the history.
+    A decision to remove the messages *sequences*, or the newest one, from the memory and the history.
 
-    With *with_counterparts*, the calls or the results that belong to them are taken out, too. Returns the rows that are
-    out now; none if the newest is asked for and the memory is empty.
+    With *with_counterparts*, the calls or results that belong to them are removed, too. Returns the removed rows; none
+    if the newest is requested and the memory is empty.
     """
 
     holds_for_nothing = False
@@ -28,7 +28,7 @@ class Removal:
         self._with_counterparts = with_counterparts
 
     def __call__(self, snapshot: Snapshot) -> tuple[list[Row], Change | None]:
-        """Decide what becomes of the memory."""
+        """Decide how the memory changes."""
         state = snapshot.state
         memory = snapshot.memory(state.counted_by)
         sequences = self._sequences
@@ -49,7 +49,7 @@ class Removal:
 
 
 def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, with_counterparts: bool) -> list[Row]:
-    """The rows of the messages *sequences*, each in the history or the *memory*, and of what belongs to them."""
+    """Return the rows of the messages *sequences*, each in the history or the *memory*, and of what belongs to them."""
     rows = {row.sequence: row for row in stored_rows(snapshot, sequences)}
     remembered = {row.sequence: row for row in memory}
     for sequence in sequences:
@@ -64,7 +64,7 @@ def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, wi
 
 
 def _counterparts(snapshot: Snapshot, sequence: int) -> list[Row]:
-    """The row of message *sequence* of the history, and of what belongs to it."""
+    """Return the row of message *sequence* of the history, and the rows of what belongs to it."""
     is_on_path = snapshot.is_on_path(sequence)
     near = snapshot.messages().history(all_branches=True).filter(on_path=is_on_path).values_list("sequence", flat=True)
     before = near.filter(sequence__lt=sequence).order_by("-sequence")[:MAX_DISTANCE]
@@ -75,7 +75,7 @@ def _counterparts(snapshot: Snapshot, sequence: int) -> list[Row]:
 
 
 def _removals(snapshot: Snapshot, sequences: Collection[int]) -> tuple[list[Removed], int | None]:
-    """What becomes of the tree without those of *sequences* that are in the history, the last first; and its head."""
+    """Return the removals of *sequences* from the history, last one first, and the conversation's new head."""
     history = (
         snapshot.messages().history(all_branches=True).order_by("sequence").values_list("sequence", "parent_sequence")
     )

@@ -1,4 +1,4 @@
-"""What a writer has read of a conversation when it decides what to write."""
+"""What a writer has read of a conversation when it decides on a change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chatmemory_django.rows import FrontRow, Row, State
 from chatmemory_django.stores.base import MessageNotFoundError
 
 FRONT = 8
-"""How many sequences from the start of the window on are read along with a conversation: an add rarely evicts more."""
+"""How many sequences of the window are read with a conversation: an add rarely evicts more."""
 
 
 PINNED, SUMMARY, WINDOW = range(3)
@@ -33,7 +33,7 @@ class Snapshot:
     """
     A conversation as its writer read it: its *state* and, if they were read with it, *front*, its window's first rows.
 
-    What else a decision needs of it is read when asked for. It *may_count* messages unless others wait meanwhile.
+    Other data that a decision needs is read when requested. It *may_count* messages unless other writers wait for it.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class Snapshot:
         """The memory id."""
         self.state = state
         self.is_own = is_own
-        """Whether the conversation belongs to the owner that the store was given, if it was given one."""
+        """Whether the conversation belongs to the store's owner, if it has one."""
         self.using = using
         self.is_locked = False
         self.unanswered: set[int] = set()
-        """Which of the messages that were looked for belong to a turn that has not ended."""
+        """Those of the messages read by ``last_message`` whose turn has not ended."""
         self.front = front or ()
         self.front_length = 0 if front is None else FRONT
-        """How many sequences *front* covers."""
+        """The number of sequences that *front* covers."""
         self.may_count = True
 
     def memory(self, counter: str, **only: Any) -> list[Row]:
-        """Read the rows in the memory, in its order, with the tokens that *counter* has counted."""
+        """Return the rows in the memory, in its order, with the tokens that *counter* has counted."""
         return list(map(Row._make, self.memory_rows(counter, **only)))
 
     def memory_rows(self, counter: str, *, verbatim: bool = False, **only: Any) -> Sequence[tuple[Any, ...]]:
-        """Read the same as tuples, with what was given *verbatim* behind each if asked."""
+        """Return the same as tuples, followed by *verbatim* if requested."""
         state, messages = self.state, self.messages().filter(**only)
         parts = memory_rows(
             messages,
@@ -74,7 +74,7 @@ class Snapshot:
             counter=Value(counter),
             verbatim=verbatim,
         )
-        if self._must_lock:  # a union cannot read the rows as they are now, as MySQL has to be asked to
+        if self._must_lock:  # a union cannot lock, which MySQL needs to read the current rows
             rows = sorted((row for part in parts for row in part), key=_sequence)
         else:
             rows = list(parts[0].union(*parts[1:], all=True).order_by("sequence"))
@@ -90,10 +90,10 @@ class Snapshot:
     @cached_property
     def head(self) -> int:
         """The newest message of the path; 0 without one."""
-        return self.last_said()[0] if self.state.parent_sequence is None else self.state.parent_sequence
+        return self.last_message()[0] if self.state.parent_sequence is None else self.state.parent_sequence
 
-    def last_said(self, **only: Any) -> tuple[int, bool]:
-        """Read the newest message of the history, on any branch, and whether it is on the path; 0 without one."""
+    def last_message(self, **only: Any) -> tuple[int, bool]:
+        """Return the newest message of the history, on any branch, and whether it is on the path; 0 without one."""
         rows = self.messages().history(all_branches=True).filter(**only).order_by("sequence")
         sequence, on_path, is_complete = rows.values_list("sequence", "on_path", "is_complete").last() or (
             0,
@@ -105,35 +105,38 @@ class Snapshot:
         return sequence, on_path
 
     def is_on_path(self, sequence: int) -> bool:
-        """Read whether message *sequence* of the history is on the path; 0 is. ``MessageNotFoundError`` without it."""
-        found = self.last_said(sequence=sequence) if sequence > 0 else (0, True)
+        """
+        Return whether message *sequence* of the history is on the path; 0 is. ``MessageNotFoundError`` if it does not
+        exist.
+        """
+        found = self.last_message(sequence=sequence) if sequence > 0 else (0, True)
         if found[0] != sequence:
             raise MessageNotFoundError(self.key, sequence)
         return found[1]
 
     def behind_front(self, start: int, count: int, counter: str) -> list[Row]:
-        """Read the rows of the window from *start* on that have one of *count* sequences."""
+        """Return the rows of the window from *start* that have one of the next *count* sequences."""
         *_, window = memory_rows(self.messages(), start, None, None, counter=Value(counter))
         return list(map(Row._make, window.filter(sequence__lt=start + count).order_by("sequence")))
 
     def next_in_window(self, start: int) -> int | None:
-        """Read where the first row of the window is from *start* on: branches may have left a gap."""
+        """Return the sequence of the first row of the window from *start*: branches may have left a gap."""
         rows = self.messages().filter(sequence__gte=start, superseded=False)
         return rows.order_by("sequence").values_list("sequence", flat=True).first()
 
     def sequences_of(self, client_message_ids: Sequence[str]) -> dict[str | None, int]:
-        """Read which messages have *client_message_ids*: their sequences, by their id."""
+        """Return the sequences of the messages that have one of *client_message_ids*, by that id."""
         known = self.messages().filter(client_message_id__in=client_message_ids)
         return dict(known.values_list("client_message_id", "sequence"))
 
     def messages(self) -> MessageQuerySet:
-        """Return the rows of the conversation, to be read as they are now."""
+        """Return the rows of the conversation, to be read in their current state."""
         messages = Message.objects.using(self.using).filter(conversation_id=self.state.id).order_by()
         return messages.select_for_update() if self._must_lock else messages
 
     @property
     def _must_lock(self) -> bool:
-        """Whether a plain SELECT would read what the caller's transaction has read before."""
+        """Whether a plain SELECT would return what the caller's transaction has read before."""
         return self.is_locked and connections[self.using].vendor == "mysql"
 
 
@@ -147,7 +150,7 @@ def memory_rows(
     verbatim: bool = False,
 ) -> list[Any]:
     """
-    Return the querysets of the parts of a memory, as values for ``Row``, then *verbatim* if asked.
+    Return the querysets of the parts of a memory, with values for ``Row``, followed by *verbatim* if requested.
 
     *messages* are of one conversation.
     """
@@ -158,7 +161,7 @@ def memory_rows(
 
 
 def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
-    """Return *state*, whose *memory* is that, as it is when the messages *out* have left the memory."""
+    """Return *state*, which has the memory *memory*, as it is after the messages *out* have left it."""
     kept = [row for row in memory if row.sequence not in out]
     return state._replace(
         window_start=next((row.sequence for row in kept if row.part == WINDOW), state.next_sequence),
@@ -170,19 +173,19 @@ def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
 
 
 def with_tokens(messages: MessageQuerySet, counter: Combinable) -> MessageQuerySet:
-    """Return *messages* annotated with the ``tokens`` that *counter* has counted, if it has."""
+    """Return *messages* annotated with the ``tokens`` that *counter* has counted, or None."""
     tokens = Case(When(counted_by=counter, then=F("token_count")))
-    # In a union, MariaDB would make it a decimal.
+    # In a union, MariaDB would convert it to a decimal.
     return messages.annotate(tokens=Cast(tokens, PositiveIntegerField()))
 
 
 def in_window(messages: MessageQuerySet, counter: str) -> MessageQuerySet:
-    """Return *messages* annotated as ``Row`` has those of a window, with the tokens that *counter* has counted."""
+    """Return *messages* of the window annotated for ``Row``, with the tokens that *counter* has counted."""
     return with_tokens(messages, Value(counter)).annotate(part=Value(WINDOW))
 
 
 def in_order(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-    """Return *rows*, like ``Row`` and by sequence, in the order of a memory, in which the pinned one comes once."""
+    """Return *rows*, like ``Row`` and ordered by sequence, in the order of the memory, the pinned one only once."""
     if not rows or min(map(_part, rows)) == WINDOW:
         return rows
     ordered = sorted(rows, key=_part)
@@ -192,10 +195,10 @@ def in_order(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
 
 def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
     """
-    Whether a plain SELECT may see a state of a conversation that never was.
+    Return whether a plain SELECT may see a state of a conversation that never existed.
 
-    Of MySQL's isolation levels, REPEATABLE READ shows a transaction what it wrote itself as it is now, and all else as
-    it was when it first read; READ UNCOMMITTED shows what is never committed.
+    Of MySQL's isolation levels, REPEATABLE READ shows a transaction its own writes as they are now, and everything else
+    as it was at its first read; READ UNCOMMITTED shows changes that are never committed.
     """
     if connection.vendor != "mysql":
         return False
@@ -204,7 +207,7 @@ def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
 
 
 def is_torn(key: str, found: int, connection: BaseDatabaseWrapper) -> bool:
-    """Whether the *found* rows are not the memory *key* that the conversation's row describes."""
+    """Return whether the *found* rows are not the memory *key* that the conversation's row describes."""
     conversations = Conversation.objects.using(connection.alias).filter(memory_id=key)
     row = conversations.values_list("pk", "memory_messages", "window_start", "next_sequence").first()
     if row is None:

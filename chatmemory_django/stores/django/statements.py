@@ -1,8 +1,8 @@
 """
 The statements of the hot path: to read a conversation, to read a memory, to write.
 
-The ORM writes each of them, once (see ``recorded``). Only what it cannot say, PostgreSQL's UPDATE and INSERT in one
-statement, is SQL of our own.
+The ORM compiles each of them once (see ``recorded``). Only PostgreSQL's combined UPDATE and INSERT, which the ORM
+cannot express, is written as SQL here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import EARLIEST, FrontRow, NewRow, Row, Said, State, to_moment
+from chatmemory_django.rows import EARLIEST, FrontRow, HistoryRow, NewRow, Row, State, to_moment
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.recorded import Parameter, Statement
 from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows, sees_otherwise
@@ -31,15 +31,16 @@ NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_field
 """The fields of a new row."""
 
 MAX_PARAMETERS = 999
-"""How many parameters a statement may have: for SQLite, Django 5.2 makes several of one that would have more."""
+"""How many parameters a statement may have: with more, Django 5.2 splits it for SQLite."""
 
 
 @cache
 def _read(*, owned: bool, locks: bool = False) -> Statement:
     """
-    A conversation, with the front of its window unless it *locks* the conversation.
+    Return the SELECT of a conversation, with the front of its window unless it *locks* the conversation.
 
-    A row for each message there, or one without; on PostgreSQL one row, with an array in the end.
+    It has a row for each message of the front, or one row without a message; on PostgreSQL one row that ends with an
+    array.
     """
 
     def run(using: str) -> object:
@@ -65,11 +66,11 @@ def _read(*, owned: bool, locks: bool = False) -> Statement:
 
 
 def _ai_only(payload: str, type: str) -> Case:
-    return Case(When(**{type: MessageType.AI.value}, then=F(payload)))  # those of others may be large
+    return Case(When(**{type: MessageType.AI.value}, then=F(payload)))  # the payloads of others may be large
 
 
 def _front_as_array() -> Any:
-    """The front as one array of JSON, since PostgreSQL takes three times as long to plan a join."""
+    """Return the front as one array of JSON, since PostgreSQL takes three times as long to plan a join."""
     from django.contrib.postgres.expressions import ArraySubquery  # needs psycopg
 
     start = OuterRef("window_start")
@@ -81,7 +82,10 @@ def _front_as_array() -> Any:
 
 @cache
 def _memory(*, owned: bool, verbatim: bool) -> Statement:
-    """A memory, as values for ``Row``, then *verbatim* if asked; where it has to be *owned*, only by its owner."""
+    """
+    Return the SELECT of a memory, as values for ``Row``, followed by *verbatim* if requested; if *owned*, only its
+    owner's.
+    """
 
     def run(using: str) -> object:
         conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
@@ -95,7 +99,7 @@ def _memory(*, owned: bool, verbatim: bool) -> Statement:
         messages = Message.objects.using(using).filter(conversation_id=key).order_by()
         counter = Parameter(Message, "counted_by", "counter")
         first, *others = memory_rows(messages, start, pinned, summary, counter=counter, verbatim=verbatim)
-        # By the sequence alone, as the index has them: SQLite then sorts nothing.
+        # Ordered only by the sequence, like the index: SQLite then sorts nothing.
         return list(first.union(*others, all=True).order_by("sequence"))
 
     return Statement(run)
@@ -103,24 +107,24 @@ def _memory(*, owned: bool, verbatim: bool) -> Statement:
 
 @cache
 def _history(*, owned: bool, before: bool, count: int | None) -> Statement:
-    """The last *count* messages of a history, or all, the newest first, as values for ``Said``."""
+    """Return the SELECT of the last *count* messages of a history, or all, newest first, as ``HistoryRow`` values."""
 
     def run(using: str) -> object:
         conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
         if owned:
             conversation = conversation.filter(owner=Parameter(Conversation, "owner"))
-        # By its key, as a value: joined, PostgreSQL would sort a whole conversation for its last messages.
+        # By its key as a value: with a join, PostgreSQL would sort the whole conversation for its last messages.
         rows = Message.objects.using(using).filter(conversation_id=Subquery(conversation.values("id")[:1])).history()
         if before:
             rows = rows.filter(sequence__lt=Parameter(Message, "sequence", "before"))
-        return list(rows.order_by("-sequence").values_list(*Said._fields)[:count])
+        return list(rows.order_by("-sequence").values_list(*HistoryRow._fields)[:count])
 
     return Statement(run)
 
 
 @cache
 def _move(*, owned: bool, client_message_ids: int) -> Statement:
-    """The UPDATE of a conversation that is as it was read, and has no message with one of so many ids."""
+    """Return the UPDATE of a conversation that is as it was read, and has no message with one of the new ids."""
 
     def run(using: str) -> object:
         rows = Conversation.objects.using(using).filter(
@@ -134,7 +138,7 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
                 Exists(Message.objects.filter(conversation_id=OuterRef("id"), client_message_id__in=ids))
             )
         moved = {column: Parameter(Conversation, column) for column in State._fields[2:]}
-        # Clocks step back, activity does not.
+        # Clocks may run backwards; the last activity must not.
         active_at = Greatest(F("updated_at"), Parameter(Conversation, "updated_at", "active_at"))
         return rows.update(version=F("version") + 1, updated_at=active_at, **moved)
 
@@ -143,7 +147,7 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
 
 @cache
 def _row_names(place: int) -> list[str]:
-    """The names of the values of row *place* of an INSERT, in the order of ``NEW_ROW``."""
+    """Return the names of the values of row *place* of an INSERT, in the order of ``NEW_ROW``."""
     shared = {"conversation": "id", "created_at": "now"}
     return [shared.get(field.name, f"{field.name}_{place}") for field in NEW_ROW]
 
@@ -163,7 +167,7 @@ def _insert(count: int) -> Statement:
 
 
 class _MoveAndInsert(Statement):
-    """Both in one statement of PostgreSQL's: *count* rows are inserted if *moved* changes the conversation."""
+    """The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation."""
 
     def __init__(self, moved: Statement, count: int) -> None:
         super().__init__(lambda using: None)
@@ -175,12 +179,13 @@ class _MoveAndInsert(Statement):
         quote = connection.ops.quote_name
         columns = ", ".join(quote(field.column) for field in NEW_ROW)
         values = ", ".join(["%s"] * len(NEW_ROW))
-        source = f"SELECT {values} FROM moved"  # noqa: S608  # of placeholders
+        source = f"SELECT {values} FROM moved"  # noqa: S608  # only placeholders
         if self._count > 1:
-            # Apart from their table, PostgreSQL cannot know their types. One with a length would cut text off.
+            # Outside of an INSERT, PostgreSQL cannot infer the types of VALUES. A type with a length would truncate
+            # text.
             types = [field.db_type(connection).partition("(")[0].replace("varchar", "text") for field in NEW_ROW]
             rows = ", ".join([f"({', '.join(f'%s::{each}' for each in types)})", *[f"({values})"] * (self._count - 1)])
-            source = f"SELECT added.* FROM moved, (VALUES {rows}) AS added"  # noqa: S608  # of placeholders
+            source = f"SELECT added.* FROM moved, (VALUES {rows}) AS added"  # noqa: S608  # only placeholders
         sql = f"WITH moved AS ({update} RETURNING 1) INSERT INTO {quote(Message._meta.db_table)} ({columns}) {source}"
         slots = [parameter.slot for place in range(self._count) for parameter in _row(place).values()]
         return sql, [*parameters, *slots]
@@ -190,7 +195,7 @@ _move_and_insert = cache(_MoveAndInsert)
 
 
 def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
-    """Read the conversation *key* without a lock, with the front of its window, and whether it is that of *owner*."""
+    """Read the conversation *key* without a lock, with the front of its window, and whether it belongs to *owner*."""
     _read(owned=owner is not None).run(cursor, {"memory_id": key, "owner": owner})
     rows = cursor.fetchall()
     if not rows:
@@ -204,12 +209,12 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
 
 
 def lock(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
-    """Wait until nobody else writes to the conversation *key*, and read it as it is then; not for SQLite."""
+    """Lock the conversation *key*, waiting for other writers, and read it as it is then; not for SQLite."""
     _read(owned=owner is not None, locks=True).run(cursor, {"memory_id": key, "owner": owner})
     row = cursor.fetchone()
     if row is None:
         return None
-    # A SELECT that locks nothing may see what the transaction has read before; then the front is read when asked for.
+    # A SELECT without a lock may see what the transaction has read before; then the front is read on demand.
     return _snapshot(key, row, cursor, None) if sees_otherwise(cursor.db) else read(cursor, key, owner)
 
 
@@ -222,9 +227,9 @@ def read_memory(
     cursor: CursorWrapper, key: str, counter: str, owner: object, *, verbatim: bool = False
 ) -> Sequence[tuple[Any, ...]]:
     """
-    Read the memory *key*, in its order, as tuples like ``Row``, with what was given *verbatim* behind that if asked.
+    Return the memory *key*, in its order, as tuples like ``Row``, followed by *verbatim* if requested.
 
-    Where *owner* is given, only the owner's.
+    With an *owner*, only if it belongs to the owner.
     """
     statement = _memory(owned=owner is not None, verbatim=verbatim)
     statement.run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
@@ -236,9 +241,9 @@ def read_history(
     cursor: CursorWrapper, key: str, owner: object, before: int | None, count: int | None
 ) -> Sequence[tuple[Any, ...]]:
     """
-    Read the last *count* messages of the history *key*, or all of them, the newest first, as tuples like ``Said``.
+    Return the last *count* messages of the history *key*, or all of them, newest first, as tuples like ``HistoryRow``.
 
-    With *before*, only those that come before that sequence; where *owner* is given, only the owner's.
+    With *before*, only messages before that sequence; with an *owner*, only if it belongs to the owner.
     """
     statement = _history(owned=owner is not None, before=before is not None, count=count)
     statement.run(cursor, {"memory_id": key, "owner": owner, "before": before})
@@ -246,7 +251,7 @@ def read_history(
 
 
 def move(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
-    """Write the conversation's row as *change* has it, if it is as it was read; returns whether it was."""
+    """Write the conversation's row as *change* defines it, if it is still as it was read; return whether it was."""
     return _move_of(change, owner).run(cursor, _moved(change, owner, now)) > 0
 
 
@@ -257,7 +262,7 @@ def insert(cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], 
 
 
 def move_and_insert(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
-    """Do both in one statement of PostgreSQL's; *change* has rows, few enough for one."""
+    """Do both in one statement, for PostgreSQL; *change* has rows, few enough for one statement."""
     values = _with_rows(_moved(change, owner, now), change.rows)
     return _move_and_insert(_move_of(change, owner), len(change.rows)).run(cursor, values) > 0
 
@@ -267,9 +272,9 @@ def _move_of(change: Change, owner: object) -> Statement:
 
 
 def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:
-    """The values of ``_move``."""
+    """Return the values for ``_move``."""
     ids = {f"new_id_{place}": each for place, each in enumerate(change.client_message_ids)}
-    active_at = now if change.is_activity else to_moment(EARLIEST)  # the later of it and what is there stays
+    active_at = now if change.is_activity else to_moment(EARLIEST)  # the later of this and the stored value is kept
     values = {"version": change.before.version, "owner": owner, "active_at": active_at, "now": now}
     return {**change.after._asdict(), **values, **ids}
 
@@ -280,14 +285,14 @@ def _names_of(place: int) -> list[str]:
 
 
 def _with_rows(values: dict[str, Any], rows: Sequence[NewRow]) -> dict[str, Any]:
-    """*values*, with those of *rows*."""
+    """Add the values of *rows* to *values*, and return it."""
     for place, row in enumerate(rows):
         values.update(zip(_names_of(place), astuple(row), strict=True))
     return values
 
 
 def _loaded(rows: Iterable[Sequence[Any]], columns: Mapping[str, int], connection: BaseDatabaseWrapper) -> list[Any]:
-    """*rows* with the values of *columns*, by their places, as their fields load them: a subclass may change them."""
+    """Return *rows* with the values of *columns*, by index, as their fields load them: a subclass may convert them."""
     loaders = [
         (place, load)
         for column, place in columns.items()

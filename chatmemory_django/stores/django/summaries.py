@@ -1,4 +1,4 @@
-"""Summaries: what there is to summarize, and the decision to put a summary in its place."""
+"""Summaries: which messages are to be summarized, and the decision to store a summary."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from chatmemory_django.stores.django.snapshots import Snapshot, in_window
 from chatmemory_django.windows import Entry, Window
 
 PAGE = 32
-"""How many messages are read at a time: a summary rarely takes up more."""
+"""How many messages are read at a time: a summary rarely covers more."""
 
 
 class Summarizing:
     """
-    A decision to put *summary* in its place, where what it covers is still *pending*; returns whether it is there.
+    A decision to store *summary* if what it covers is still *pending*; returns whether it was stored.
 
     ``ValueError`` if it cannot be stored.
     """
@@ -40,7 +40,7 @@ class Summarizing:
         self._counted: Counted = {}
 
     def __call__(self, snapshot: Snapshot) -> tuple[bool, Change | None]:
-        """Decide what becomes of the memory."""
+        """Decide how the memory changes."""
         state, window = snapshot.state, self._window
         if not self._is_pending(snapshot):
             return False, None
@@ -68,7 +68,7 @@ class Summarizing:
         return True, Change(state, after, [row], left, counts).checked()
 
     def _is_pending(self, snapshot: Snapshot) -> bool:
-        """Whether the conversation is still as the summary goes by; what was added meanwhile makes no difference."""
+        """Return whether the conversation still matches *pending*; messages added since then make no difference."""
         state, pending = snapshot.state, self._pending
         stands = state.id, state.summary_sequence, state.forgotten_through
         if stands != (pending.conversation, pending.summary, pending.forgotten_through):
@@ -94,8 +94,8 @@ def read_pending(snapshot: Snapshot, window: Window, max_tokens: int) -> Pending
 
 
 def uncovered(snapshot: Snapshot, behind: int) -> MessageQuerySet:
-    """The rows of what has left the memory behind *behind*, in order; system messages are never summarized."""
-    # Not the start of the window: behind that may be what was archived without ever being in it.
+    """Return the rows after *behind* that have left the memory, in order; system messages are never summarized."""
+    # Not the start of the window: after it, there may be messages that were archived without ever being in it.
     in_memory = snapshot.messages().filter(sequence__gte=snapshot.state.window_start, superseded=False)
     first = Subquery(in_memory.order_by("sequence").values("sequence")[:1])
     end = Coalesce(first, Value(snapshot.state.next_sequence))

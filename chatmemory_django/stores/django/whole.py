@@ -1,5 +1,6 @@
 """
-Whole conversations, one by one: each as it is at one moment, or locked, with few of its rows in Python at a time.
+Reading and writing whole conversations, one by one: at one moment or locked, with few of their rows in Python at a
+time.
 
 No cursor stays open on the server between two statements, so all of this works behind a pooler that shares connections.
 """
@@ -20,37 +21,37 @@ from chatmemory_django.models import MESSAGE_SIZE, Conversation, ConversationQue
 from chatmemory_django.rows import in_batches
 
 PAGE = 1_000
-"""How many keys, or rows, one statement reads at most."""
+"""How many keys or rows one query reads at most."""
 
 PAGE_CHARACTERS = 1024 * 1024
-"""How much text is in the rows that one statement reads, at most; a row that has more is read alone."""
+"""How many characters the rows that one query reads may have in total; a larger row is read alone."""
 
 TRIES = 2
-"""How often a conversation is read without a lock before one is taken."""
+"""How often a conversation is read without a lock before it is locked."""
 
 _T = TypeVar("_T")
 
 
 def for_writing(conversations: QuerySet[Conversation]) -> ConversationQuerySet:
-    """Return *conversations* as they are where they are written, unless they are asked for in a certain database."""
-    return conversations.using(conversations.select_for_update().db)  # type: ignore[return-value]  # the manager makes it one
+    """Return *conversations* from the database for writes, unless they are bound to a certain database."""
+    return conversations.using(conversations.select_for_update().db)  # type: ignore[return-value]  # the manager creates one
 
 
 def keys(conversations: QuerySet[Conversation]) -> Iterator[int]:
-    """Yield the primary keys of *conversations*, in order, but not of those that are made from now on."""
+    """Yield the primary keys of *conversations*, in order, without those that are created after the start."""
     ordered = conversations.order_by("pk").values_list("pk", flat=True)
     last, end = 0, ordered.last() or 0
     while last < end and (page := list(ordered.filter(pk__gt=last, pk__lte=end)[:PAGE])):
-        yield from dict.fromkeys(page)  # a join may have a key several times
+        yield from dict.fromkeys(page)  # a join may repeat a key
         last = page[-1]
 
 
 def in_lock(conversations: QuerySet[Conversation], key: int, do: Callable[[Conversation], _T]) -> _T | None:
     """
-    Return what comes of *do* to the conversation *key*, in a transaction in which nobody else writes to it.
+    Return the result of *do* on the conversation *key*, in a transaction in which no one else writes to it.
 
-    None if it is not, or no longer, one of *conversations*: that is asked once nobody else can write to it. Where the
-    database ends the transaction because of another, it is done again, unless the caller has one around it.
+    None if it is not, or no longer, one of *conversations*, which is checked after it was locked. If the database
+    aborts the transaction because of another one, it is retried, unless it is inside a transaction of the caller.
     """
     conversations = for_writing(conversations)
     return tried_again(conversations.db, partial(_in_lock, conversations, key, do))
@@ -58,9 +59,10 @@ def in_lock(conversations: QuerySet[Conversation], key: int, do: Callable[[Conve
 
 def at_one_moment(conversations: QuerySet[Conversation], key: int, read: Callable[[Conversation], _T]) -> _T | None:
     """
-    Return what *read* makes of the conversation *key*, if nothing of it has changed meanwhile; None if it is gone.
+    Return the result of *read* on the conversation *key*, as of one moment; None if it does not exist.
 
-    It is read without a lock, and again if somebody wrote to it; behind its lock if that was so each time.
+    It is read without a lock, and again if another writer changed it in the meantime; after repeated changes, with a
+    lock.
     """
     for _ in range(TRIES):
         conversation = _one(conversations, key).first()
@@ -73,17 +75,17 @@ def at_one_moment(conversations: QuerySet[Conversation], key: int, read: Callabl
 
 
 def messages_of(conversation: Conversation) -> MessageQuerySet:
-    """Return the rows of *conversation*, in order, in the database that it was read from."""
+    """Return the rows of *conversation*, in order, from the database it was read from."""
     messages = Message.objects.using(conversation._state.db)
     return messages.filter(conversation=conversation.pk).order_by("sequence")
 
 
 def ranges(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:
     """
-    Yield the first and the last sequence of ranges that together have all of *rows*, ``PAGE`` each at most.
+    Yield the first and last sequences of ranges that together cover *rows*, each of at most ``PAGE`` sequences.
 
-    The rows are of one conversation. A range is read by its index, whatever the planner knows. For the next ``PAGE``
-    rows by a LIMIT, PostgreSQL sorts all that come after, as long as it has no statistics.
+    The rows are of one conversation. A range is read by its index, whatever the planner knows; to find the next
+    ``PAGE`` rows with a LIMIT, PostgreSQL sorts all that follow, as long as it has no statistics.
     """
     start = 0
     sequences = rows.order_by("sequence").values_list("sequence", flat=True)
@@ -93,7 +95,7 @@ def ranges(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:
 
 
 def pages(rows: MessageQuerySet, *columns: str | Combinable) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the *columns* of *rows* of one conversation, in order, in lists that are small, whatever the rows are."""
+    """Yield the *columns* of *rows* of one conversation, in order, in small lists, however large the rows are."""
     for around in ranges(rows):
         sizes = list(rows.filter(sequence__range=around).values_list("sequence", MESSAGE_SIZE))
         for batch in in_batches(sizes, itemgetter(1), PAGE_CHARACTERS, PAGE):
@@ -102,15 +104,15 @@ def pages(rows: MessageQuerySet, *columns: str | Combinable) -> Iterator[list[tu
 
 
 def is_there(memory_id: str, using: str) -> bool:
-    """Whether a conversation *memory_id* is stored in the database *using*, for whoever it is."""
+    """Return whether there is a conversation *memory_id* in the database *using*, of any owner."""
     with transaction.atomic(using=using):
-        # The lock has MariaDB say what is there now, and not at the beginning of the caller's transaction.
+        # The lock makes MariaDB return the current state instead of the one at the start of the caller's transaction.
         rows = Conversation.objects.using(using).filter(memory_id=memory_id).select_for_update()
         return bool(rows.values_list("pk"))
 
 
 def write(conversation: Conversation, **columns: Any) -> None:
-    """Write *columns* of *conversation*, which is locked; without any, only that something of it was written."""
+    """Write *columns* of *conversation*, which is locked; without any, only its version is incremented."""
     _row(conversation).update(version=F("version") + 1, **columns)
 
 
@@ -121,7 +123,7 @@ def _in_lock(conversations: ConversationQuerySet, key: int, do: Callable[[Conver
 
 
 def _one(conversations: QuerySet[Conversation], key: int) -> QuerySet[Conversation]:
-    """The conversation *key*, if it is one of *conversations*, with all of its row, whatever these leave for later."""
+    """Return the conversation *key*, if it is one of *conversations*, with all columns, even those they defer."""
     return conversations.filter(pk=key).select_related(None).defer(None).order_by("pk")
 
 

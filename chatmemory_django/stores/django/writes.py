@@ -1,7 +1,7 @@
 """
-A write to a conversation: read, decide, write where the version is still the one that was read, or once more.
+Writes to a conversation: read, decide, write if the version is still the one that was read, or try again with a lock.
 
-This is the one way to write: every verb is a decision, a function from a ``Snapshot`` to what comes of it and the
+This is the only way to write: every operation is a decision, a function from a ``Snapshot`` to its result and the
 ``Change`` to write.
 """
 
@@ -31,31 +31,33 @@ from chatmemory_django.stores.django.paths import Relocation
 from chatmemory_django.stores.django.snapshots import Snapshot, sees_otherwise
 
 MAX_ROWS = statements.MAX_PARAMETERS // len(statements.NEW_ROW)
-"""How many rows go into one INSERT: one is recorded for each number of rows up to this."""
+"""How many rows one INSERT writes at most: a statement is recorded for each number of rows up to this."""
 
 MAX_COUNTS = 15
-"""How often messages are counted while nobody waits. If others are faster each time, they wait for the next count."""
+"""
+How often messages are counted without a lock. If other writers are faster each time, they wait for the next count.
+"""
 
 _R = TypeVar("_R", covariant=True)
 _T = TypeVar("_T")
 
 
 class Decision(Protocol[_R]):
-    """What a verb does to a conversation, decided on a snapshot of it."""
+    """An operation on a conversation, decided on a snapshot of it."""
 
     holds_for_nothing: bool
-    """Whether a decision to write nothing holds whatever others wrote while it was made."""
+    """Whether a decision to write nothing is valid whatever other writers have written in the meantime."""
 
     def __call__(self, snapshot: Snapshot) -> tuple[_R, Change | None]:
-        """Return the result of the verb, and what to write for it, if anything."""
+        """Return the result of the operation, and what to write for it, if anything."""
 
 
 class Write:
     """
-    A write to the conversation *key* in the database *using*, for *owner*, where one is given.
+    A write to the conversation *key* in the database *using*, for *owner*, if there is one.
 
-    Unless it may *create* the conversation, nothing is done where there is none. If *conversation* names one, as
-    ``Reading`` does, it must be that one still.
+    If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
+    ``Reading`` does, it must still be that one.
     """
 
     def __init__(
@@ -78,13 +80,13 @@ class Write:
         self._conversation = conversation
         self._left_signal = left_signal
         self._holds_lock = False
-        """Whether this transaction of SQLite's has tried to write, and so is the only one that can."""
+        """Whether this SQLite transaction has tried to write, and so is the only one that can."""
 
     def run(self, decide: Decision[_T]) -> _T | None:
         """
-        Write what *decide* comes to, and return its result; None where there is no conversation, and none is created.
+        Write what *decide* decides, and return its result; None if the conversation does not exist and is not created.
 
-        A deadlock outside the caller's transaction is tried again.
+        A deadlock is retried, unless it is inside a transaction of the caller.
         """
         try:
             return tried_again(self._using, partial(self._run_counted, decide))
@@ -94,7 +96,7 @@ class Write:
             raise
 
     def lock(self, *, may_count: bool = True) -> Snapshot | None:
-        """Wait until nobody else writes to the conversation, and read it as it is then; create it if that is asked."""
+        """Lock the conversation, waiting for other writers, and read it as it is then; create it if requested."""
         with self._connection.cursor() as cursor:
             snapshot = self._locked(cursor)
             if snapshot is None and self._creates:
@@ -106,13 +108,14 @@ class Write:
 
     def look(self, see: Callable[[Snapshot], _T]) -> _T | None:
         """
-        Return what *see* makes of the conversation as it is at one moment; None where there is none of the owner's.
+        Return the result of *see* on the conversation as it is at one moment; None if the owner has no such
+        conversation.
 
-        It is read without a lock, and behind it if somebody wrote meanwhile, or if a plain SELECT may see a state that
-        never was.
+        It is read without a lock, or with one if another writer changed it in the meantime or if a plain SELECT may see
+        a state that never existed.
         """
         found, refusal = tried_again(self._using, partial(self._look, see))
-        if refusal is not None:  # raised here, so that the caller's transaction can go on
+        if refusal is not None:  # raised here, so that the caller's transaction stays usable
             raise refusal
         return found
 
@@ -127,14 +130,14 @@ class Write:
             return _seen(see, self.lock())
 
     def _is_as(self, snapshot: Snapshot) -> bool:
-        """Whether nobody has written to the conversation since *snapshot* was taken."""
+        """Return whether no one has written to the conversation since *snapshot* was taken."""
         state = snapshot.state
         return Conversation.objects.using(self._using).filter(pk=state.id, version=state.version).exists()
 
     def _locked(self, cursor: CursorWrapper) -> Snapshot | None:
         if self._connection.vendor != "sqlite":
             return statements.lock(cursor, self._key, self._owner)
-        if not self._holds_lock:  # a transaction that begins as DEFERRED has no lock before
+        if not self._holds_lock:  # a DEFERRED transaction acquires its lock by this
             Conversation.objects.using(self._using).filter(memory_id=self._key).update(version=F("version"))
         return statements.read(cursor, self._key, self._owner)
 
@@ -162,17 +165,17 @@ class Write:
                         decided = self._decided(decide, self.lock(may_count=may_count))
                     except DatabaseError:
                         raise
-                    except Exception as exc:  # noqa: BLE001  # raised outside, so that the caller's transaction can go on
+                    except Exception as exc:  # noqa: BLE001  # raised outside, so that the caller's transaction stays usable
                         refusal = exc
                     else:
                         if not self._is_written(decided[1], cursor):
-                            raise OperationalError(f"The conversation {self._key!r} changed though it was locked.")
+                            raise OperationalError(f"The conversation {self._key!r} changed although it was locked.")
         if refusal is not None or decided is None:
-            raise refusal or AssertionError("Behind the lock something is decided.")
+            raise refusal or AssertionError("There is always a decision when the conversation is locked.")
         return decided[0]
 
     def _decided_unlocked(self, decide: Decision[_T], cursor: CursorWrapper) -> tuple[_T | None, Change | None] | None:
-        """What *decide* comes to on the conversation as it is now; None if that has to be asked behind the lock."""
+        """Return what *decide* decides without a lock; None if it must be decided with one."""
         if sees_otherwise(self._connection):
             return None
         snapshot = statements.read(cursor, self._key, self._owner)
@@ -183,28 +186,33 @@ class Write:
             result, change = self._decided(decide, snapshot)
         except DatabaseError:
             raise
-        except Exception:  # noqa: BLE001  # it may have been decided on a state that is gone
+        except Exception:  # noqa: BLE001  # the state it was decided on may be outdated
             return None
-        # To write nothing may have been, too: where something is written, the version is compared with that.
+        # A decision to write nothing may be outdated as well; if something is written, the UPDATE compares the version.
         holds = change is not None or snapshot is None or decide.holds_for_nothing or self._is_as(snapshot)
         return (result, change) if holds else None
 
     def _decided(self, decide: Decision[_T], snapshot: Snapshot | None) -> tuple[_T | None, Change | None]:
         expected = self._conversation
         if expected is not None and (snapshot is None or snapshot.state.id != expected):
-            raise ConversationErasedError(f"The conversation {self._key!r} was erased meanwhile; nothing is stored.")
+            raise ConversationErasedError(
+                f"The conversation {self._key!r} was erased in the meantime; nothing is stored."
+            )
         if snapshot is None:
             if self._creates:
                 raise RuntimeError("The conversation is not visible yet.")
             return None, None
         if not snapshot.is_own:
-            raise PermissionDenied(f"The conversation {self._key!r} belongs to somebody else.")
+            raise PermissionDenied(f"The conversation {self._key!r} belongs to another user.")
         return decide(snapshot)
 
     def _create(self) -> None:
-        """Create the conversation unless somebody was faster; in a transaction, nobody else writes to it then."""
-        # An update that changes nothing, and not ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for all
-        # who tried, each waiting for the others before it may write.
+        """
+        Create the conversation unless another writer was faster; inside a transaction, no one else can write to it
+        then.
+        """
+        # An update that changes nothing, instead of ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for
+        # everyone who tried, each waiting for the others before it can write.
         can_name_target = self._connection.features.supports_update_conflicts_with_target
         Conversation.objects.using(self._using).bulk_create(
             [Conversation(memory_id=self._key, owner_id=self._owner)],
@@ -214,7 +222,7 @@ class Write:
         )
 
     def _fits_one_statement(self, change: Change) -> bool:
-        """Whether PostgreSQL can write *change* in one statement: rows are added, few enough, and nothing else."""
+        """Return whether PostgreSQL can write *change* in one statement: it only adds rows, and few enough."""
         return (
             self._connection.vendor == "postgresql"
             and change.only_adds
@@ -223,14 +231,14 @@ class Write:
         )
 
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
-        """Write *change* in one statement if the conversation is as it was read."""
+        """Write *change* in one statement if the conversation is as it was read; return whether it was."""
         is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now())
         if is_written:
             self._announce(change, change.rows)
         return is_written
 
     def _is_written(self, change: Change | None, cursor: CursorWrapper) -> bool:
-        """Write *change* if the conversation is as it was read."""
+        """Write *change* if the conversation is as it was read; return whether it was."""
         if change is None:
             return True
         now = timezone.now()
@@ -250,7 +258,7 @@ class Write:
         return True
 
     def _change_rows(self, change: Change) -> None:
-        """Write what *change* does to rows that are there already."""
+        """Write the changes that *change* makes to existing rows."""
         before, after = change.before, change.after
         messages = Message.objects.using(self._using).filter(conversation_id=before.id)
         if not self._keep_history:
@@ -275,12 +283,12 @@ class Write:
         write_counts(messages, change.counts, after.counted_by)
 
     def _announce(self, change: Change, rows: Sequence[NewRow]) -> None:
-        """Send the signals of *change*, by which *rows* were stored, once it is committed."""
+        """Send the signals of *change*, which stored *rows*, after the commit."""
         added = [row.sequence for row in rows]
         for signal, sequences in ((signals.messages_added, added), (self._left_signal, change.left)):
             if not sequences or not signal.receivers:
                 continue
-            # What else of it is needed is read when it is asked for.
+            # Its other fields are read when they are accessed.
             conversation = Conversation.from_db(self._using, ("id", "memory_id"), (change.before.id, self._key))
             send = partial(
                 signal.send_robust,
@@ -293,8 +301,8 @@ class Write:
 
 
 def call_after_commit(call: Callable[[], object], using: str) -> None:
-    """Call *call* once what was written to the database *using* is committed; at once outside of transactions."""
-    # The block makes a difference with autocommit off, when Django takes no callback outside of one.
+    """Call *call* after the transaction in the database *using* is committed; at once outside of transactions."""
+    # The block is needed with autocommit off: then Django accepts callbacks only inside a block.
     with transaction.atomic(using=using, savepoint=False):
         transaction.on_commit(call, using=using)
 
@@ -308,7 +316,7 @@ def write_counts(messages: MessageQuerySet, counts: Mapping[int, int], counted_b
 
 
 def _seen(see: Callable[[Snapshot], _T], snapshot: Snapshot | None) -> tuple[_T | None, MessageNotFoundError | None]:
-    """What *see* makes of *snapshot*, or what it refuses to."""
+    """Return the result of *see* on *snapshot*, and the error that it raised."""
     try:
         return None if snapshot is None or not snapshot.is_own else see(snapshot), None
     except MessageNotFoundError as exc:
@@ -327,8 +335,8 @@ def _relocate(messages: MessageQuerySet, relocation: Relocation) -> None:
 
 
 def _remove(messages: MessageQuerySet, removals: Sequence[Removed]) -> None:
-    """Take those of *messages* out of the history, and out of the way of those that followed them."""
-    stays: dict[int, int] = {}  # what a message follows whose parent is out, by that
+    """Remove *removals* from the history of *messages*, and update the parents of messages that followed them."""
+    stays: dict[int, int] = {}  # the remaining ancestors by which removed parents are replaced
     for removed in reversed(removals):
         stays[removed.sequence] = stays.get(removed.parent, removed.parent)
     moved = {removed.child: stays[removed.sequence] for removed in removals if removed.child is not None}
@@ -343,5 +351,5 @@ def _remove(messages: MessageQuerySet, removals: Sequence[Removed]) -> None:
 
 
 def _batches(rows: Sequence[NewRow]) -> list[Sequence[NewRow]]:
-    """Return *rows* as what fits one INSERT each."""
+    """Return *rows* in batches that fit one INSERT each."""
     return [rows] if len(rows) == 1 else [*in_batches(rows, attrgetter("sent_bytes"), max_row_bytes(), MAX_ROWS)]
