@@ -1,4 +1,4 @@
-"""The admin: see what an assistant remembers, clear it, erase it, take it along. Nobody edits what was said."""
+"""The admin of conversations: view, clear, erase and export them. Messages can be removed, but never edited."""
 
 from chatmemory_django.admin.conversations import ConversationAdmin
 

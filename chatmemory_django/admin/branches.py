@@ -1,4 +1,4 @@
-"""Which messages of a conversation with branches its transcript shows."""
+"""Selection of the messages that the transcript of a conversation with branches shows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from chatmemory_django.models import Conversation, MessageQuerySet
 
 
 def has_branches(conversation: Conversation) -> bool:
-    """Whether *conversation* may have other branches: it ever went on from another message than its newest."""
-    # As the index of parents has it, which few messages are in: a flag of every message would be read to the end.
+    """Return whether *conversation* may have branches: it once continued from a message that was not the newest."""
+    # Uses the index of parents, which has few entries; filtering by on_path could scan every message.
     named = conversation.history(all_branches=True).filter(parent_sequence__isnull=False)
     return conversation.parent_sequence is not None or named.exists()
 
 
 def shown(conversation: Conversation, *, all_branches: bool) -> MessageQuerySet:
     """
-    The rows of *conversation* that its transcript shows: the path in use, and what its memory was made of beside it.
+    Return the rows of *conversation* that its transcript shows: the current path, and other contents of its memory.
 
-    With *all_branches*, the other branches and earlier summaries, too. What was removed is in neither.
+    With *all_branches*, other branches and earlier summaries are included. Removed messages never are.
     """
     front = [each for each in (conversation.pinned_sequence, conversation.summary_sequence) if each is not None]
     also = Q(in_history=False, superseded=False) | Q(sequence__in=front)

@@ -1,4 +1,4 @@
-"""A message as a page shows it: what it says, piece by piece, in texts of a bounded length."""
+"""A message as pages display it: its contents piece by piece, in texts of limited length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from chatmemory_django.admin.message_operations import MessageOperation
 
 SUMMARY = "SUMMARY"
-"""The kind of a system message that is a summary, which the column of types does not tell."""
+"""The kind of a system message that is a summary; the type column does not distinguish it."""
 
 KINDS: dict[str, str | Promise] = {
     MessageType.SYSTEM: _("System"),
@@ -42,67 +42,67 @@ KINDS: dict[str, str | Promise] = {
     MessageType.TOOL_EXECUTION_RESULT: _("Tool result"),
     MessageType.CUSTOM: _("Custom"),
 }
-"""What people call the kinds of message."""
+"""The labels of the kinds of messages."""
 
 
 def kind_of(row: Any) -> str:
-    """Which of ``KINDS`` *row* is. A summary names the last message that it covers, and is no part of the history."""
+    """Return the key of *row* in ``KINDS``. A summary refers to the last message it covers, and is not in history."""
     is_summary = not row.in_history and row.parent_sequence is not None
     return SUMMARY if is_summary else row.type
 
 
 def style_of(kind: str) -> str:
-    """What CSS calls a kind of message."""
+    """Return the CSS name of a kind of message."""
     return "tool" if kind == MessageType.TOOL_EXECUTION_RESULT else kind.lower()
 
 
 @dataclass(kw_only=True)
 class Part:
-    """A piece of what a message says: a text, or a file at *index* among its contents."""
+    """A piece of a message: a text, or a file at *index* of its contents."""
 
     index: int = 0
     text: Excerpt | None = None
     html: SafeString | None = None
-    """The text, if it was rendered as Markdown."""
+    """The text rendered from Markdown, if it was."""
     media: Media | None = None
 
 
 @dataclass(kw_only=True)
 class Call:
-    """A call of a tool, and what is known of its result."""
+    """A tool call, and what is known about its result."""
 
     name: str
     arguments: Excerpt
     answer: Bubble | None = None
-    """The message that answers it, if that is on the page."""
+    """The message with the result, if it is on the same page."""
     answered_by: int | None = None
     """The sequence of that message, if it is on a newer page."""
     is_unanswered: bool = False
-    """No such message is stored, which takes to have looked at all that there are."""
+    """True only if all later messages were searched and none has the result."""
 
 
 @dataclass(kw_only=True)
 class Bubble:
-    """A message as it is shown. Without the right to read what was said, there is nothing in it that was said."""
+    """A message as displayed. For users without permission to read texts, it has none of the content."""
 
     row: Any
     """The ``Message`` with its status."""
     why: Words
-    """Why the model is sent it, or is not."""
+    """Why the message is or is not sent to the model."""
     begins_memory: bool = False
     place: Place | None = None
-    """Its place among the messages that were said instead of it; None if there are no others."""
+    """The place of the message among its alternatives on other branches; None if there are none."""
     operations: list[MessageOperation] = field(default_factory=list)
-    """What the user can do at it."""
+    """The operations that the user can perform on it."""
     is_omitted: bool = False
-    """Its JSON, its metadata or its long text is not on the page, being too large."""
+    """The JSON, the metadata or the long text was too large and is not on the page."""
     is_broken: bool = False
-    """Its JSON cannot be read."""
+    """The stored JSON cannot be read."""
     is_error: bool = False
     is_paired: bool = False
-    """It is shown with the call that it answers."""
+    """The message is displayed with the call that it answers."""
     name: str = ""
-    """Who says it, if the message names anybody; of a tool result, which tool."""
+    """The name of the author, if the message has one; for a tool result, the name of the tool."""
     thinking: Excerpt | None = None
     attributes: Excerpt | None = None
     metadata: Excerpt | None = None
@@ -111,32 +111,32 @@ class Bubble:
 
     @classmethod
     def of(cls, row: Any, why: Words | None = None) -> Bubble:
-        """The bubble of *row*, empty; its status says why it is sent or not, unless more is known."""
+        """Return an empty bubble for *row*; without *why*, the explanation is that of its status."""
         return cls(row=row, why=why or words_of(MemoryStatus(row.status)))
 
     @property
     def is_summary(self) -> bool:
-        """Whether it is a summary of what was said up to its parent."""
+        """Whether it is a summary of the messages up to its parent."""
         return kind_of(self.row) == SUMMARY
 
     @property
     def is_on_other_branch(self) -> bool:
-        """Whether it was said on another branch than the one in use."""
+        """Whether it is on a branch other than the current one."""
         return self.row.in_history and not self.row.on_path
 
     @property
     def kind(self) -> str | Promise:
-        """What people call it."""
+        """The label of its kind."""
         return KINDS[kind_of(self.row)]
 
     @property
     def style(self) -> str:
-        """The names of its CSS classes."""
+        """Its CSS classes."""
         style = f"cm-{style_of(kind_of(self.row))} {'cm-sent' if self.why.is_sent else 'cm-unsent'}"
         return f"{style} cm-failed" if self.is_error else style
 
     def fill(self, message: ChatMessage, limit: int = EXCERPT, markdown: Markdown | None = None) -> None:
-        """Show what *message* says, in texts of up to *limit* characters; those of people and models as *markdown*."""
+        """Add the contents of *message*, cut to *limit* characters; texts of users and models go through *markdown*."""
         match message:
             case SystemMessage():
                 self.parts = [Part(text=excerpt(message.text, limit=limit))]
@@ -156,12 +156,12 @@ class Bubble:
             self.attributes = _json(message.attributes, limit)
 
     def fill_broken(self, text: str, limit: int = EXCERPT) -> None:
-        """Show *text*, where the message itself cannot be read."""
+        """Add *text* instead of a message that cannot be read."""
         self.is_broken = True
         self.parts = [Part(text=excerpt(text, limit=limit))]
 
     def fill_metadata(self, metadata: object) -> None:
-        """Show the *metadata* beside the message."""
+        """Add the *metadata* of the message."""
         if metadata:
             self.metadata = _json(metadata, EXCERPT)
 

@@ -1,4 +1,4 @@
-"""The list of conversations: what may be asked of it, whose its rows are, and where they lead."""
+"""The list of conversations: validation of requests, owners of the rows, and links to them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.time_zones import knows_time_zone
 
 MAX_QUERY_STRING = 8_192
-"""How long the query string of the list may be: about as long as servers allow the first line of a request to be."""
+"""Maximum length of the list's query string: about what web servers allow for the first line of a request."""
 
 DATE_PARTS = ("year", "month", "day")
-"""What the date hierarchy asks for, each only with those before it."""
+"""Lookups of the date hierarchy; each is only valid with those before it."""
 
 
 def check_request(request: HttpRequest) -> None:
-    """Raise ``BadRequest`` for what no page of this admin asks of the list."""
+    """Raise ``BadRequest`` for requests that no page of this admin sends."""
     if len(request.META.get("QUERY_STRING", "")) > MAX_QUERY_STRING:
         raise BadRequest(f"The query string must have at most {MAX_QUERY_STRING:,} characters.")
     if not all(_is_key(value) for value in request.POST.getlist(ACTION_CHECKBOX_NAME)):
@@ -37,7 +37,7 @@ def _is_key(value: str) -> bool:
 
 
 class ConversationList(ChangeList):
-    """The list, with the owners of its rows read at once and without a join: they may be in another database."""
+    """The list, with owners read in one query without a join, since they may be in another database."""
 
     def get_filters(self, request: HttpRequest) -> Any:
         self._check_date()
@@ -48,15 +48,15 @@ class ConversationList(ChangeList):
         self.result_list: list[Conversation] = list(self.result_list)
         prefetch_related_objects(self.result_list, "owner")
         if not knows_time_zone(self.queryset.db, timezone.get_current_timezone_name()):
-            self.date_hierarchy = None  # that database cannot say which days there are
+            self.date_hierarchy = None  # this database cannot list the days in that time zone
 
     def url_for_result(self, result: Model) -> str:
         url = super().url_for_result(result)
-        # Found in what was said: the page of the conversation then searches for the same.
+        # The search matched a message: the page of the conversation searches for the same term.
         return f"{url}?{urlencode({'q': self.query})}" if getattr(result, "is_found_in_text", False) else url
 
     def _check_date(self) -> None:
-        """Refuse what is no date, and years at whose ends Python or a database fails to convert time zones."""
+        """Reject invalid dates, and years for which Python or a database cannot convert time zones."""
         parts = [self.params.get(f"{self.date_hierarchy}__{part}") for part in DATE_PARTS]
         given = [part for part in parts if part is not None]
         try:

@@ -1,4 +1,4 @@
-"""What stands in the columns of the list."""
+"""The columns of the list of conversations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 @admin.display(description=_("memory id"), ordering="memory_id")
 def memory_id(conversation: Conversation) -> SafeString:
-    """The name of the memory, on one line: a UUID by both its ends, any other as wide as CSS allows."""
+    """Return the memory id on one line: the start and the end of a UUID, any other id cut off by CSS."""
     whole = visible(conversation.memory_id)
     if not _UUID.fullmatch(whole):
         return format_html('<bdi class="cm-id" title="{}">{}</bdi>', whole, whole)
@@ -36,14 +36,14 @@ def memory_id(conversation: Conversation) -> SafeString:
 
 @admin.display(description=_("title"), ordering="title")
 def title(conversation: Conversation) -> SafeString:
-    """What the conversation is called, on one line."""
+    """Return the title of the conversation, limited to two lines by CSS."""
     whole = visible(conversation.title)
     return format_html('<bdi class="cm-title" title="{}">{}</bdi>', whole, whole)
 
 
 @admin.display(description=_("owner"), ordering="owner")
 def owner(conversation: Conversation) -> SafeString | None:
-    """Whose it is, and the way to all that are theirs."""
+    """Return the owner's name as a link to all conversations of that owner."""
     if conversation.owner is None:
         return None
     name = conversation.owner.get_username()
@@ -52,48 +52,48 @@ def owner(conversation: Conversation) -> SafeString | None:
 
 
 @admin.display(description=_("messages"), ordering="total_messages")
-def said(conversation: Conversation) -> SafeString:
-    """The messages that the history has had."""
+def messages(conversation: Conversation) -> SafeString:
+    """Return how many messages the history has ever had."""
     return _figure(conversation.total_messages, None)
 
 
 @admin.display(description=_("in memory"), ordering="memory_messages")
 def remembered(conversation: Conversation) -> SafeString:
-    """The messages in the memory, against the limit, if the settings set one in messages."""
+    """Return the number of messages in the memory, and their share of the limit if it is in messages."""
     return _figure(conversation.memory_messages, _common_limit(""))
 
 
 @admin.display(description=_("tokens"), ordering="memory_tokens")
 def tokens(conversation: Conversation) -> SafeString | None:
-    """The tokens in the memory, if they were counted, against the limit, if the settings count the same way."""
+    """Return the number of tokens in the memory, if counted, and their share of a limit that is counted alike."""
     counter = conversation.counted_by
     return _figure(conversation.memory_tokens, _common_limit(counter)) if counter else None
 
 
 @admin.display(description=_("last activity"), ordering="updated_at")
 def last_activity(conversation: Conversation) -> SafeString:
-    """When it was last written to."""
+    """Return when the conversation was last written to."""
     value = conversation.updated_at
     return format_html('<time class="cm-moment" datetime="{}">{}</time>', value.isoformat(), moment(value))
 
 
 def _common_limit(counter: str) -> int | None:
     """
-    The limit of all memories, if the settings set one that is counted by *counter*.
+    Return the limit that all memories share, if it is counted by *counter*.
 
-    One that depends on the memory id is left out: to ask for it might take a statement for each row.
+    A limit that depends on the memory id is ignored: looking it up could take a query for each row.
     """
     try:
         window = provider.common_window()
     except (ImportError, TypeError, ValueError):
-        return None  # the checks tell what is wrong
+        return None  # the system checks report what is wrong
     if window is None or window.counter != counter or (window.estimator is None) != (counter == ""):
         return None
     return window.limit
 
 
 def _figure(value: int, limit: int | None) -> SafeString:
-    """A number, over a bar that says how much of *limit* it is."""
+    """Return a number above a bar that shows its share of *limit*."""
     number = number_format(value, force_grouping=True)
     if limit is None:
         return format_html('<span class="cm-figure">{}</span>', number)

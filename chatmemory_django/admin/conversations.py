@@ -1,4 +1,4 @@
-"""The admin of conversations: who may see what, the list, a conversation, and what can be done to it."""
+"""The admin of conversations: permissions, the list, the pages of a conversation, and operations."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 @admin.register(Conversation)
 class ConversationAdmin(admin.ModelAdmin):
     """
-    Conversations to look into, clear, erase, export, recount, rewind, switch and fork.
+    The admin to view, clear, erase, export, recount, rewind, switch and fork conversations.
 
-    What was said cannot be edited, only removed.
+    Messages cannot be edited, only removed.
     """
 
-    list_display = (  # type: ignore[assignment]  # None is allowed for: it is shown as a dash
+    list_display = (  # type: ignore[assignment]  # None is allowed: it is shown as a dash
         columns.memory_id,
         columns.title,
         columns.owner,
-        columns.said,
+        columns.messages,
         columns.remembered,
         columns.tokens,
         columns.last_activity,
@@ -59,7 +59,7 @@ class ConversationAdmin(admin.ModelAdmin):
     )
     list_per_page = 50
     search_fields = ("memory_id", "title")  # and more: see get_search_results
-    search_help_text = gettext_lazy("Memory id, title, owner, and what was said, if you may read it")
+    search_help_text = gettext_lazy("Memory id, title or owner, and the text of messages if you may read it")
     date_hierarchy = "updated_at"
     ordering = ("-updated_at",)
     show_full_result_count = False
@@ -70,7 +70,7 @@ class ConversationAdmin(admin.ModelAdmin):
         css = {"all": ("chatmemory/admin.css",)}  # noqa: RUF012  # as Django documents it
         js = (Script("chatmemory/copy.js", defer=True),)
 
-    # Who may do what. To erase is Django's own permission to delete.
+    # Permissions. Erasing requires Django's delete permission.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -79,35 +79,35 @@ class ConversationAdmin(admin.ModelAdmin):
         return False
 
     def has_clear_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Whether the user may clear memories."""
+        """Return whether the user may clear memories."""
         return self._has_permission(request, "clear")
 
     def has_recount_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Whether the user may recount tokens."""
+        """Return whether the user may recount tokens."""
         return self._has_permission(request, "recount")
 
     def has_export_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Whether the user may take along, and so read, what was said."""
+        """Return whether the user may export messages, which includes reading them."""
         return self._has_permission(request, "export") and self.has_text_permission(request, obj)
 
     def has_text_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Whether the user may read what was said."""
+        """Return whether the user may read the contents of messages."""
         return request.user.has_perm("chatmemory.view_message_text")
 
     def has_rewind_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Whether the user may have a conversation go on from another message: that is to change it."""
+        """Return whether the user may rewind conversations, which requires Django's change permission."""
         return self._has_permission(request, "change")
 
     def has_switch_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Whether the user may have a conversation go on along another branch."""
+        """Return whether the user may switch conversations to other branches; by default, as for rewinding."""
         return self.has_rewind_permission(request, obj)
 
     def has_fork_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Whether the user may begin a conversation with a copy of another: that is to add one."""
+        """Return whether the user may fork conversations, which requires Django's add permission."""
         return self._has_permission(request, "add")
 
     def has_remove_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Whether the user may take messages out: Django's own permission to delete them."""
+        """Return whether the user may remove messages, which requires Django's permission to delete them."""
         return request.user.has_perm("chatmemory.delete_message")
 
     def _has_permission(self, request: HttpRequest, action: str) -> bool:
@@ -128,16 +128,16 @@ class ConversationAdmin(admin.ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
         """
-        Whether the list can be asked for *lookup*: what its filters, its dates and ``limit_choices_to`` ask for.
+        Return whether the list's query string may use *lookup*: those of its filters, dates and ``limit_choices_to``.
 
-        Django allows every field and every way to compare it, and so to guess what the list does not show.
+        By default, Django allows lookups on every field, which would let users guess values that the list hides.
         """
         limits = (limit() if callable(limit) else limit for limit in self.opts.related_fkey_lookups)
         if any((lookup, value) in url_params_from_lookup_dict(limit).items() for limit in limits):
             return True
         dates = {f"{self.date_hierarchy}__{part}" for part in DATE_PARTS}
-        is_asked_for = lookup in dates or any(filters.asks_for(each, lookup) for each in self.get_list_filter(request))
-        return is_asked_for and super().lookup_allowed(lookup, value, request)
+        is_filter = lookup in dates or any(filters.asks_for(each, lookup) for each in self.get_list_filter(request))
+        return is_filter and super().lookup_allowed(lookup, value, request)
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
@@ -146,15 +146,15 @@ class ConversationAdmin(admin.ModelAdmin):
             return queryset, False
         named = queryset.search(search_term, types=())
         named |= queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
-        said = queryset.none()
+        found = queryset.none()
         if self.has_text_permission(request):
-            said = queryset.having_said(search_term)
-        in_text = filters.newest_keys(said)
+            found = queryset.with_messages_containing(search_term)
+        in_text = filters.newest_keys(found)
         keys = filters.at_most(filters.newest_keys(named) | in_text, request)
         return queryset.filter(pk__in=keys).annotate(is_found_in_text=Q(pk__in=in_text)), False
 
     @wraps(admin.ModelAdmin.action_checkbox)
-    def action_checkbox(self, obj: Conversation) -> SafeString:  # type: ignore[override]  # the same, as wraps sees it
+    def action_checkbox(self, obj: Conversation) -> SafeString:  # type: ignore[override]  # wraps keeps the signature
         return super().action_checkbox(_stand_in(obj))
 
     # A conversation
@@ -190,9 +190,9 @@ class ConversationAdmin(admin.ModelAdmin):
         if conversation is None:
             return self._gone(request)
         if "on" in request.GET:
-            place, level, told = pages.landing(request, conversation)
-            if told:
-                self.message_user(request, told, level)
+            place, level, notice = pages.landing(request, conversation)
+            if notice:
+                self.message_user(request, notice, level)
             return HttpResponseRedirect(self._url("change", conversation.pk) + place)
         is_readable = self.has_text_permission(request, conversation)
         offered = self._offered(request, conversation)
@@ -210,7 +210,7 @@ class ConversationAdmin(admin.ModelAdmin):
         return super().history_view(request, object_id, {**shown, **(extra_context or {})})
 
     def openai_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """What the model is sent, as OpenAI's messages, as a file."""
+        """Download what the model is sent as JSON in OpenAI's format."""
         conversation = self._readable(request, pk)
         try:
             content = downloads.memory_as_openai(conversation)
@@ -219,19 +219,19 @@ class ConversationAdmin(admin.ModelAdmin):
         return downloads.json_file(content, f"memory-{pk}-openai.json")
 
     def message_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
-        """A message alone, and its JSON."""
+        """Show a single message, and its JSON."""
         conversation, row = self._readable_message(request, pk, sequence)
         context = pages.message(conversation, row, self._offered(request, conversation))
         return self._page(request, "message_page", conversation, context)
 
     def json_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
-        """The JSON of a message, as a file."""
+        """Download a message as JSON."""
         _conversation, row = self._readable_message(request, pk, sequence)
         content = downloads.message_json(row)
         return downloads.json_file(content, f"message-{pk}-{sequence}.json")
 
     def message_openai_view(self, request: HttpRequest, pk: int, sequence: int) -> HttpResponse:
-        """A message as one of OpenAI's, as a file."""
+        """Download a message as JSON in OpenAI's format."""
         _conversation, row = self._readable_message(request, pk, sequence)
         try:
             content = downloads.message_as_openai(row)
@@ -240,7 +240,7 @@ class ConversationAdmin(admin.ModelAdmin):
         return downloads.json_file(content, f"message-{pk}-{sequence}-openai.json")
 
     def file_view(self, request: HttpRequest, pk: int, sequence: int, index: int) -> HttpResponse:
-        """A file that is among the contents of a message."""
+        """Serve a file in the contents of a message."""
         _conversation, row = self._readable_message(request, pk, sequence)
         file = downloads.file_of(row, index)
         if file is None:
@@ -268,49 +268,49 @@ class ConversationAdmin(admin.ModelAdmin):
         return row
 
     def _offered(self, request: HttpRequest, conversation: Conversation) -> list[MessageOperation]:
-        """What the user may do at messages of *conversation*."""
+        """Return the operations that the user may perform on messages of *conversation*."""
         return [each for each in MESSAGE_OPERATIONS if self._may(each, request, conversation)]
 
     def _unavailable(self, request: HttpRequest, exc: downloads.UnavailableError, back: str) -> HttpResponse:
         self.message_user(request, visible(str(exc)), messages.ERROR)
         return HttpResponseRedirect(back)
 
-    # What can be done, to those selected in the list and to a single one
+    # Operations on the conversations selected in the list, and on a single one
 
     @admin.action(description=CLEAR.label, permissions=["clear"])
     def clear_memory(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
-        """Empty the memories."""
+        """Clear the memories of the selected conversations."""
         return self._operate(CLEAR, request, queryset)
 
     @admin.action(description=RECOUNT.label, permissions=["recount"])
     def recount_tokens(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
-        """Count what is in the memories anew."""
+        """Recount the tokens in the memories of the selected conversations."""
         return self._operate(RECOUNT, request, queryset)
 
     @admin.action(description=EXPORT.label, permissions=["export"])
     def export_conversations(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
-        """Write the conversations to a file."""
+        """Export the selected conversations to a file."""
         return self._operate(EXPORT, request, queryset)
 
-    # By this name it takes the place of Django's own, which would list every message.
+    # This name replaces Django's own action, whose confirmation would list every message.
     @admin.action(description=ERASE.label, permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
-        """Delete the conversations, history and all."""
+        """Erase the selected conversations with their histories."""
         return self._operate(ERASE, request, queryset)
 
     def clear_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-        """Empty the memory."""
+        """Clear the memory of a conversation."""
         return self._operate_on_one(CLEAR, request, str(pk))
 
     def recount_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-        """Count what is in the memory anew."""
+        """Recount the tokens in the memory of a conversation."""
         return self._operate_on_one(RECOUNT, request, str(pk))
 
     def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-        """Write the conversation to a file."""
+        """Export a conversation to a file."""
         return self._operate_on_one(EXPORT, request, str(pk))
 
-    def delete_view(  # type: ignore[override]  # HttpResponseBase, as those of actions are
+    def delete_view(  # type: ignore[override]  # HttpResponseBase, as actions return
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         return self._operate_on_one(ERASE, request, unquote(object_id))
@@ -318,7 +318,7 @@ class ConversationAdmin(admin.ModelAdmin):
     def operate_at_view(
         self, request: HttpRequest, pk: int, sequence: int, operation: MessageOperation
     ) -> HttpResponseBase:
-        """Do *operation* at a message if that is confirmed, else ask."""
+        """Run *operation* on a message if the request confirms it; otherwise ask for confirmation."""
         conversation = self.get_object(request, str(pk))
         if conversation is None:
             return self._gone(request)
@@ -364,7 +364,7 @@ class ConversationAdmin(admin.ModelAdmin):
         queryset: ConversationQuerySet,
         conversation: Conversation | None = None,
     ) -> HttpResponseBase | None:
-        """Do *operation* if that is confirmed, else ask. None once it is done."""
+        """Run *operation* and return None if the request confirms it; otherwise ask for confirmation."""
         if request.method != "POST" or request.POST.get("confirmed") != operation.name:
             context = pages.confirmation(request, operation, queryset)
             context["back"] = self._url("change", conversation.pk) if conversation else request.get_full_path()
@@ -409,5 +409,5 @@ class ConversationAdmin(admin.ModelAdmin):
 
 
 def _stand_in(conversation: Conversation) -> Conversation:
-    """One by which Django's own pages name *conversation* as this app's do."""
+    """Return an unsaved copy of *conversation* whose title is safe to display on Django's own pages."""
     return Conversation(pk=conversation.pk, title=visible(str(conversation)))

@@ -1,4 +1,4 @@
-"""What can be taken from the pages of a conversation: the JSON of messages, and the files in them."""
+"""Downloads from the pages of a conversation: messages as JSON, and the files in them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import known_memory
 
 MAX_MEMORY_SIZE = 16 * 1024 * 1024
-"""How many characters a memory may have that is downloaded as OpenAI's messages."""
+"""Maximum number of characters of a memory that can be downloaded in OpenAI's format."""
 
 
 class UnavailableError(Exception):
-    """What was asked for is not to be had; the words for people say why."""
+    """The request cannot be fulfilled; the text explains why to the user."""
 
 
 def json_file(content: str, name: str) -> HttpResponse:
-    """A response that a browser saves as a file called *name*."""
+    """Return a response that browsers save as a file called *name*."""
     return HttpResponse(content.encode(), content_type="application/json", headers=served_as(name))
 
 
 def message_json(row: Message) -> str:
-    """The JSON of *row*; as it is stored, where that is broken."""
+    """Return the JSON of *row*; if it cannot be decoded, the payload as it is stored."""
     try:
         return message_to_json(row.chat_message)
     except ValueError:
@@ -38,26 +38,38 @@ def message_json(row: Message) -> str:
 
 
 def message_as_openai(row: Message) -> str:
-    """The JSON of the message of OpenAI's that *row* is; ``UnavailableError`` if it is none."""
+    """
+    Return *row* as JSON in OpenAI's format.
+
+    Raises:
+        UnavailableError: The format cannot represent the message.
+
+    """
     return _json(_as_openai(row, _message(row)))
 
 
 def memory_as_openai(conversation: Conversation) -> str:
-    """The JSON of OpenAI's messages that the model is sent now; ``UnavailableError`` if there is one that is none."""
+    """
+    Return the messages that the model would be sent now as JSON in OpenAI's format.
+
+    Raises:
+        UnavailableError: The settings are invalid, or the memory is too large, unreadable or not representable.
+
+    """
     memory = known_memory(conversation.memory_id)
     if memory is None:
-        raise UnavailableError(_("The settings of this memory are invalid: manage.py check says why."))
+        raise UnavailableError(_("The settings of this memory are invalid; run manage.py check for details."))
     if conversation.memory().total_size() > MAX_MEMORY_SIZE:
-        raise UnavailableError(_("This memory is too large for a page; export the conversation instead."))
+        raise UnavailableError(_("This memory is too large to download here; export the conversation instead."))
     try:
         readings = read(conversation, memory)
-    except (RuntimeError, TypeError, ValueError) as exc:  # a message, a limit, or an encoding that is not there
+    except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
         raise UnavailableError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
     return _json([_as_openai(each.row, each.sent) for each in readings if each.sent is not None])
 
 
 def file_of(row: Message, index: int) -> File | None:
-    """The file that the content of *row* at *index* holds, if it does."""
+    """Return the file in the content at *index* of *row*; None if there is none."""
     try:
         return file_at(row.chat_message, index)
     except ValueError:
@@ -68,15 +80,15 @@ def _message(row: Message) -> ChatMessage:
     try:
         return row.chat_message
     except ValueError as exc:
-        raise UnavailableError(_("What is stored of this message cannot be read.")) from exc
+        raise UnavailableError(_("The stored content of this message cannot be read.")) from exc
 
 
 def _as_openai(row: Message, message: ChatMessage) -> dict[str, Any]:
     try:
         return message_to_openai(message)
     except ValueError as exc:
-        told = _("Message %(number)d cannot be one of OpenAI's: %(reason)s")
-        raise UnavailableError(told % {"number": row.sequence, "reason": exc}) from exc
+        words = _("Message #%(number)d cannot be shown in OpenAI's format: %(reason)s")
+        raise UnavailableError(words % {"number": row.sequence, "reason": exc}) from exc
 
 
 def _json(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Operations, done and written down in Django's admin log: what changes a conversation, in the same transaction."""
+"""Run operations and record them in Django's admin log, in the same transaction as the change."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.whole import in_lock
 
 PAGE = 1_000
-"""How many conversations are written down, or exported, at a time."""
+"""Number of conversations that are logged or exported at a time."""
 
 
 def perform(operation: Operation, conversations: QuerySet[Conversation], user_id: Any) -> tuple[int, list[str]]:
-    """Do *operation* to *conversations*. Returns how many it was done to, and what to tell of the others."""
+    """Run *operation* on *conversations*. Return the number of successes, and an error message for each refusal."""
     refusals: list[str] = []
 
     def log(conversation: Conversation, result: int) -> None:
@@ -50,10 +50,10 @@ def perform_at(
     with_counterparts: bool,
 ) -> Done | None:
     """
-    Do *operation* at the message *sequence* of the conversation *key*, one of *conversations*; None if that is gone.
+    Run *operation* on the message *sequence* of the conversation *key* among *conversations*; None if it is missing.
 
     Raises:
-        UnavailableError: It cannot be done; the words for people say why.
+        UnavailableError: The operation is not possible; the text explains why to the user.
 
     """
 
@@ -65,13 +65,13 @@ def perform_at(
     try:
         return in_lock(conversations, key, do)
     except MessageNotFoundError as exc:
-        raise UnavailableError(_("Message #%(number)d is not there any more.") % {"number": sequence}) from exc
-    except (RuntimeError, TypeError, ValueError) as exc:  # a message, a limit, or an encoding that is not there
+        raise UnavailableError(_("Message #%(number)d no longer exists.") % {"number": sequence}) from exc
+    except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
         raise UnavailableError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
 
 
 def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> StreamingHttpResponse:
-    """*conversations* as a file of JSON lines. That is logged before the first line is sent."""
+    """Return *conversations* as a JSON Lines file. The export is logged before the first line is sent."""
     keys = list(conversations.order_by("pk").values_list("pk", flat=True))
     pages = [Conversation.objects.using(conversations.db).filter(pk__in=part) for part in in_parts(keys, PAGE)]
     for page in pages:
@@ -91,9 +91,9 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
 
 def _entry(conversation: Conversation, flag: int, words: str, user_id: Any) -> LogEntry:
     """
-    What to write down of *conversation*: these *words*.
+    Return a log entry about *conversation* with *words* as its message.
 
-    By the memory id, never the title: the log outlives what is erased.
+    It names the memory id and never the title, since the log outlives erased conversations.
     """
     return LogEntry(
         user_id=user_id,

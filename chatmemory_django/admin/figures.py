@@ -1,4 +1,4 @@
-"""The two figures of a conversation, as numbers that a template draws: how full its memory is, and how it grew."""
+"""Data of the two charts of a conversation: a gauge of its memory and a plot of its growth."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from chatmemory_django.models import Conversation, memory_parts
 from chatmemory_django.windows import Window
 
 GAUGE_MESSAGES = 300
-"""How many messages the gauge tells apart; what is before them is one piece."""
+"""Maximum number of messages that the gauge draws one by one; earlier ones are one segment."""
 
 GAUGE_WIDTH = 1000
 
 PLOT_MESSAGES = 500
-"""From how many messages a plot is drawn. Of a longer conversation, as many are read at equal distances."""
+"""Maximum number of points of a plot. In longer conversations, evenly spaced messages are read."""
 
 PLOT_WIDTH, PLOT_HEIGHT = 600, 120
 
 
 class Segment(NamedTuple):
-    """A message in the gauge. *x* and *width* are numbers for SVG, which knows no locale."""
+    """A message in the gauge. *x* and *width* are strings for SVG, independent of the locale."""
 
     x: str
     width: str
     style: str
     sequence: int | None
-    """None for all those that are too many to be told apart."""
+    """None for the segment of all earlier messages."""
     kind: str | Promise
     cost: int
 
 
 class Share(NamedTuple):
-    """What the messages of a kind take together."""
+    """The total size of the messages of a kind."""
 
     kind: str | Promise
     style: str
@@ -48,28 +48,28 @@ class Share(NamedTuple):
 
 @dataclass(kw_only=True)
 class Gauge:
-    """A memory against its limit."""
+    """A memory compared with its limit."""
 
     counts_tokens: bool
     total: int
     limit: int | None
-    """None where it is not known, or counted otherwise."""
+    """None if it is unknown or counted differently."""
     is_uncounted: bool
-    """The settings ask for tokens, but these were not counted, or not as they ask."""
+    """The limit is in tokens, but the messages were not counted, or by another estimator."""
     segments: list[Segment]
     shares: list[Share]
     limit_x: str
-    """Where the limit stands in the drawing, if the memory is larger: the limit may have been lowered."""
+    """Position of the limit in the drawing if the memory exceeds it, for example after the limit was lowered."""
 
     @property
     def percent(self) -> int | None:
-        """How much of the limit is taken."""
+        """How much of the limit is used, in percent."""
         return None if self.limit is None else round(100 * self.total / self.limit)
 
 
 @dataclass(kw_only=True)
 class Plot:
-    """How many messages, and how many tokens, there were by what time: the points of two lines."""
+    """The number of messages and tokens over time, as the points of two lines."""
 
     begin: datetime
     end: datetime
@@ -77,13 +77,13 @@ class Plot:
     message_points: str
     tokens: int
     token_points: str
-    """Empty where nothing was counted."""
+    """Empty if no tokens were counted."""
     step: int
-    """Every how many messages one was read: the tokens are exact if it is 1, else an estimate."""
+    """Distance between the messages that were read: tokens are exact if it is 1, and otherwise estimated."""
 
 
 def read_gauge(conversation: Conversation, window: Window | None) -> Gauge:
-    """The gauge of *conversation*, whose *window* is the one of the settings, if they tell."""
+    """Return the gauge of *conversation*; *window* is the one in the settings, if they can be read."""
     is_empty = conversation.memory_messages == 0
     wants_tokens = window is None or window.estimator is not None
     is_as_wanted = window is not None and conversation.counted_by == window.counter != ""
@@ -106,7 +106,7 @@ def read_gauge(conversation: Conversation, window: Window | None) -> Gauge:
 
 
 def read_plot(conversation: Conversation) -> Plot | None:
-    """The plot of *conversation*; None while there is no time between its messages."""
+    """Return the plot of *conversation*; None if its messages span no time."""
     last = conversation.next_sequence - 1
     step = -(-last // PLOT_MESSAGES) or 1
     history = conversation.history(all_branches=True)
@@ -135,14 +135,14 @@ def read_plot(conversation: Conversation) -> Plot | None:
 
 
 def _memory_rows(conversation: Conversation) -> list[tuple[int, str, int | None]]:
-    """The memory as sequence, kind and tokens, in order: what is pinned, the summary, and the newest of the rest."""
+    """Return sequence, kind and tokens of the memory: the pinned message, the summary, and the newest of the rest."""
     rows = conversation.messages.values_list("sequence", "type", "token_count")
     places = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
     pinned, summary, window = memory_parts(*places)
     front = list(rows.filter(pinned)) if conversation.pinned_sequence else []
     if conversation.summary_sequence:
         front += [(sequence, SUMMARY, tokens) for sequence, _, tokens in rows.filter(summary)]
-    newest = rows.filter(window).exclude(pinned).order_by("-sequence")  # what is pinned may be in the window, too
+    newest = rows.filter(window).exclude(pinned).order_by("-sequence")  # the pinned message may also be in the window
     return [*front, *reversed(newest[:GAUGE_MESSAGES])]
 
 
@@ -167,7 +167,7 @@ def _shares(pieces: Sequence[tuple[int, str, int]], total: int) -> list[Share]:
 
 
 def _rest(pieces: Sequence[tuple[int, str, int]], total: int) -> int:
-    """What the messages take that are not told apart."""
+    """Return the total size of the messages without a segment of their own."""
     return max(0, total - sum(cost for _, _, cost in pieces))
 
 

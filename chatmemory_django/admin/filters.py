@@ -1,4 +1,4 @@
-"""What the list of conversations can be narrowed to."""
+"""Filters of the list of conversations."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 MAX_PEOPLE = 1_000
-"""How many users a search for owners finds; who needs more of them searches for more."""
+"""Maximum number of users that a search for owners finds; a longer search term narrows it down."""
 
 
 MAX_FOUND = 1_000
-"""How many conversations a question that reads messages finds; who needs more of them asks for fewer."""
+"""Maximum number of conversations that a filter or search which reads messages finds."""
 
 
 def newest_keys(found: Any) -> set[int]:
-    """The keys of the newest conversations of *found*: read once, though a page asks for number, dates and rows."""
+    """Return the keys of the newest conversations of *found*, read once for the count, the dates and the rows."""
     return set(found.order_by("-pk").values_list("pk", flat=True)[: MAX_FOUND + 1])
 
 
 def at_most(keys: set[int], request: HttpRequest) -> list[int]:
-    """The newest ``MAX_FOUND`` of *keys*. If there are more, the page says so."""
+    """Return the newest ``MAX_FOUND`` of *keys*, and warn the user if there are more."""
     if len(keys) > MAX_FOUND and request.method == "GET":
-        told = gettext("More than %(count)d conversations were found; these are the newest.") % {"count": MAX_FOUND}
-        messages.warning(request, told)
+        warning = gettext("More than %(count)d conversations match; only the newest are shown.")
+        messages.warning(request, warning % {"count": MAX_FOUND})
     return sorted(keys, reverse=True)[:MAX_FOUND]
 
 
 def people_named(name: str, lookup: str) -> list[Any]:
-    """The keys of at most ``MAX_PEOPLE`` users of *name*: looked up apart, as they may be in another database."""
+    """Return the keys of at most ``MAX_PEOPLE`` users with *name*, without a join: they may be in another database."""
     users = get_user_model()
     found = users._default_manager.filter(**{f"{users.USERNAME_FIELD}__{lookup}": name})
     return list(found.values_list("pk", flat=True)[:MAX_PEOPLE])
 
 
 class OwnerFilter(admin.SimpleListFilter):
-    """One person's conversations, or nobody's. The person is typed in: a list of all users helps no one."""
+    """Conversations of one owner, or without an owner. A text field, since a list of all users could be too long."""
 
     title = _("owner")
     parameter_name = "owner"
     template = "admin/chatmemory/conversation/owner_filter.html"
-    NOBODY = "/"  # no name that Django accepts
+    NO_OWNER = "/"  # Django does not accept this as a username
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], *args: Any) -> None:
         super().__init__(request, params, *args)
-        # What else the page was asked for, so that the form can ask for it, too.
+        # The other parameters of the page, which the form sends along.
         self.others = [(name, value) for name in request.GET for value in request.GET.getlist(name)]
 
     def has_output(self) -> bool:
         return True
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [(self.NOBODY, _("Nobody"))]
+        return [(self.NO_OWNER, _("No owner"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         name = self.value()
         if not name:
             return queryset
-        if name == self.NOBODY:
+        if name == self.NO_OWNER:
             return queryset.filter(owner=None)
         if "\0" in name:
-            return queryset.none()  # PostgreSQL has no such text
+            return queryset.none()  # PostgreSQL rejects NUL characters
         return queryset.filter(owner__in=people_named(name, "exact"))
 
     @property
     def name(self) -> str:
-        """The name that was asked for, if one was."""
-        return "" if self.value() in {None, self.NOBODY} else str(self.value())
+        """The username in the filter; empty if there is none."""
+        return "" if self.value() in {None, self.NO_OWNER} else str(self.value())
 
     @property
     def hidden(self) -> list[tuple[str, str]]:
-        """The other parameters of the page, but for the page's number."""
+        """The other parameters of the page, except the page number."""
         return [(name, value) for name, value in self.others if name not in {self.parameter_name, "p", "e"}]
 
 
 class ActiveFilter(admin.SimpleListFilter):
-    """Those written to within some days."""
+    """Conversations with activity in the past days."""
 
-    title = _("active since")
+    title = _("activity")
     parameter_name = "active"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
@@ -102,13 +102,13 @@ class ActiveFilter(admin.SimpleListFilter):
 
 
 class EvictionsFilter(admin.SimpleListFilter):
-    """Those of which something is no longer in the memory."""
+    """Conversations with or without messages that are no longer in the memory."""
 
-    title = _("evictions")
+    title = _("evicted messages")
     parameter_name = "evictions"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [("yes", _("Has evictions")), ("no", _("All in memory"))]
+        return [("yes", _("Has evicted messages")), ("no", _("All messages in memory"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         match self.value():
@@ -120,13 +120,13 @@ class EvictionsFilter(admin.SimpleListFilter):
 
 
 class EmptyFilter(admin.SimpleListFilter):
-    """Those with nothing in the memory, or nothing at all."""
+    """Conversations by whether their memory is empty, or whether they ever had a message."""
 
     title = _("memory")
     parameter_name = "memory"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [("used", _("In use")), ("empty", _("Empty")), ("unused", _("Nothing ever said"))]
+        return [("used", _("Not empty")), ("empty", _("Empty")), ("unused", _("Never used"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         match self.value():
@@ -140,7 +140,7 @@ class EmptyFilter(admin.SimpleListFilter):
 
 
 class FlagFilter(admin.SimpleListFilter):
-    """Those that somebody has pinned, or put away."""
+    """Conversations that are pinned or archived."""
 
     title = _("flag")
     parameter_name = "flag"
@@ -160,13 +160,13 @@ class FlagFilter(admin.SimpleListFilter):
 
 
 class ProblemFilter(admin.SimpleListFilter):
-    """Those in which something went wrong. That it did is a fact, like a count, and nothing of what was said."""
+    """Conversations in which something went wrong; like a count, this reveals no message text."""
 
     title = _("problem")
     parameter_name = "problem"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [("turn", _("Turn not ended")), ("tool", _("Failed tool"))]
+        return [("turn", _("Incomplete turn")), ("tool", _("Failed tool call"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         match self.value():
@@ -180,7 +180,7 @@ class ProblemFilter(admin.SimpleListFilter):
 
 
 def asks_for(list_filter: Any, lookup: str) -> bool:
-    """Return whether *list_filter*, an item of ``ModelAdmin.list_filter``, is one that asks for *lookup*."""
+    """Return whether *list_filter*, an item of ``ModelAdmin.list_filter``, uses *lookup*."""
     if isinstance(list_filter, type):
         return lookup == getattr(list_filter, "parameter_name", None)
     path = list_filter if isinstance(list_filter, str) else list_filter[0]

@@ -1,4 +1,4 @@
-"""Ways from one message to others: to a day, to the one before and the one after."""
+"""Navigation between messages: to a date, and to the previous and the next message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chatmemory_django.models import Conversation, Message
 
 
 class Landing(NamedTuple):
-    """Where a jump to a day leads."""
+    """The message that a jump to a date leads to."""
 
     sequence: int
     created_at: datetime.datetime
@@ -27,10 +27,11 @@ class Landing(NamedTuple):
 
 def on(conversation: Conversation, date: datetime.date, *, all_branches: bool = False) -> Landing | None:
     """
-    The first message of *conversation* on *date*, in the active time zone, or later; else the last; None without any.
+    Return the first message of *conversation* on or after *date*, in the active time zone.
 
-    Found by bisection, a short statement for each step: about 17 for 100,000 messages. A clock that stepped back may
-    make it another message, before which one is older than *date*.
+    Return the last message if all are older, and None if there are no messages. The message is found by bisection,
+    with one short query per step: about 17 for 100,000 messages. If the clock was ever set back, an earlier message
+    may also be on or after *date*.
     """
     midnight = datetime.datetime.combine(date, datetime.time.min)
     moment = timezone.make_aware(midnight) if settings.USE_TZ else midnight
@@ -47,7 +48,7 @@ def on(conversation: Conversation, date: datetime.date, *, all_branches: bool = 
 
 
 def neighbours(conversation: Conversation, row: Message, *, all_branches: bool) -> tuple[int | None, int | None]:
-    """The sequences of the messages before and after *row*, on the path in use or on *all_branches*."""
+    """Return the sequences of the messages before and after *row*, on the current path or on *all_branches*."""
     rows = shown(conversation, all_branches=all_branches).values_list("sequence", flat=True)
     return (
         rows.filter(sequence__lt=row.sequence).order_by("-sequence").first(),

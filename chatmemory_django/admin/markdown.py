@@ -1,8 +1,9 @@
 """
-Markdown, written by anybody, as HTML that is safe to show, if the extra ``markdown`` is installed.
+Rendering of untrusted Markdown as safe HTML, if the extra ``markdown`` is installed.
 
-HTML in it is text, an image is a link, and links lead to plain addresses on the web. What would not be seen is left as
-it is written: definitions of references, for example. nh3 has the last word on every element and attribute.
+Raw HTML is escaped, images become links, and only plain http(s) addresses become links. Syntax that would render as
+nothing, such as reference definitions, is shown as written. nh3 finally removes any element or attribute that is not
+allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from chatmemory_django.admin.media import is_link
 from chatmemory_django.admin.wording import visible
 
 try:
-    import linkify_it  # noqa: F401  # markdown_it asks for it only once there is something to render
+    import linkify_it  # noqa: F401  # markdown_it imports it only when it renders
     import nh3
     from markdown_it import MarkdownIt
 except ImportError:
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 MAX_RENDERED = 100_000
-"""How many characters are rendered for a page: hostile ones take up to a second and a half, others a fifth of it."""
+"""Maximum number of characters rendered for a page: about 0.3 s, or up to 1.5 s for hostile input."""
 
 NESTING = 20
-"""How deep quotes and lists are nested at most; markdown_it leaves out what is deeper, so it is not rendered at all."""
+"""Maximum depth of quotes and lists. markdown_it drops what is deeper, so such a text is not rendered at all."""
 
 ATTRIBUTES: dict[str, set[str]] = {
-    "*": set(),  # no title, which is seen by nobody who does not look for it
+    "*": set(),  # no title: it would be hidden until hovered over
     "a": {"href"},
     "ol": {"start"},
     "p": {"class"},
@@ -49,14 +50,14 @@ TAGS = {
 
 
 class Markdown:
-    """Renders the texts of a page."""
+    """A renderer for the texts of one page, up to ``MAX_RENDERED`` characters in total."""
 
     def __init__(self) -> None:
         self._left = MAX_RENDERED
         self._parser = _parser() if IS_INSTALLED else None
 
     def render(self, text: str) -> SafeString | None:
-        """*text* as HTML; None where it can only be shown as it is."""
+        """Return *text* as HTML; None if it should be displayed as plain text."""
         if self._parser is None or len(text) > self._left:
             return None
         self._left -= len(text)
@@ -70,7 +71,7 @@ class Markdown:
             url_schemes={"http", "https"},
             link_rel="noopener noreferrer nofollow",
         )
-        # Once more, since "&#x202e;" is a character by now. It adds no markup to what nh3 made safe.
+        # Again, since entities such as "&#x202e;" are characters now. This adds no markup to what nh3 returned.
         return mark_safe(visible(html))  # noqa: S308
 
 
@@ -83,9 +84,9 @@ def _parser() -> MarkdownIt:
     parser = Parser("commonmark", options)
     parser.enable(["table", "strikethrough", "linkify"]).disable("reference")
     if parser.linkify is not None:
-        parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})  # "e.g.it" is no address
+        parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})  # "e.g.it" is not an address
     parser.add_render_rule("image", _image)
-    parser.add_render_rule("heading_open", lambda *_: '<p class="cm-heading">')  # the page has an outline of its own
+    parser.add_render_rule("heading_open", lambda *_: '<p class="cm-heading">')  # no <h1>: the page has its own
     parser.add_render_rule("heading_close", lambda *_: "</p>")
     parser.add_render_rule("table_open", lambda *_: '<div class="cm-scroll" tabindex="0"><table>')
     parser.add_render_rule("table_close", lambda *_: "</table></div>")
@@ -93,6 +94,6 @@ def _parser() -> MarkdownIt:
 
 
 def _image(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """To load it would tell whoever wrote this that, when and from where it is read."""
+    """Render an image as a link: loading it would reveal to its author when and from where the message is read."""
     address = tokens[index].attrs["src"]
     return format_html('<a href="{}">{}</a>', address, tokens[index].content or address)

@@ -1,8 +1,9 @@
 """
-Images, sounds, films and documents in messages: what can be shown of them without trusting them.
+Safe display of images, audio, videos and documents in messages.
 
-What is in a message is served by the site itself, as what its first bytes say it is, never as what the message says.
-What is elsewhere is a link, since to fetch it would tell whoever sent it that, when and from where it is read.
+Files inside of messages are served by the site itself, with a media type detected from their first bytes and never
+the one that the message declares. Files elsewhere are links: loading them would reveal to their sender when and from
+where the message is read.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from chatmemory_django.messages import (
 )
 
 MAX_URL = 2_000
-"""Longer addresses are shown, but are no links."""
+"""Maximum number of characters of a link; longer addresses are cut and shown as text."""
 
 _LINKABLE = re.compile(r"https?://[\w!#$%&'()*+,./:;=?@\[\]~-]+", re.IGNORECASE)
 
 
 class Media(NamedTuple):
-    """A file in a message, as a page tells of it."""
+    """A file in a message, as a page describes it."""
 
     kind: str
-    """What it is: "image", "audio", "video" or "pdf" ..."""
+    """Its kind: "image", "audio", "video" or "pdf"."""
     label: str
-    """... and that in words, with what else is known of it."""
+    """A description in words, with its type and size if known."""
     file: File | None = None
-    """What it holds, if the message does."""
+    """The file itself, if the message contains it."""
     url: str = ""
-    """Where it is, if that can be a link."""
+    """Its URL, if it can be a link."""
     address: str = ""
-    """Where it is, to be read."""
+    """Its address, as a text to display."""
 
 
 def media_of(content: Content | None) -> Media | None:
-    """What *content* refers to; None if it is a text or nothing."""
+    """Return the file that *content* refers to; None for texts and empty contents."""
     given: Source | None
     match content:
         case None | TextContent():
@@ -54,21 +55,21 @@ def media_of(content: Content | None) -> Media | None:
         case ImageContent(image=given):
             kind, name = "image", _("Image")
         case AudioContent(audio=given):
-            kind, name = "audio", _("Sound")
+            kind, name = "audio", _("Audio")
         case VideoContent(video=given):
-            kind, name = "video", _("Film")
+            kind, name = "video", _("Video")
         case PdfFileContent(pdf_file=given):
             kind, name = "pdf", _("PDF document")
     if given is None:
-        return Media(kind, _("%(kind)s, left out") % {"kind": name})
+        return Media(kind, _("%(kind)s (not included)") % {"kind": name})
     if not holds_file(given):
         return _elsewhere(kind, name, given.url or "")
     file = file_of(given)
     if file is not None:
         return Media(kind, _labelled(name, file), file)
     if given.base64_data is None:
-        return Media(kind, _("%(kind)s, whose data: address is broken") % {"kind": name})
-    return Media(kind, _("%(kind)s, whose Base64 is broken") % {"kind": name})
+        return Media(kind, _("%(kind)s with an invalid data: URL") % {"kind": name})
+    return Media(kind, _("%(kind)s with invalid Base64 data") % {"kind": name})
 
 
 def _labelled(name: str, file: File) -> str:
@@ -81,16 +82,16 @@ def _labelled(name: str, file: File) -> str:
 def _elsewhere(kind: str, name: str, url: str) -> Media:
     address = visible(url[:MAX_URL])
     if not is_link(url):
-        return Media(kind, _("%(kind)s at an address that is no link") % {"kind": name}, address=address)
-    return Media(kind, _("%(kind)s elsewhere") % {"kind": name}, url=url, address=address)
+        return Media(kind, _("%(kind)s at an address that cannot be a link") % {"kind": name}, address=address)
+    return Media(kind, _("%(kind)s (external)") % {"kind": name}, url=url, address=address)
 
 
 def is_link(url: str) -> bool:
-    """Whether *url* is plainly an address on the web, fit to be a link."""
+    """Return whether *url* is a plain http(s) address that is safe as a link."""
     if len(url) > MAX_URL or not _LINKABLE.fullmatch(url) or visible(url) != url:
         return False
     try:
         parts = urlsplit(url)
     except ValueError:
         return False
-    return bool(parts.hostname) and "@" not in parts.netloc  # "https://bank.example@evil.example/" is at evil.example
+    return bool(parts.hostname) and "@" not in parts.netloc  # "https://bank.example@evil.example/" is evil.example

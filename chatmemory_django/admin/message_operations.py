@@ -1,4 +1,4 @@
-"""What can be done at a message of a conversation, and what to say of it: before, afterwards, and in the log."""
+"""Operations on a message of a conversation, with the texts of their confirmations and log entries."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 
 class Done(NamedTuple):
-    """What was done."""
+    """The result of an operation on a message."""
 
     words: str
-    """What to write in the log, and to tell."""
+    """The text for the log and for the user."""
     conversation: int
     """The key of the conversation to show next ..."""
     place: str = ""
-    """... and where in it, as the end of an address."""
+    """... and the place in it, as the end of a URL."""
 
 
 class MessageOperation:
-    """Something that can be done at a message: to it, or to the conversation from there on."""
+    """An operation on a message, or on the conversation from that message on."""
 
     name: str
-    """Of its URL, and of the method of the admin that says who may do it."""
+    """Its name in URLs and in the admin's ``has_…_permission`` method."""
     label: str | Promise
     button: str | Promise
     is_destructive = False
 
     def suits(self, row: Any) -> bool:
-        """Whether it can be done at *row*, a message with its status."""
+        """Return whether it is possible on *row*, a message with its status."""
         in_history: bool = row.in_history
         return in_history
 
     def is_offered(self, conversation: Conversation, row: Any) -> bool:
-        """Whether that makes any difference."""
+        """Return whether it is possible on *row* and would change anything."""
         return self.suits(row)
 
     def has_counterparts(self, row: Any) -> bool:
-        """Whether it can be done to the calls or results that belong to *row* as well."""
+        """Return whether it can include the tool calls or results that belong to *row*."""
         return False
 
     def consequences(self, conversation: Conversation, row: Any) -> Iterable[str]:
-        """What will happen to *conversation*, in sentences."""
+        """Yield sentences that describe what will happen to *conversation*."""
         raise NotImplementedError
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
-        """Do it at the message *sequence*."""
+        """Run it on the message *sequence*."""
         raise NotImplementedError
 
 
 class Rewind(MessageOperation):
-    """Go on from the message; what came later is a branch."""
+    """Continue the conversation from the message; later messages become a branch."""
 
     name = "rewind"
     label = gettext_lazy("Rewind to here")
@@ -77,19 +77,19 @@ class Rewind(MessageOperation):
         if row.on_path:
             later = conversation.history().filter(sequence__gt=row.sequence).count()
             yield ngettext(
-                "%(messages)d message that came later leaves the memory, and is on another branch.",
-                "%(messages)d messages that came later leave the memory, and are on another branch.",
+                "%(messages)d later message will leave the memory, and will be on another branch.",
+                "%(messages)d later messages will leave the memory, and will be on another branch.",
                 later,
             ) % {"messages": later}
         yield from _consequences()
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
-        _relocated(conversation).rewind(sequence)
+        _memory_of(conversation).rewind(sequence)
         return Done(_("Rewound to message #%(number)d.") % {"number": sequence}, conversation.pk)
 
 
 class Switch(MessageOperation):
-    """Go on along the branch of the message, behind its newest one."""
+    """Continue the conversation from the newest message on the branch of the message."""
 
     name = "switch"
     label = gettext_lazy("Switch to this branch")
@@ -99,17 +99,17 @@ class Switch(MessageOperation):
         return self.suits(row) and not row.on_path
 
     def consequences(self, conversation: Conversation, row: Any) -> Iterable[str]:
-        yield _("The conversation goes on from the newest message that was said on from this one.")
+        yield _("The conversation will continue from the newest message that follows this one.")
         yield from _consequences()
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
-        newest = _relocated(conversation).switch(sequence)
-        words = _("Switched to the branch of message #%(number)d: it goes on from #%(newest)d.")
+        newest = _memory_of(conversation).switch(sequence)
+        words = _("Switched to the branch of message #%(number)d; the conversation continues from #%(newest)d.")
         return Done(words % {"number": sequence, "newest": newest}, conversation.pk, place_of(sequence))
 
 
 class Remove(MessageOperation):
-    """Take the message out of the memory and the history."""
+    """Remove the message from the memory and the history."""
 
     name = "remove"
     label = gettext_lazy("Remove")
@@ -121,13 +121,15 @@ class Remove(MessageOperation):
 
     def has_counterparts(self, row: Any) -> bool:
         may_belong = row.type in {MessageType.AI, MessageType.TOOL_EXECUTION_RESULT}
-        return may_belong and row.payload is not None and row.in_history  # a payload is what has calls and their ids
+        return may_belong and row.payload is not None and row.in_history  # tool calls and their ids are in the payload
 
     def consequences(self, conversation: Conversation, row: Any) -> Iterable[str]:
-        yield _("This message leaves the memory and the history: it is no longer shown, and not sent to the model.")
-        yield _("What was said after it stays.")
+        yield _(
+            "This message will be removed from the memory and the history: it is no longer shown or sent to the model."
+        )
+        yield _("Later messages are kept.")
         if not conf.keep_history():
-            yield _("This site keeps no history: the messages are deleted for good.")
+            yield _("This site does not keep a history: the messages are deleted permanently.")
         yield _("This cannot be undone.")
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
@@ -139,15 +141,15 @@ class Remove(MessageOperation):
 
 
 class Fork(MessageOperation):
-    """Begin another conversation with a copy of what was said up to the message."""
+    """Start another conversation with a copy of the messages up to this one."""
 
     name = "fork"
     label = gettext_lazy("Fork from here")
     button = gettext_lazy("Yes, fork")
 
     def consequences(self, conversation: Conversation, row: Any) -> Iterable[str]:
-        yield _("A new conversation begins with a copy of what was said up to this message, for the same owner.")
-        yield _("This conversation stays as it is.")
+        yield _("A new conversation of the same owner will start with a copy of the messages up to this one.")
+        yield _("This conversation is not changed.")
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
         forked = conversation.fork(through=sequence, window=known_window(conversation.memory_id))
@@ -157,20 +159,20 @@ class Fork(MessageOperation):
 
 SWITCH = Switch()
 MESSAGE_OPERATIONS: tuple[MessageOperation, ...] = (SWITCH, Rewind(), Fork(), Remove())
-"""In the order in which they are offered."""
+"""All operations on messages, in the order in which they are offered."""
 
 
 def _consequences() -> Iterable[str]:
-    yield _("The memory becomes what fits of the conversation up to there, and the next message follows.")
+    yield _("The memory will hold as much of the conversation up to that point as fits; the next message follows it.")
     if conf.keep_history():
-        yield _("Nothing is lost: the branch in use until now stays, and can be switched to.")
+        yield _("Nothing is lost: the current branch is kept, and you can switch back to it.")
     else:
-        yield _("This site keeps no history: the messages are deleted for good.")
+        yield _("This site does not keep a history: the messages are deleted permanently.")
 
 
-def _relocated(conversation: Conversation) -> ChatMemory:
-    """The memory of *conversation*, in its database; ``UnavailableError`` where the settings are invalid."""
+def _memory_of(conversation: Conversation) -> ChatMemory:
+    """Return the memory of *conversation* in its database; raise ``UnavailableError`` if the settings are invalid."""
     try:
         return get_chat_memory(conversation.memory_id, using=conversation._state.db)
     except (ImportError, TypeError, ValueError) as exc:
-        raise UnavailableError(_("The settings of this memory are invalid: manage.py check says why.")) from exc
+        raise UnavailableError(_("The settings of this memory are invalid; run manage.py check for details.")) from exc

@@ -1,4 +1,4 @@
-"""What to say of what can be done to conversations: before, afterwards, and in the log."""
+"""Operations on conversations, with the texts of their confirmations, results and log entries."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from chatmemory_django.operations import Each, Refused
 from chatmemory_django.provider import known_window
 
 SHOWN = 20
-"""How many conversations a confirmation names; of the others it says how many."""
+"""Maximum number of conversations that a confirmation lists; the others are only counted."""
 
 
 class Totals(NamedTuple):
-    """What is in the conversations that an operation is about."""
+    """Totals of the conversations that an operation affects."""
 
     conversations: int
-    said: int
+    messages: int
     remembered: int
     tokens: int
 
     @classmethod
     def of(cls, conversations: QuerySet[Conversation]) -> Totals:
-        """The totals of *conversations*, from their counters alone."""
+        """Return the totals of *conversations*, computed from their counters."""
         sums = conversations.order_by().aggregate(
-            said=Sum("total_messages"), remembered=Sum("memory_messages"), tokens=Sum("memory_tokens")
+            messages=Sum("total_messages"), remembered=Sum("memory_messages"), tokens=Sum("memory_tokens")
         )
-        return cls(conversations.count(), *(sums[name] or 0 for name in ("said", "remembered", "tokens")))
+        return cls(conversations.count(), *(sums[name] or 0 for name in ("messages", "remembered", "tokens")))
 
 
 class Operation:
-    """Something that can be done to a conversation."""
+    """An operation on conversations."""
 
     name: str
-    """Of its URL, and of the method of the admin that says who may do it."""
+    """Its name in URLs and in the admin's ``has_…_permission`` method."""
     action: str
-    """Of the list."""
+    """The name of its action in the list."""
     label: str | Promise
     button: str | Promise
     is_destructive = False
     log_flag = CHANGE
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
-        """What will happen to *conversations*, in sentences."""
+        """Yield sentences that describe what will happen to *conversations*."""
         raise NotImplementedError
 
     def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
-        """Do it to *conversations*, as ``chatmemory_django.operations`` does, and return to how many it was done."""
+        """Run it on *conversations* with ``chatmemory_django.operations``, and return the number of successes."""
         raise NotImplementedError
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        """What to write in the log: it was done to *conversation*, as it was before, and *result* came of it."""
+        """Return the log message; *conversation* is in its state before the operation, which returned *result*."""
         raise NotImplementedError
 
     def refusal(self, error: Exception) -> str:
-        """Why it cannot be done to a conversation."""
+        """Return why the operation is not possible on a conversation, given the *error* it raised."""
         raise NotImplementedError
 
     def done(self, count: int) -> str:
-        """What to tell once it is done to *count* conversations."""
+        """Return the success message for *count* conversations."""
         raise NotImplementedError
 
 
 class Clear(Operation):
-    """Empty the memory; the history stays, if it is kept."""
+    """Empty the memory; the history remains, if the site keeps one."""
 
     name = "clear"
     action = "clear_memory"
@@ -81,25 +81,25 @@ class Clear(Operation):
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         yield ngettext(
-            "%(messages)d message leaves the memory; the model will be sent nothing of it any more.",
-            "%(messages)d messages leave the memory; the model will be sent nothing of them any more.",
+            "%(messages)d message will leave the memory, and will no longer be sent to the model.",
+            "%(messages)d messages will leave the memory, and will no longer be sent to the model.",
             totals.remembered,
         ) % {"messages": totals.remembered}
         if conf.keep_history():
             yield ngettext(
-                "The history stays: %(messages)d message that was said can still be read here.",
-                "The history stays: %(messages)d messages that were said can still be read here.",
-                totals.said,
-            ) % {"messages": totals.said}
+                "The history is kept: its %(messages)d message can still be read here.",
+                "The history is kept: its %(messages)d messages can still be read here.",
+                totals.messages,
+            ) % {"messages": totals.messages}
         else:
-            yield _("This site keeps no history: the messages are deleted for good.")
+            yield _("This site does not keep a history: the messages are deleted permanently.")
 
     def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
         return operations.clear(conversations, each=each)
 
     def logged(self, conversation: Conversation, result: int) -> str:
         return ngettext(
-            "Cleared the memory of %(messages)d message.", "Cleared the memory of %(messages)d messages.", result
+            "Cleared the memory (%(messages)d message).", "Cleared the memory (%(messages)d messages).", result
         ) % {"messages": result}
 
     def done(self, count: int) -> str:
@@ -109,31 +109,31 @@ class Clear(Operation):
 
 
 class Erase(Operation):
-    """Delete the conversation, history and all."""
+    """Delete the conversation with its memory and its history."""
 
     name = "delete"
     action = "delete_selected"
     label = gettext_lazy("Erase")
-    button = gettext_lazy("Yes, erase for good")
+    button = gettext_lazy("Yes, erase permanently")
     is_destructive = True
     log_flag = DELETION
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         yield ngettext(
-            "%(count)d conversation is deleted, with its memory and its whole history.",
-            "%(count)d conversations are deleted, with their memories and their whole histories.",
+            "%(count)d conversation will be deleted, with its memory and its entire history.",
+            "%(count)d conversations will be deleted, with their memories and their entire histories.",
             totals.conversations,
         ) % {"count": totals.conversations}
         yield ngettext(
-            "%(messages)d message that was said is deleted.",
-            "%(messages)d messages that were said are deleted.",
-            totals.said,
-        ) % {"messages": totals.said}
-        for model, field_name in _belongings():
+            "%(messages)d message will be deleted.",
+            "%(messages)d messages will be deleted.",
+            totals.messages,
+        ) % {"messages": totals.messages}
+        for model, field_name in _cascading():
             rows = model._base_manager.filter(**{f"{field_name}__in": conversations.order_by()})
             if count := rows.count():
                 name = model._meta.verbose_name if count == 1 else model._meta.verbose_name_plural
-                yield _("Belonging to them: %(count)d %(objects)s.") % {"count": count, "objects": name}
+                yield _("Related objects to be deleted: %(count)d %(objects)s.") % {"count": count, "objects": name}
         yield _("This cannot be undone.")
 
     def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
@@ -147,14 +147,14 @@ class Erase(Operation):
     def refusal(self, error: Exception) -> str:
         objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
         names = sorted({str(held._meta.verbose_name) for held in objects})
-        return _("It is held by objects of another kind: %(names)s.") % {"names": ", ".join(names)}
+        return _("It cannot be erased because protected objects refer to it: %(names)s.") % {"names": ", ".join(names)}
 
     def done(self, count: int) -> str:
         return ngettext("Erased %(count)d conversation.", "Erased %(count)d conversations.", count) % {"count": count}
 
 
 class Recount(Operation):
-    """Count the tokens in the memory anew."""
+    """Count the tokens in the memory again."""
 
     name = "recount"
     action = "recount_tokens"
@@ -163,23 +163,23 @@ class Recount(Operation):
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         yield ngettext(
-            "%(messages)d message in the memory is counted anew, as the settings say now.",
-            "%(messages)d messages in the memory are counted anew, as the settings say now.",
+            "The tokens of %(messages)d message in the memory will be counted again, using the current settings.",
+            "The tokens of %(messages)d messages in the memory will be counted again, using the current settings.",
             totals.remembered,
         ) % {"messages": totals.remembered}
-        yield _("Nothing leaves the memory by that, before something is added to it.")
+        yield _("No messages are evicted until the next one is added.")
 
     def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
         return operations.recount(conversations, known_window, each=each, refused=refused)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return _("Recounted: %(after)d tokens, before %(before)d.") % {
+        return _("Recounted: %(after)d tokens, previously %(before)d.") % {
             "after": result,
             "before": conversation.memory_tokens,
         }
 
     def refusal(self, error: Exception) -> str:
-        return _("The settings give it no estimator whose counts can be kept.")
+        return _("Its settings have no token estimator whose counts can be stored.")
 
     def done(self, count: int) -> str:
         return ngettext(
@@ -188,7 +188,7 @@ class Recount(Operation):
 
 
 class Export(Operation):
-    """Write the conversations as JSON lines. It is logged before the first line is sent."""
+    """Export the conversations as JSON Lines. The export is logged before the first line is sent."""
 
     name = "export"
     action = "export_conversations"
@@ -197,16 +197,16 @@ class Export(Operation):
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         yield ngettext(
-            "%(count)d conversation is written to a file of JSON lines.",
-            "%(count)d conversations are written to a file of JSON lines.",
+            "%(count)d conversation will be exported to a JSON Lines file.",
+            "%(count)d conversations will be exported to a JSON Lines file.",
             totals.conversations,
         ) % {"count": totals.conversations}
         yield ngettext(
-            "All that was said is in it, %(messages)d message, with its metadata.",
-            "All that was said is in it, %(messages)d messages, with their metadata.",
-            totals.said,
-        ) % {"messages": totals.said}
-        yield _("Nothing here is changed. Whoever has the file can read what was said.")
+            "The file will contain %(messages)d message with its metadata.",
+            "The file will contain all %(messages)d messages with their metadata.",
+            totals.messages,
+        ) % {"messages": totals.messages}
+        yield _("Nothing is changed here. Anyone who has the file can read the messages.")
 
     def logged(self, conversation: Conversation, result: int) -> str:
         return ngettext("Exported %(messages)d message.", "Exported %(messages)d messages.", result) % {
@@ -216,11 +216,11 @@ class Export(Operation):
 
 CLEAR, ERASE, RECOUNT, EXPORT = Clear(), Erase(), Recount(), Export()
 OPERATIONS: tuple[Operation, ...] = (CLEAR, RECOUNT, EXPORT, ERASE)
-"""In the order in which they are offered."""
+"""All operations, in the order in which they are offered."""
 
 
-def _belongings() -> list[tuple[Any, str]]:
-    """The models whose objects go with their conversation, but for the messages, and the fields that point to it."""
+def _cascading() -> list[tuple[Any, str]]:
+    """Return the models whose objects are deleted by cascade, except ``Message``, and their foreign keys."""
     relations = [
         field for field in Conversation._meta.get_fields(include_hidden=True) if isinstance(field, ManyToOneRel)
     ]

@@ -1,4 +1,4 @@
-"""What stands on the pages of a conversation, of a message, and of a confirmation."""
+"""Template contexts for the pages of a conversation, of a message, and of a confirmation."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.provider import known_window
 
 MAX_SHOWN = 100_000
-"""How many characters of a text stand on the page of its message. The rest is in its JSON."""
+"""Maximum number of characters of a text on the page of its message. The whole text is in the JSON."""
 
 MAX_STRING = 2_000
-"""How many characters of a text stand in the JSON on that page: it may hold a film."""
+"""Maximum number of characters of a string in the JSON on that page: a string may hold a whole video."""
 
 MAX_DATE = 40
-"""How many characters of a text that is no date are repeated."""
+"""Maximum number of characters of an invalid date that the error message repeats."""
 
 UNENDED = 10
-"""How many messages of unended turns a page links to ..."""
+"""Maximum number of messages of incomplete turns that a page links to ..."""
 
 UNENDED_AMONG = 10_000
-"""... of the newest messages, among which they are looked for."""
+"""... and how many of the newest messages are searched for them."""
 
 
 def transcript(
     request: HttpRequest, conversation: Conversation, *, is_readable: bool, offered: Sequence[MessageOperation]
 ) -> dict[str, Any]:
     """
-    A page of the transcript, or of the hits of a search in it; the newest page has the figures, too.
+    Return the context of a page of the transcript or of search hits; the newest page also has the figures.
 
-    *offered* is what the user may do at messages.
+    *offered* lists the operations that the user may perform on messages.
     """
     before, after = _number(request, "before"), _number(request, "after")
     wanted = wanted_in(request.GET.get("q", "")) if is_readable else ""
@@ -81,7 +81,7 @@ def transcript(
 
 
 def message(conversation: Conversation, row: Message, offered: Sequence[MessageOperation]) -> dict[str, Any]:
-    """A message as whole as a page can bear, its JSON, and what of *offered* can be done at it."""
+    """Return the context of the page of one message: as much of it as fits, its JSON, and operations of *offered*."""
     bubble = read_bubble(conversation, row, MAX_SHOWN)
     bubble.place = conversation.places([row]).get(row.sequence)
     _offer(bubble, conversation, offered)
@@ -105,28 +105,29 @@ def message(conversation: Conversation, row: Message, offered: Sequence[MessageO
 
 
 def landing(request: HttpRequest, conversation: Conversation) -> tuple[str, int, str]:
-    """Where the jump to a day leads, and what is to be said of it, if anything, and at what level."""
+    """Return where a jump to a date leads, as the end of a URL, and the level and text of a notice to the user."""
     text, all_branches = request.GET["on"], _asks_for_all_branches(request)
     try:
         date = parse_date(text)
     except ValueError:
         date = None
     if date is None:
-        return "", WARNING, _("“%(text)s” is no date. Write it like 2026-11-21.") % {"text": visible(text[:MAX_DATE])}
+        words = _("“%(text)s” is not a valid date. Use the format 2026-11-21.")
+        return "", WARNING, words % {"text": visible(text[:MAX_DATE])}
     found = on(conversation, date, all_branches=all_branches)
     if found is None:
         return "", INFO, _("There are no messages.")
-    told = ""
+    notice = ""
     if found.date != date:
-        words = _("No message is of %(date)s or later; this is the last one.")
+        words = _("There are no messages from %(date)s or later; this is the last one.")
         if found.date > date:
-            words = _("No message is of %(date)s; this is the first one after it.")
-        told = words % {"date": date_format(date)}
-    return place_of(found.sequence, all_branches=all_branches), INFO, told
+            words = _("There are no messages from %(date)s; this is the first one after that day.")
+        notice = words % {"date": date_format(date)}
+    return place_of(found.sequence, all_branches=all_branches), INFO, notice
 
 
 def confirmation(request: HttpRequest, operation: Operation, conversations: ConversationQuerySet) -> dict[str, Any]:
-    """What *operation* would do to *conversations*, and the form that has it done."""
+    """Return the context of the page that describes the effects of *operation* on *conversations* and confirms it."""
     totals = Totals.of(conversations)
     shown = list(conversations[:SHOWN])
     return {
@@ -135,7 +136,7 @@ def confirmation(request: HttpRequest, operation: Operation, conversations: Conv
         "shown": [(each, visible(each.memory_id), visible(each.title)) for each in shown],
         "not_shown": totals.conversations - len(shown),
         "subtitle": operation.label,
-        # What brought the list here, so that the form brings it here again.
+        # The list's own parameters, which the form sends back so that the action runs again.
         "checkbox": ACTION_CHECKBOX_NAME,
         "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
         "select_across": request.POST.get("select_across", "0"),
@@ -145,7 +146,7 @@ def confirmation(request: HttpRequest, operation: Operation, conversations: Conv
 def message_confirmation(
     operation: MessageOperation, conversation: Conversation, row: Message, *, is_readable: bool
 ) -> dict[str, Any]:
-    """What *operation* at the message *row* would do to *conversation*, and the form that has it done."""
+    """Return the context of the page that describes the effects of *operation* on the message *row* and confirms it."""
     bubble = read_bubble(conversation, row, EXCERPT) if is_readable else Bubble.of(row)
     return {
         "operation": operation,
@@ -161,7 +162,7 @@ def message_confirmation(
 
 
 def _offer(bubble: Bubble, conversation: Conversation, offered: Sequence[MessageOperation]) -> None:
-    """Have *bubble*, and those of the results that are shown in it, say what of *offered* can be done there."""
+    """Set the operations of *bubble*, and of the results shown in it, to those of *offered* that apply there."""
     bubble.operations = [each for each in offered if each.is_offered(conversation, bubble.row)]
     for call in bubble.calls:
         if call.answer is not None:
@@ -174,13 +175,13 @@ def _asks_for_all_branches(request: HttpRequest) -> bool:
 
 
 def _number(request: HttpRequest, name: str) -> int | None:
-    """The sequence that the page is to begin or end at; None for anything that is none."""
+    """Return the sequence at which the page starts or ends; None if the parameter is missing or not a number."""
     text = request.GET.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
 def _memory_place(conversation: Conversation, *, all_branches: bool) -> str:
-    """Where the memory begins, if anything is before it."""
+    """Return where the memory begins, as the end of a URL; empty if no messages precede it."""
     if conversation.memory_messages == 0 or conversation.window_start == 1:
         return ""
     return f"{place_of(conversation.window_start, all_branches=all_branches).partition('#')[0]}#memory"
@@ -195,15 +196,15 @@ def _is_openai(row: Message) -> bool:
 
 
 def _unended(conversation: Conversation) -> list[tuple[int, str]]:
-    """The newest messages of turns that have not ended: their sequences and places, one more than are shown."""
+    """Return sequences and places of the newest messages of incomplete turns, at most one more than are shown."""
     newest = conversation.messages.incomplete().filter(sequence__gte=conversation.next_sequence - UNENDED_AMONG)
     found = newest.order_by("-sequence").values_list("sequence", "on_path")[: UNENDED + 1]
     return [(sequence, place_of(sequence, all_branches=not on_path)) for sequence, on_path in found]
 
 
 def _readable(text: str) -> str:
-    """The JSON *text* as a page can bear it."""
-    with suppress(ValueError, RecursionError):  # what is stored may be broken
+    """Return the JSON *text* indented and cut to a size that a page can show."""
+    with suppress(ValueError, RecursionError):  # stored JSON may be damaged
         text = json.dumps(shortened(json.loads(text), MAX_STRING), indent=2, ensure_ascii=False)
     return visible(text[:MAX_SHOWN])
 

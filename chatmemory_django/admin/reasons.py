@@ -1,4 +1,4 @@
-"""Why the model is sent a message or is not, in words."""
+"""Explanations of why a message is or is not sent to the model, for people."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from chatmemory_django.provider import known_memory
 from chatmemory_django.reasons import Reason
 
 MAX_EXPLAINED = 2_000
-"""How many messages a memory has at most whose messages are explained one by one ..."""
+"""Maximum number of messages of a memory whose messages are explained one by one ..."""
 
 MAX_EXPLAINED_SIZE = 8 * 1024 * 1024
-"""... and how many characters. Of a larger one, pages show what the rows say alone."""
+"""... and of characters. For a larger memory, pages show the status of each row instead."""
 
 
 class Words(NamedTuple):
-    """A reason, for people: a few words, and a sentence."""
+    """A reason in a few words, and in a sentence."""
 
     short: str | Promise
     long: str | Promise
@@ -29,53 +29,54 @@ class Words(NamedTuple):
 
 
 WORDS: dict[Reason, Words] = {
-    Reason.IN_WINDOW: Words(_("in the memory"), _("The model is sent this message."), is_sent=True),
+    Reason.IN_WINDOW: Words(_("in the memory"), _("This message is sent to the model."), is_sent=True),
     Reason.PINNED: Words(
         _("in the memory, pinned"),
-        _("The model is sent this system message first, however many messages follow."),
+        _("This system message is always sent to the model first."),
         is_sent=True,
     ),
     Reason.SUMMARY: Words(
         _("summary"),
-        _("It stands for what has left the memory: the model is sent it behind the system message."),
+        _("It summarizes messages that have left the memory, and is sent to the model after the system message."),
         is_sent=True,
     ),
     Reason.REFILLED: Words(
         _("in the memory again"),
-        _("It had left the memory and came back when the conversation went back: the model is sent it."),
+        _("It had left the memory, and came back when the conversation returned to an earlier message."),
         is_sent=True,
     ),
     Reason.DOES_NOT_FIT: Words(
         _("does not fit the window"),
-        _("It is in the memory, but the window of this moment is too small for it: the model is not sent it."),
+        _("It is in the memory, but the current window is too small for it, so it is not sent to the model."),
     ),
     Reason.BEFORE_FIRST_USER: Words(
         _("before the first user message"),
-        _("It is in the memory, but the model is sent what begins at a user message, as the settings require."),
+        _("It is in the memory, but the settings require that the messages sent start with a user message."),
     ),
     Reason.UNPAIRED_TOOL: Words(
         _("unpaired tool call"),
-        _("A call without its result, or a result without its call: the settings keep such from the model."),
+        _("A tool call without its result, or a result without its call: the settings exclude these."),
     ),
     Reason.EVICTED: Words(
-        _("evicted"), _("It has left the memory: later messages needed the room, or the memory was cleared.")
+        _("evicted"), _("It has left the memory: later messages needed the space, or the memory was cleared.")
     ),
     Reason.SUMMARIZED: Words(
         _("evicted, in the summary"),
-        _("It has left the memory: later messages needed the room. The summary in the memory covers it."),
+        _("It has left the memory: later messages needed the space. The summary in the memory covers it."),
     ),
     Reason.OFF_PATH: Words(
         _("on another branch"),
-        _("The conversation went on from an earlier message: the model is not sent what was said on other branches."),
+        _("The conversation continued from an earlier message. Other branches are not sent to the model."),
     ),
     Reason.SUPERSEDED: Words(
-        _("superseded"), _("It has left the memory: another system message replaced it, or another memory was set.")
+        _("superseded"),
+        _("It has left the memory: another system message replaced it, or the memory was replaced."),
     ),
 }
 
 IN_PART = Words(
     _("in the memory, in part"),
-    _("The model is sent this message without those of its calls that have no result, as the settings require."),
+    _("This message is sent to the model without its tool calls that have no result, as the settings require."),
     is_sent=True,
 )
 
@@ -89,16 +90,16 @@ _OF_STATUS = {
 
 
 def words_of(status: MemoryStatus) -> Words:
-    """The reason that a row alone gives."""
+    """Return the explanation for the status of a row."""
     return WORDS[_OF_STATUS[status]]
 
 
 def read_reasons(conversation: Conversation) -> dict[int, Words]:
     """
-    The reason of each message in the memory of *conversation*, by sequence; two statements.
+    Return the explanation for each message in the memory of *conversation* by sequence, with two queries.
 
-    Empty where they are not to be had within bounds: of a memory that is too large, of one whose tokens are not counted
-    as the settings count, and where the settings or a message are invalid.
+    The result is empty if this would cost too much or fail: if the memory is too large, if its tokens were not counted
+    by the estimator in the settings, or if the settings or a message are invalid.
     """
     memory = known_memory(conversation.memory_id)
     if memory is None or not 0 < conversation.memory_messages <= MAX_EXPLAINED:
@@ -106,7 +107,7 @@ def read_reasons(conversation: Conversation) -> dict[int, Words]:
     try:
         window = memory.window()
         if window.estimator is not None and not conversation.counted_by == window.counter != "":
-            return {}  # every text would be counted
+            return {}  # every text would have to be counted
         if conversation.memory().total_size() > MAX_EXPLAINED_SIZE:
             return {}
         return {reading.row.sequence: _words(reading) for reading in read(conversation, memory)}

@@ -1,4 +1,4 @@
-"""The search in what was said in a conversation: hits, the newest first, a page at a time."""
+"""Search in the messages of a conversation: pages of hits, the newest first."""
 
 from __future__ import annotations
 
@@ -13,61 +13,61 @@ from chatmemory_django.rows import is_storable
 from chatmemory_django.snippets import snippet
 
 HITS = 20
-"""How many hits are on a page."""
+"""Number of hits on a page."""
 
 SEARCHED = 20_000
-"""How many messages are searched for a page; older ones are searched if that is asked for."""
+"""Maximum number of messages that are searched for a page; the next page continues with older messages."""
 
 MAX_WANTED = 200
-"""How many characters a search may have."""
+"""Maximum number of characters of a search term."""
 
 
 @dataclass(kw_only=True)
 class Hit:
-    """A message that has what was wanted."""
+    """A message that matches the search."""
 
     bubble: Bubble
     parts: list[tuple[str, bool]]
-    """An excerpt, in pieces, and which of them are what was wanted; empty if the message is too large to read."""
+    """Pieces of an excerpt, and whether each is a match; empty if the message is too large to read."""
 
     @property
     def place(self) -> str:
-        """Where it is in the transcript."""
+        """The place of the message in the transcript, as the end of a URL."""
         return place_of(self.bubble.row.sequence, all_branches=self.bubble.is_on_other_branch)
 
 
 @dataclass(kw_only=True)
 class Hits:
-    """Some of the hits."""
+    """A page of hits."""
 
     wanted: str
     hits: list[Hit]
     before: int | None
-    """More hits may be before this sequence; None if there are none."""
+    """More hits may come before this sequence; None if there are none."""
 
     @property
     def shown(self) -> str:
-        """What was wanted, fit to be shown."""
+        """The search term, safe to display."""
         return visible(self.wanted)
 
 
 def wanted_in(text: str) -> str:
-    """What somebody who typed *text* wants to find."""
+    """Return the search term in the user's input *text*."""
     return text.strip()[:MAX_WANTED]
 
 
 def search(conversation: Conversation, wanted: str, *, before: int | None = None, all_branches: bool = False) -> Hits:
     """
-    The newest messages in the history of *conversation* whose text has *wanted*, or of those *before* a sequence.
+    Return the newest messages of *conversation* whose text contains *wanted*, optionally only *before* a sequence.
 
-    They are on the path in use, or on *all_branches*.
+    Only the current path is searched, unless *all_branches* is true.
     """
     end = conversation.next_sequence if before is None else min(before, conversation.next_sequence)
     start = max(1, end - SEARCHED)
     if not is_storable(wanted):
         return Hits(wanted=wanted, hits=[], before=None)
-    said = conversation.messages.containing(wanted, all_branches=all_branches)
-    rows = said.filter(sequence__gte=start, sequence__lt=end).order_by("-sequence")
+    matching = conversation.messages.containing(wanted, all_branches=all_branches)
+    rows = matching.filter(sequence__gte=start, sequence__lt=end).order_by("-sequence")
     found = list(rows.with_status().with_size().defer("text", "payload", "verbatim", "metadata")[: HITS + 1])
     texts = _texts(conversation, found[:HITS])
     hits = [Hit(bubble=Bubble.of(row), parts=_parts(texts.get(row.sequence), wanted)) for row in found[:HITS]]
@@ -77,7 +77,7 @@ def search(conversation: Conversation, wanted: str, *, before: int | None = None
 
 
 def _texts(conversation: Conversation, rows: list[Any]) -> dict[int, str]:
-    """The texts of *rows* by sequence, the newest first while there is room."""
+    """Return the texts of *rows* by sequence, starting with the newest, as many as fit on a page."""
     wanted = fitting(rows)
     found = conversation.messages.filter(sequence__in=wanted).order_by() if wanted else conversation.messages.none()
     return dict(found.values_list("sequence", "text"))

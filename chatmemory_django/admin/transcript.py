@@ -1,8 +1,8 @@
 """
-A page of a conversation, as the transcript shows it.
+Pages of the transcript of a conversation.
 
-Pages are cut by sequence, so each costs the same at any length of history, and what is read of a page has a bound: of
-each message a text that is short, and long texts and JSON only while they are no more than ``PAGE_BYTES`` together.
+Pages are cut by sequence, so each costs the same for a history of any length. The amount of data read for a page is
+bounded: short texts of all messages, but long texts and JSON only up to ``PAGE_BYTES`` in total.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from chatmemory_django.rows import to_message
 from chatmemory_django.tool_calls import tool_answers
 
 PAGE = 50
-"""How many messages are on a page."""
+"""Number of messages on a page."""
 
 ALL_BRANCHES = "branches=all"
-"""What an address asks for that shows all branches."""
+"""The query parameter of URLs that show all branches."""
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""How much long text and JSON is read for a page. Of a message whose turn comes later a short text is shown."""
+"""Maximum size of long texts and JSON that are read for a page. Of further messages, only short texts are shown."""
 
 LATER = 100
-"""Among how many messages behind a page the results of its calls are looked for."""
+"""Number of messages after a page that are searched for the results of its tool calls."""
 
 
 @dataclass(kw_only=True)
 class Page:
-    """Some messages in order, and where those before and after them are."""
+    """Messages in order, and where those before and after them are."""
 
     bubbles: list[Bubble]
     before: int | None
-    """Those before this sequence are on older pages; None if there are none."""
+    """Messages before this sequence are on older pages; None if there are none."""
     after: int | None
-    """Those after it are on newer pages; None if there are none."""
+    """Messages after this sequence are on newer pages; None if there are none."""
     has_branches: bool
-    """Whether the conversation has other branches than the one in use."""
+    """Whether the conversation may have branches other than the current one."""
 
 
 def place_of(sequence: int, *, all_branches: bool = False) -> str:
     """
-    Where a transcript has the message at *sequence*, in the middle of a page, as the end of an address.
+    Return the end of a URL of the transcript page that has the message *sequence* in its middle.
 
-    With *all_branches*, where one of all branches has it: that of the path in use has none of the others.
+    Messages that are not on the current path are only in the transcript of *all_branches*.
     """
     branches = f"&{ALL_BRANCHES}" if all_branches else ""
     return f"?after={max(0, sequence - 1 - PAGE // 2)}{branches}#m-{sequence}"
@@ -69,15 +69,15 @@ def read_page(
     all_branches: bool = False,
 ) -> Page:
     """
-    The newest messages of *conversation*, or of those *before* a sequence, or the oldest *after* one.
+    Return the newest messages of *conversation*, the newest *before* a sequence, or the oldest *after* one.
 
-    Those are the messages of the path in use, or of *all_branches*.
+    Only messages on the current path are included, unless *all_branches* is true.
     """
     transcript = shown(conversation, all_branches=all_branches)
     has_others = has_branches(conversation)
     rows = _rows(transcript, is_readable=is_readable)
     found, has_older, has_newer = _cut(rows, before, after)
-    if has_newer is None:  # without branches, the newest message is the last that was written
+    if has_newer is None:  # without branches, the newest message is the last one written
         last = found[-1].sequence
         has_newer = last < _last(conversation) and (not has_others or rows.filter(sequence__gt=last).exists())
     if not found:
@@ -90,7 +90,7 @@ def read_page(
     messages: list[ChatMessage | None] = [None] * len(found)
     if is_readable:
         whole, markdown = _whole(conversation, found), Markdown()
-        for index in reversed(range(len(found))):  # the newest first, while there is room
+        for index in reversed(range(len(found))):  # the newest first, as long as MAX_RENDERED lasts
             messages[index] = _read(bubbles[index], whole.get(found[index].sequence), markdown)
         _pair(conversation, transcript, bubbles, messages)
     return Page(
@@ -102,7 +102,7 @@ def read_page(
 
 
 def read_bubble(conversation: Conversation, row: Any, limit: int) -> Bubble:
-    """One message, *row* read whole and with its status, with texts of up to *limit* characters, as they are."""
+    """Return the bubble of *row*, read in full with its status; texts are plain and cut to *limit* characters."""
     (bubble,) = _bubbles(conversation, [row], is_readable=True)
     bubble.begins_memory = False
     try:
@@ -117,7 +117,7 @@ def _last(conversation: Conversation) -> int:
 
 
 def _cut(rows: QuerySet[Message], before: int | None, after: int | None) -> tuple[list[Any], bool, bool | None]:
-    """The rows of a page, and whether there are older and newer ones; of newer ones, it may not know."""
+    """Return the rows of a page, and whether there are older and newer ones; None if the latter is unknown."""
     if after is not None:
         found = list(rows.filter(sequence__gt=after).order_by("sequence")[: PAGE + 1])
         has_older = after > 0 and bool(found) and rows.filter(sequence__lt=found[0].sequence).exists()
@@ -128,11 +128,11 @@ def _cut(rows: QuerySet[Message], before: int | None, after: int | None) -> tupl
 
 
 def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
-    """*rows* with what a page has to know of them; *is_readable* is whether that is what they say, too."""
+    """Return *rows* with the fields that a page needs, including their short texts if *is_readable*."""
     rows = rows.with_status().defer("text", "payload", "verbatim", "metadata")
     if not is_readable:
         return rows
-    # Not cut in the database: where the field is a subclass, only the field knows what it says.
+    # Not cut in the database: if the field is a subclass, only its Python code can decode the value.
     return rows.with_size().annotate(
         text_length=Length("text"),
         payload_length=Length("payload"),
@@ -142,12 +142,12 @@ def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
 
 
 def _bubbles(conversation: Conversation, rows: list[Any], *, is_readable: bool) -> list[Bubble]:
-    """The bubbles of *rows* without what they say."""
-    # What is pinned is always sent, what was evicted never: the rest depends on the window of the moment.
+    """Return the bubbles of *rows* without their contents."""
+    # Pinned messages are always sent and evicted ones never; the rest depends on the current window.
     is_explained = is_readable and any(row.status == MemoryStatus.IN_MEMORY for row in rows)
     reasons = read_reasons(conversation) if is_explained else {}
     bubbles = []
-    was_in_window = True  # of what is on the page before, nobody knows
+    was_in_window = True  # unknown for the messages on the previous page
     for row in rows:
         bubble = Bubble.of(row, reasons.get(row.sequence))
         is_in_window = row.sequence >= conversation.window_start
@@ -158,7 +158,7 @@ def _bubbles(conversation: Conversation, rows: list[Any], *, is_readable: bool) 
 
 
 def _unpaired(bubbles: list[Bubble]) -> list[Bubble]:
-    """Those of *bubbles* that are not shown with a call."""
+    """Return those of *bubbles* that are not displayed with a call."""
     unpaired, begins_memory = [], False
     for bubble in bubbles:
         begins_memory = begins_memory or bubble.begins_memory
@@ -169,12 +169,12 @@ def _unpaired(bubbles: list[Bubble]) -> list[Bubble]:
 
 
 def _is_short(row: Any) -> bool:
-    """Whether *row* is nothing but a text, and that has been read."""
+    """Return whether *row* is only a text, which has been read."""
     return row.payload_length is None and not row.has_metadata and row.short_text is not None
 
 
 def fitting(rows: Iterable[Any]) -> list[int]:
-    """The sequences of those of *rows*, with their sizes, that are read whole: the first ones, while there is room."""
+    """Return the sequences of those of *rows*, which have a size, that fit into ``PAGE_BYTES``, in their order."""
     wanted, size = [], 0
     for row in rows:
         if size + row.size <= PAGE_BYTES:
@@ -184,7 +184,7 @@ def fitting(rows: Iterable[Any]) -> list[int]:
 
 
 def _whole(conversation: Conversation, rows: list[Any]) -> dict[int, Message]:
-    """Those of *rows* that are more than a short text, read whole, the newest first while there is room."""
+    """Return those of *rows* that are more than a short text, read in full: the newest ones that fit."""
     wanted = fitting(row for row in reversed(rows) if not _is_short(row))
     if not wanted:
         return {}
@@ -193,7 +193,7 @@ def _whole(conversation: Conversation, rows: list[Any]) -> dict[int, Message]:
 
 
 def _read(bubble: Bubble, whole: Message | None, markdown: Markdown) -> ChatMessage | None:
-    """Fill *bubble* with what its row says, if need be the *whole* of it; return that, if it could all be read."""
+    """Fill *bubble* from its row, or from *whole* if given; return the message if all of it could be read."""
     row = bubble.row
     if whole is None and not _is_short(row):
         bubble.is_omitted = True
@@ -216,7 +216,7 @@ def _pair(
     bubbles: list[Bubble],
     messages: list[ChatMessage | None],
 ) -> None:
-    """Show results with the calls that they answer, and say of other calls what has become of them."""
+    """Put results into the bubbles of their calls, and note for the other calls where their results are."""
     answers = _answers(messages)
     for (index, place), answer in answers.items():
         bubbles[index].calls[place].answer = bubbles[answer]
@@ -240,14 +240,14 @@ _RESULT = MessageType.TOOL_EXECUTION_RESULT.value
 
 
 def _answers(messages: list[ChatMessage | None]) -> dict[tuple[int, int], int]:
-    # An empty message holds the place of one that could not be read.
+    # An empty message takes the place of each that could not be read.
     return tool_answers([message or CustomMessage({}) for message in messages])
 
 
 def _later(
     conversation: Conversation, transcript: MessageQuerySet, last: int
 ) -> tuple[dict[int, ChatMessage | None], bool]:
-    """Calls and results behind the message *last*, by sequence, as far as they are looked at; and if those are all."""
+    """Return calls and results among the ``LATER`` messages after *last* by sequence, and whether those are all."""
     end = last + LATER
     if last == _last(conversation):
         return {}, True

@@ -1,8 +1,8 @@
 """
-The conversations of the signed-in user as tools of the Model Context Protocol: to search and to read, no more.
+An MCP server whose tools search and read the conversations of the authenticated user.
 
-``get_mcp_app`` returns the ASGI application of it. Whoever asks signs in by ``Authorization: Bearer`` with a token of
-DRF's ``authtoken``, and may read what the REST API's access policy allows an owner to.
+``get_mcp_app`` returns its ASGI application. Clients authenticate by ``Authorization: Bearer`` with a token of DRF's
+``authtoken``, and may read what the REST API's access policy allows owners to read.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ _Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
 UserOfToken: TypeAlias = Callable[[str], "AbstractBaseUser | None"]
-"""Returns whose a token is, or None; it is called in a thread."""
+"""A function that returns the user of a token, or None. It is called in a thread."""
 
 
 def get_mcp_app(user_of_token: UserOfToken = user_of_token) -> AsgiApp:
     """
-    Return the ASGI application of the MCP server, to be mounted where the site wants it.
+    Return the ASGI application of the MCP server, which a site can mount at any path.
 
-    It keeps nothing between requests, needs no lifespan, and so runs in any number of processes of any server.
+    It keeps no state between requests and needs no lifespan events, so it runs in any number of processes.
     """
     protected = RequireAuthMiddleware(_answer, required_scopes=[])
     signed_in = AuthenticationMiddleware(protected, backend=BearerAuthBackend(_Tokens(user_of_token)))
 
     async def app(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-        async with ThreadSensitiveContext():  # as Django gives each request a thread of its own
+        async with ThreadSensitiveContext():  # as in Django, each request has its own thread
             try:
                 await signed_in(scope, receive, send)
             finally:
@@ -76,13 +76,13 @@ def get_mcp_app(user_of_token: UserOfToken = user_of_token) -> AsgiApp:
 
 
 class _UserToken(AccessToken):
-    """A token, and whose it is."""
+    """A token and its user."""
 
     user: Any = Field(exclude=True, repr=False)
 
 
 class _Tokens:
-    """Whose the tokens are, as the ``mcp`` package asks for it."""
+    """A verifier of tokens for the ``mcp`` package."""
 
     def __init__(self, user_of_token: UserOfToken) -> None:
         self._user_of_token = user_of_token
@@ -96,7 +96,7 @@ class _Tokens:
 
 
 async def _answer(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-    """Answer one request. There are no sessions, so there is nothing to listen to or to end."""
+    """Answer one request. Without sessions, only POST is supported: there are no streams to open or sessions to end."""
     if scope["method"] != "POST":
         headers = [(b"allow", b"POST"), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": HTTPStatus.METHOD_NOT_ALLOWED, "headers": headers})
@@ -118,7 +118,7 @@ async def _call_tool(context: ServerRequestContext[Any, Any], params: CallToolRe
         raise MCPError(INVALID_PARAMS, f"There is no tool {params.name!r}.")
     try:
         tool = msgspec.convert(params.arguments or {}, TOOLS[params.name])
-        scope = context.request.scope  # type: ignore[union-attr]  # it came by HTTP
+        scope = context.request.scope  # type: ignore[union-attr]  # requests come by HTTP
         request = ASGIRequest({**scope, "user": None}, BytesIO())
         request.user = scope["user"].access_token.user
         found = msgspec.to_builtins(await in_thread(tool.run, request))

@@ -1,4 +1,4 @@
-"""What the tools do: each is a class whose fields are what it takes. Whatever is stored, what they return is short."""
+"""The tools. Each is a class whose fields are its arguments. The size of their results is limited."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from chatmemory_django.rows import aware, is_storable
 from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 MAX_TEXT = 4_000
-"""How many characters of a message are returned."""
+"""Maximum number of characters of a message that are returned."""
 
 MAX_TEXTS = 40_000
-"""How many characters of all messages together are returned; the last one may exceed that."""
+"""Maximum number of characters of all messages together; the last message may exceed it."""
 
 ROLES = {
     MessageType.SYSTEM: "system",
@@ -31,7 +31,7 @@ ROLES = {
 
 
 class RefusedError(Exception):
-    """What was asked for is not there, or not for this user; the text is for whoever asked."""
+    """The request cannot be fulfilled for this user; the text is returned to the client."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -41,17 +41,15 @@ class Call(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message of a conversation."""
 
-    sequence: Annotated[int, msgspec.Meta(description="Its place in the conversation.")]
+    sequence: Annotated[int, msgspec.Meta(description="Its number in the conversation.")]
     role: str
     text: str
-    said_at: str
+    created_at: str
     calls: list[Call] = []
-    length: Annotated[
-        int | None, msgspec.Meta(description="How many characters the text has, if only the first are here.")
-    ] = None
+    length: Annotated[int | None, msgspec.Meta(description="Length of the whole text, if it was cut.")] = None
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -62,11 +60,11 @@ class Hit(msgspec.Struct, frozen=True):
     sequence: int
     role: str
     excerpt: str
-    said_at: str
+    created_at: str
 
 
 class Hits(msgspec.Struct, frozen=True):
-    """What was found, the best first."""
+    """Matching messages, the best first."""
 
     hits: list[Hit]
 
@@ -76,17 +74,17 @@ class Page(msgspec.Struct, frozen=True, omit_defaults=True):
 
     conversation_id: str
     title: str
-    messages: list[Said]
+    messages: list[StoredMessage]
     before: Annotated[
-        int | None, msgspec.Meta(description="Give this as before to read what was said before; absent at the start.")
+        int | None, msgspec.Meta(description="Pass this as before to read earlier messages; absent if there are none.")
     ] = None
 
 
-_Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=50, description="How many messages to return at most.")]
+_Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=50, description="Maximum number of messages to return.")]
 
 
 class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Find messages in the user's conversations by what was said. Read around a hit with read_conversation."""
+    """Search the messages in the user's conversations. To read around a hit, use read_conversation."""
 
     title: ClassVar = "Search conversations"
     result: ClassVar = Hits
@@ -94,13 +92,15 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     query: Annotated[
         str,
         msgspec.Meta(
-            min_length=1, max_length=500, description='Words, or parts of words, that all occur; "quoted" as they are.'
+            min_length=1,
+            max_length=500,
+            description='Words or parts of words, all of which must occur; "quotes" for phrases.',
         ),
     ]
     limit: _Limit = 10
 
     def run(self, request: HttpRequest) -> Hits:
-        """Return what of *request*'s user is found."""
+        """Return the matching messages of the user of *request*."""
         reader = _Reader(request)
         found = Message.objects.search(self.query, owner=reader.user, types=reader.types)
         rows = found.filter(conversation__in=reader.conversations).select_related("conversation")
@@ -120,38 +120,37 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ReadConversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Read the newest messages of one of the user's conversations, or those before a certain one."""
+    """Read the newest messages of one of the user's conversations, or those before a given message."""
 
     title: ClassVar = "Read a conversation"
     result: ClassVar = Page
 
     conversation_id: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
     before: (
-        Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER, description="Read what was said before this sequence.")]
-        | None
+        Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER, description="Read the messages before this sequence.")] | None
     ) = None
     limit: _Limit = 20
 
     def run(self, request: HttpRequest) -> Page:
-        """Return what *request*'s user may read of it."""
+        """Return the messages that the user of *request* may read."""
         reader = _Reader(request)
         named = reader.conversations.filter(memory_id=self.conversation_id)
         conversation = named.first() if is_storable(self.conversation_id) else None
         if conversation is None:
-            raise RefusedError("The user has no such conversation.")
+            raise RefusedError("The user has no conversation with this id.")
         rows = conversation.history().filter(type__in=reader.types).order_by("-sequence")
         if self.before is not None:
             rows = rows.filter(sequence__lt=self.before)
-        messages: list[Said] = []
+        messages: list[StoredMessage] = []
         length = 0
         before: int | None = None
         for row in rows.defer("verbatim", "metadata")[: self.limit + 1]:
             if messages and (len(messages) == self.limit or length >= MAX_TEXTS):
                 before = messages[-1].sequence
                 break
-            said = _said(row)
-            messages.append(said)
-            length += len(said.text) + sum(len(call.arguments) for call in said.calls)
+            message = _message(row)
+            messages.append(message)
+            length += len(message.text) + sum(len(call.arguments) for call in message.calls)
         return Page(conversation.memory_id, conversation.title, messages[::-1], before)
 
 
@@ -171,7 +170,7 @@ def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 class _Reader:
-    """What the user of a request may read: what is the user's own, and of that what the access policy says."""
+    """What the user of a request may read: the user's own conversations, as far as the access policy allows."""
 
     def __init__(self, request: HttpRequest) -> None:
         policy: AccessPolicy = access_policy()
@@ -183,10 +182,10 @@ class _Reader:
         self.conversations: QuerySet[Conversation] = policy.conversations(asked, "view").filter(owner=self.user.pk)
 
 
-def _said(row: Message) -> Said:
+def _message(row: Message) -> StoredMessage:
     message = row.chat_message
     calls = message.tool_execution_requests if isinstance(message, AiMessage) else ()
-    return Said(
+    return StoredMessage(
         row.sequence,
         ROLES[MessageType(row.type)],
         row.text[:MAX_TEXT],

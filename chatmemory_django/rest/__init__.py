@@ -1,4 +1,4 @@
-"""The REST API: a site includes ``chatmemory_django.rest.urls``."""
+"""The REST API. Include ``chatmemory_django.rest.urls`` in the site's URLs."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""Access control: which users may do what."""
 
 from __future__ import annotations
 
@@ -20,93 +20,95 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 Verb: TypeAlias = Literal["view", "change", "delete"]
-"""What somebody wants to do with a conversation, in the words of Django's model permissions."""
+"""What a user wants to do with a conversation, named like Django's model permissions."""
 
 ALL = frozenset(MessageType)
 SPOKEN = frozenset({MessageType.USER, MessageType.AI, MessageType.TOOL_EXECUTION_RESULT})
-"""What people, models and tools say. Everything else is between the site and the model."""
+"""Messages of users, models and tools. All others are between the site and the model."""
 
 FEEDBACK = "feedback"
-"""The key in the metadata of a message under which people rate it."""
+"""The key in the metadata of a message that holds the user's rating of it."""
 
 
 class AccessPolicy:
     """
-    Owners read what was said in their conversations and add what a user says; permissions allow for more.
+    The default policy: owners read their conversations and add user messages; permissions allow more.
 
-    Extend this for other rules, those of a site with tenants for example, and name it in
-    ``CHATMEMORY["REST"]["ACCESS_POLICY"]`` or in the ``policy_class`` of a view.
+    Subclass it for other rules, for example those of a site with tenants, and set the subclass in
+    ``CHATMEMORY["REST"]["ACCESS_POLICY"]`` or as the ``policy_class`` of a view.
     """
 
     authentication_classes: Sequence[type[BaseAuthentication]] | None = None
-    """How users are authenticated; None for the site's own way, DRF's ``DEFAULT_AUTHENTICATION_CLASSES``."""
+    """Authentication classes; None for the site's own, DRF's ``DEFAULT_AUTHENTICATION_CLASSES``."""
 
     def is_allowed(self, request: Request) -> bool:
-        """Whether the user may use the API at all; if not, the answer is 401 or 403."""
+        """Return whether the user may use the API at all; if not, the response is 401 or 403."""
         return bool(request.user and request.user.is_authenticated)
 
     def sees_everybody(self, request: Request, verb: Verb) -> bool:
-        """Whether the user may do *verb* to everybody's conversations: staff who may view, and do so."""
+        """Return whether the user may do *verb* to all conversations: staff with this and the view permission."""
         return all(self._is_staff_with(request, f"{each}_conversation") for each in {"view", verb})
 
     def conversations(self, request: Request, verb: Verb) -> QuerySet[Conversation]:
-        """The conversations to which the user may do *verb*. Those that the user may not view are 404."""
+        """Return the conversations to which the user may do *verb*. Those that the user may not view are 404."""
         if self.sees_everybody(request, verb):
             return Conversation.objects.all()
         return Conversation.objects.owned_by(request.user)
 
     def is_own(self, request: Request, conversation: Conversation) -> bool:
-        """Whether *conversation*, which the user may view, is the user's own, and not only seen as staff."""
+        """Return whether *conversation*, which the user may view, counts as the user's own."""
         return conversation.owner_id == request.user.pk or not self.sees_everybody(request, "view")
 
     def owner_of_new(self, request: Request) -> AbstractBaseUser | None:
-        """The owner of a new conversation."""
+        """Return the owner of a new conversation."""
         return request.user  # type: ignore[return-value]  # is_allowed() has checked
 
     def readable_types(self, request: Request, *, own: bool) -> Collection[MessageType]:
-        """The types of message whose content and metadata the user may read, in the user's *own* or in others'."""
+        """Return the types of messages that the user may read, with metadata, in *own* or others' conversations."""
         if self._is_staff_with(request, "view_message_text"):
             return ALL
         return SPOKEN if own else frozenset()
 
     def writable_types(self, request: Request) -> Collection[MessageType]:
-        """The types of message that the user may add."""
+        """Return the types of messages that the user may add."""
         return ALL if request.user.has_perm("chatmemory.add_message") else {MessageType.USER}
 
     def removable_types(self, request: Request) -> Collection[MessageType]:
         """
-        The types of message that the user may take out of a history: none without a permission.
+        Return the types of messages that the user may remove from a history: none without a permission.
 
-        Whoever takes out a question makes the answer one to another. A branch that one has left stays to be read.
+        A user who removes a question makes its answer look like the answer to another one. To correct a question,
+        users edit it, which keeps the original on another branch.
         """
         return ALL if request.user.has_perm("chatmemory.delete_message") else frozenset()
 
     def writable_metadata(self, request: Request, type: MessageType) -> Collection[str] | None:
-        """The keys that the user may change in the metadata of a message of *type*; None for all."""
+        """Return the keys that the user may change in the metadata of messages of *type*; None for all."""
         return None if type in self.writable_types(request) else {FEEDBACK}
 
     def is_server(self, request: Request) -> bool:
         """
-        Whether the user is a program of the site's: by OpenAI's API, it reads all of its own, and is not throttled.
+        Return whether the user is a server of the site, which has full access to its own conversations.
 
-        That is who may add messages of every type, and so has written the prompt that others must not read.
+        OpenAI's Conversations API lets such users read all types of messages, and does not throttle them. By default,
+        these are users who may add messages of every type: they wrote the prompts that others must not read.
         """
         return ALL.issubset(self.writable_types(request))
 
     def may_set_memory(self, request: Request) -> bool:
-        """Whether the user may replace memories."""
+        """Return whether the user may replace memories."""
         return request.user.has_perm("chatmemory.set_conversation")
 
     def may_import(self, request: Request) -> bool:
-        """Whether the user may import conversations."""
+        """Return whether the user may import conversations."""
         return request.user.has_perm("chatmemory.import_conversation")
 
     def may_export(self, request: Request, *, own: bool) -> bool:
-        """Whether the user may export the messages of the readable types."""
+        """Return whether the user may export the messages of the readable types."""
         return own or self._is_staff_with(request, "export_conversation")
 
     def may_name(self, request: Request) -> bool:
-        """Whether the user may choose memory ids that are not UUIDs, and so meet the site's own."""
+        """Return whether the user may choose memory ids that are not UUIDs, which could clash with the site's own."""
         return bool(getattr(request.user, "is_staff", False))
 
     def _is_staff_with(self, request: Request, permission: str) -> bool:
@@ -115,7 +117,7 @@ class AccessPolicy:
 
 
 class IsAllowed(BasePermission):
-    """Allows what ``AccessPolicy.is_allowed`` does."""
+    """DRF's permission class for ``AccessPolicy.is_allowed``."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """See ``BasePermission.has_permission``."""
@@ -124,6 +126,6 @@ class IsAllowed(BasePermission):
 
 
 def access_policy() -> AccessPolicy:
-    """The policy that the settings name."""
+    """Return an instance of the policy in the settings."""
     policy: AccessPolicy = import_string(conf.rest()["ACCESS_POLICY"])()
     return policy

@@ -1,4 +1,4 @@
-"""Conversations: to list, create, change and erase them, and their memories."""
+"""Views of conversations and their memories: list, create, update and erase them."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 
 class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
-    """The conversations of the user."""
+    """The user's conversations."""
 
     queryset = Conversation.objects.none()
     serializer_class: Any = ConversationSerializer
     message_serializer_class: Any = MessageSerializer
-    """How the messages of a memory are shown."""
+    """The serializer of the messages in a memory."""
     pagination_class = ConversationPagination
     filterset_class = ConversationFilter
     ordering = ("-updated_at", "-pk")
@@ -81,11 +81,11 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return self.get_conversations("view").with_preview(self.listed_types)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """List the user's conversations, those with the latest activity first."""
+        """List the user's own conversations, the most recently active first."""
         return super().list(request, *args, **kwargs)
 
     def create(self, request: Request) -> Response:
-        """Create a conversation. One that exists with the same content is not an error."""
+        """Create a conversation. If it already exists with the same content, that is not an error."""
         wanted = self.body
         owner = self.policy.owner_of_new(request)
         conversation = Conversation(**wanted, owner_id=None if owner is None else owner.pk)
@@ -98,11 +98,11 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return self._created(conversation, request.path.rstrip("/"))
 
     def retrieve(self, request: Request, memory_id: str) -> Response:
-        """Describe a conversation."""
+        """Retrieve a conversation."""
         return self._described(self.find())
 
     def partial_update(self, request: Request, memory_id: str) -> Response:
-        """Change a conversation. Metadata are replaced as a whole; what is left out stays."""
+        """Update a conversation. Metadata is replaced as a whole; omitted fields are kept."""
         wanted = self.body
         with self.changing() as conversation:
             changed = [name for name, value in wanted.items() if not is_same(getattr(conversation, name), value)]
@@ -112,7 +112,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             return self._described(conversation)
 
     def destroy(self, request: Request, memory_id: str) -> Response:
-        """Erase a conversation: its memory, its history and everything else."""
+        """Erase a conversation with its memory, its history and everything else."""
         with self.changing("delete") as conversation:
             if self._erase(row_of(conversation))["protected"]:
                 detail = "Other objects of the site refer to this conversation; it cannot be erased."
@@ -121,21 +121,21 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 
     @extend_schema("conversations_bulk_destroy", responses={200: ErasedSerializer}, filters=True)
     def bulk_destroy(self, request: Request) -> Response:
-        """Erase the conversations that the filters select, one by one; at least one filter is required."""
-        # An empty value narrows to nothing, and everybody is no filter either.
+        """Erase the conversations that match the filters, one by one; at least one filter is required."""
+        # Neither empty values nor "all owners" restrict anything.
         given = {name: request.query_params.get(name) for name in self.filterset_class.base_filters}
         if given.get("owner") == EVERYBODY:
             del given["owner"]
         if not any(given.values()):
             raise InvalidQuery(
-                {"non_field_errors": "Give at least one filter; without one, this would erase everything."}
+                {"non_field_errors": "At least one filter is required; without one, this would erase everything."}
             )
         return Response(self._erase(self.filter_queryset(self.get_queryset())))
 
     @extend_schema(responses=MemorySerializer)
     @action(detail=True)
     def memory(self, request: Request, memory_id: str) -> Response:
-        """Show what the model would be sent now, through the memory's own window or another; nothing is written."""
+        """Retrieve what the model would be sent now, through the memory's own window or another."""
         conversation = self.find()
         memory = self._seen_through(conversation)
         explain = self.query.get("explain", False)
@@ -159,7 +159,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses=MemorySerializer)
     @memory.mapping.put
     def set_memory(self, request: Request, memory_id: str) -> Response:
-        """Make messages, as far as they fit, the whole memory: a summary, for example. The history stays as it is."""
+        """Replace the memory with messages, as far as they fit: a summary, for example. The history is not changed."""
         if not self.policy.may_set_memory(request):
             raise exceptions.PermissionDenied
         messages = [item["message"] for item in self.body["messages"]]
@@ -172,7 +172,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses={204: None})
     @memory.mapping.delete
     def clear_memory(self, request: Request, memory_id: str) -> Response:
-        """Empty the memory; the history stays."""
+        """Clear the memory. The history is kept."""
         with self.changing() as conversation:
             get_chat_memory(conversation.memory_id).clear()
         return Response(status=HTTPStatus.NO_CONTENT)
@@ -180,7 +180,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses={201: ConversationSerializer})
     @action(detail=True, methods=["post"], throttle_scope="export")
     def fork(self, request: Request, memory_id: str) -> Response:
-        """Copy a conversation up to a message, with its memory of then, as a new one of the same owner."""
+        """Copy a conversation up to a message, with its memory at that point, to a new one of the same owner."""
         wanted = self.body
         with self.changing() as conversation, found_at("$.through"):
             window = get_chat_memory(conversation.memory_id).window()
@@ -193,7 +193,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses=HeadSerializer)
     @action(detail=True, methods=["post"], url_path="memory/rewind")
     def rewind(self, request: Request, memory_id: str) -> Response:
-        """Go on from a message, of any branch. What was said after it stays in the history, as another branch."""
+        """Continue from a message on any branch. Later messages are kept in the history, as another branch."""
         to = self.body["to"]
         with self.changing() as conversation, found_at("$.to"):
             get_chat_memory(conversation.memory_id).rewind(to)
@@ -203,7 +203,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses=HeadSerializer)
     @action(detail=True, methods=["post"], url_path="memory/switch")
     def switch(self, request: Request, memory_id: str) -> Response:
-        """Go on from the newest message that was said on from this one: change to the branch that it is on."""
+        """Switch to the branch of a message: continue from the newest message that follows it."""
         wanted = self.body["to"]
         with self.changing() as conversation, found_at("$.to"):
             to = get_chat_memory(conversation.memory_id).switch(wanted)
@@ -213,15 +213,15 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses=RemovedSerializer)
     @action(detail=True, methods=["post"], url_path="memory/pop")
     def pop(self, request: Request, memory_id: str) -> Response:
-        """Take the newest message in the memory out of it and of the history."""
+        """Remove the newest message in the memory from the memory and the history."""
         with self.changing() as conversation:
-            said = conversation.memory().exclude(sequence=conversation.summary_sequence or 0).order_by("sequence")
-            return Response(self.remove(conversation, said.values_list("sequence", flat=True).last()))
+            window = conversation.memory().exclude(sequence=conversation.summary_sequence or 0).order_by("sequence")
+            return Response(self.remove(conversation, window.values_list("sequence", flat=True).last()))
 
     @extend_schema(responses={(200, LinesParser.media_type): OpenApiTypes.BINARY})
     @action(detail=True, throttle_scope="export")
     def export(self, request: Request, memory_id: str) -> StreamingHttpResponse:
-        """Send what the user may read of a conversation as JSON lines, from which it can be imported."""
+        """Export what the user may read of a conversation as JSON Lines, which can be imported again."""
         conversation = self.find()
         own = self.policy.is_own(request, conversation)
         types = self.readable_types
@@ -260,7 +260,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def _seen_through(self, conversation: Conversation) -> ChatMemory:
         limits = {name: self.query.get(name) for name in ("max_messages", "max_tokens")}
         if None not in limits.values():
-            raise InvalidQuery({"max_tokens": "Give max_messages or max_tokens, not both."})
+            raise InvalidQuery({"max_tokens": "max_messages and max_tokens cannot be combined; use one of them."})
         key = conversation.memory_id
         try:
             wanted = to_be_seen(key, **limits)

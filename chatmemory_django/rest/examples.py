@@ -1,4 +1,4 @@
-"""Examples for the OpenAPI page."""
+"""Examples for the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXPLAINED = {"sequence": 2, "type": "USER", "is_sent": True, "reason": "in_windo
 
 NEW_CONVERSATION = {"memory_id": MEMORY_ID, "title": "Where is my parcel?"}
 NEW_MESSAGES: dict[str, Any] = {
-    "What a person says": {"messages": [{"message": QUESTION, "client_message_id": "msg_1b4e28ba"}]},
+    "A user message": {"messages": [{"message": QUESTION, "client_message_id": "msg_1b4e28ba"}]},
     "The same in OpenAI's format": {"messages": [{"message": {"role": "user", "content": "Where is my parcel?"}}]},
     "An edit of message 2": {"messages": [{"message": QUESTION}], "after": 1},
     "A picture": {"messages": [{"message": PICTURE}]},
@@ -58,6 +58,6 @@ FEEDBACK = {"metadata": {"feedback": {"rating": 5}}}
 
 
 def shown(value: Any, *, request: bool = False) -> list[OpenApiExample]:
-    """*value* as drf-spectacular takes it: an example of a request or of a response, or several by their names."""
+    """Return *value* as drf-spectacular's examples of a request or a response; ``NEW_MESSAGES`` holds several."""
     named = value if value is NEW_MESSAGES else {"An example": value}
     return [OpenApiExample(name, each, request_only=request, response_only=not request) for name, each in named.items()]

@@ -1,4 +1,4 @@
-"""What lists can be narrowed to, and in which order they come."""
+"""Filters and ordering of lists."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from chatmemory_django.rows import EARLIEST
 from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-"""Databases and time zones know the moments from ``EARLIEST`` to this; nothing was said before or after."""
+"""Databases and time zones support moments from ``EARLIEST`` to this one; others are replaced by the nearest."""
 
 EVERYBODY = "*"
-"""The ``?owner=`` of all owners and of none."""
+"""The value of ``?owner=`` that includes all owners, and conversations without one."""
 
 
 class BooleanField(forms.Field):
-    """``true`` or ``false``, and nothing else."""
+    """A field that accepts true, false, 1 and 0, case-insensitively, and nothing else."""
 
     def to_python(self, value: Any) -> bool | None:
         """See ``Field.to_python``."""
@@ -42,7 +42,7 @@ class BooleanField(forms.Field):
 
 
 class BooleanFilter(filters.BooleanFilter):
-    """A filter for ``true`` or ``false``."""
+    """A filter by ``true`` or ``false``."""
 
     field_class: Any = BooleanField
 
@@ -51,13 +51,13 @@ class BooleanFilter(filters.BooleanFilter):
 
 
 class IntegerFilter(filters.NumberFilter):
-    """A filter for a whole number."""
+    """A filter by a whole number."""
 
     field_class: Any = forms.IntegerField
 
 
 class MomentField(forms.Field):
-    """A moment in ISO 8601, with its time zone."""
+    """A date and time in ISO 8601 with a time zone."""
 
     def to_python(self, value: Any) -> datetime | None:
         """See ``Field.to_python``."""
@@ -70,13 +70,13 @@ class MomentField(forms.Field):
 
 
 class MomentFilter(filters.IsoDateTimeFilter):
-    """A filter for a moment."""
+    """A filter by a date and time."""
 
     field_class: Any = MomentField
 
 
 class StrictFilterBackend(filters.DjangoFilterBackend):
-    """Filters by the ``filterset_class`` of the view; 400 for what it finds invalid."""
+    """A backend that filters with the view's ``filterset_class``, and responds 400 to invalid values."""
 
     def filter_queryset(self, request: Any, queryset: QuerySet[Any], view: APIView) -> QuerySet[Any]:
         """See ``DjangoFilterBackend``."""
@@ -88,10 +88,10 @@ class StrictFilterBackend(filters.DjangoFilterBackend):
 
 
 class StrictOrderingFilter(OrderingFilter):
-    """Orders by the ``ordering_fields`` of the view; 400 for others."""
+    """A backend that orders by the view's ``ordering_fields``, and responds 400 to others."""
 
     def get_ordering(self, request: Request, queryset: QuerySet[Any], view: APIView) -> tuple[str, ...]:
-        """The ordering that is asked for, then the view's own: together they put any two rows in order."""
+        """Return the requested ordering followed by the view's own, which together order any two rows."""
         chosen = tuple(super().get_ordering(request, queryset, view) or ())
         names = {each.lstrip("-") for each in chosen}
         own = self.get_default_ordering(view) or ()
@@ -102,28 +102,32 @@ class StrictOrderingFilter(OrderingFilter):
         valid: list[str] = super().remove_invalid_fields(queryset, fields, view, request)
         if len(valid) < len(list(fields)):
             names = ", ".join(view.ordering_fields)  # type: ignore[attr-defined]
-            raise InvalidQuery({self.ordering_param: f"It must be of {names}, each with or without a minus."})
+            raise InvalidQuery({self.ordering_param: f"It may contain {names}, each with or without a leading minus."})
         return valid
 
 
 class ConversationFilter(filters.FilterSet):
-    """Which conversations."""
+    """Filters of the list of conversations."""
 
     owner = filters.CharFilter(
-        method="filter_owner", max_length=255, label="Of this user, or `*` for everybody: staff."
+        method="filter_owner", max_length=255, label="Owned by the user with this key, or `*` for all. Staff only."
     )
-    title = filters.CharFilter(lookup_expr="icontains", max_length=255, label="With this in the title, in any case.")
+    title = filters.CharFilter(
+        lookup_expr="icontains", max_length=255, label="With this text in the title, case-insensitively."
+    )
     metadata = filters.CharFilter(
         method="filter_metadata",
-        label="With this text at this top-level key of the metadata, as `key:text`.",
-        validators=[RegexValidator(r"^[^:\0]{1,64}:[^\0]{0,255}\Z", "It must be a key, a colon and a text.")],
+        label="With this text as the value of this top-level key of the metadata, as `key:text`.",
+        validators=[RegexValidator(r"^[^:\0]{1,64}:[^\0]{0,255}\Z", "It must have the form key:text.")],
     )
-    active_since = MomentFilter(method="filter_moment", label="Written to at this moment or later.")
-    idle_since = MomentFilter(method="filter_moment", label="Not written to since this moment.")
-    is_pinned = BooleanFilter(label="Pinned, or not.")
-    is_archived = BooleanFilter(label="Archived, or not.")
+    active_since = MomentFilter(method="filter_moment", label="With activity at this time or later.")
+    idle_since = MomentFilter(method="filter_moment", label="Without activity since this time.")
+    is_pinned = BooleanFilter(label="Whether it is pinned.")
+    is_archived = BooleanFilter(label="Whether it is archived.")
     search = filters.CharFilter(
-        method="filter_search", max_length=255, label="With this in the memory id, the title or a readable message."
+        method="filter_search",
+        max_length=255,
+        label="With this text in the memory id, the title or a message that the user may read.",
     )
 
     class Meta:
@@ -131,39 +135,39 @@ class ConversationFilter(filters.FilterSet):
         fields: tuple[str, ...] = ()
 
     def filter_queryset(self, queryset: Any) -> Any:
-        """Those of the user, unless ``?owner=`` is given."""
+        """Restrict the queryset to the user's own conversations, unless ``?owner=`` is given."""
         return owned(_view(self), super().filter_queryset(queryset), self.form.cleaned_data.get("owner"))
 
     def filter_owner(self, queryset: Any, name: str, value: str) -> Any:
-        """Leave it to ``filter_queryset``, which narrows also where there is no value."""
+        """Return *queryset*: ``filter_queryset`` applies this filter, since it also applies without a value."""
         return queryset
 
     def filter_metadata(self, queryset: Any, name: str, value: str) -> Any:
-        """Narrow to a text in the metadata."""
+        """Filter by a text in the metadata."""
         key, _, text = value.partition(":")
         return queryset.with_metadata(key, text)
 
     def filter_moment(self, queryset: Any, name: str, value: datetime) -> Any:
-        """Narrow to a time."""
+        """Filter by the time of the last activity."""
         return getattr(queryset, name)(value)
 
     def filter_search(self, queryset: Any, name: str, value: str) -> Any:
-        """Narrow to what is found, in messages that the user may read."""
+        """Filter by a search, which includes only messages that the user may read."""
         return queryset.search(value, types=_view(self).listed_types)
 
 
 class MessageFilter(filters.FilterSet):
-    """Which messages."""
+    """Filters of the list of messages."""
 
     after = IntegerFilter("sequence", "gt", min_value=0, max_value=MAX_INTEGER, label="After this sequence.")
     before = IntegerFilter("sequence", "lt", min_value=0, max_value=MAX_INTEGER, label="Before this sequence.")
     type = filters.ChoiceFilter(choices=[(each.value, each.value) for each in MessageType], label="Of this type.")
-    in_memory = BooleanFilter(method="filter_in_memory", label="In the memory, or not.")
-    is_complete = BooleanFilter(label="Of a turn that has ended, or not.")
+    in_memory = BooleanFilter(method="filter_in_memory", label="Whether it is in the memory.")
+    is_complete = BooleanFilter(label="Whether its turn has ended.")
     search = filters.CharFilter(
         method="filter_search",
         max_length=255,
-        label="With all of these words, or parts of words, in a text that the user may read; see `snippet`.",
+        label="With all of these words or parts of words in a text that the user may read; see `snippet`.",
     )
 
     class Meta:
@@ -171,11 +175,11 @@ class MessageFilter(filters.FilterSet):
         fields: tuple[str, ...] = ()
 
     def filter_in_memory(self, queryset: Any, name: str, value: bool) -> Any:
-        """Narrow to the memory, or to what is not in it."""
+        """Filter by whether messages are in the memory."""
         return queryset.in_memory() if value else queryset.evicted(all_branches=self._all_branches)
 
     def filter_search(self, queryset: Any, name: str, value: str) -> Any:
-        """Narrow to what is found."""
+        """Filter by a search."""
         found = queryset.containing(value, all_branches=self._all_branches)
         return found.filter(type__in=_view(self).readable_types)
 
@@ -185,7 +189,7 @@ class MessageFilter(filters.FilterSet):
 
 
 def owned(view: Any, queryset: Any, owner: str | None) -> Any:
-    """Those of *queryset* that belong to *owner*; without one, to the user, also where staff could see others."""
+    """Return those of *queryset* that belong to *owner*, by default to the user, even if staff could view others."""
     if owner == EVERYBODY:
         return queryset
     if owner:
@@ -202,12 +206,12 @@ def _view(filterset: filters.FilterSet) -> Any:
 
 
 def moment(text: str) -> datetime:
-    """The moment that *text* names in ISO 8601, as near as databases know it; ``ValueError`` if it names none."""
+    """Return the date and time *text* in ISO 8601, limited to what databases support; ``ValueError`` if invalid."""
     try:
         named = datetime.fromisoformat(text)
         bounded = min(max(named.astimezone(UTC), EARLIEST), LATEST)
     except (ValueError, OverflowError):
         named = None
     if named is None or named.tzinfo is None or "T" not in text.upper():
-        raise ValueError("It must be a moment with its time zone, such as 2026-11-21T09:30:00Z.")
+        raise ValueError("It must be a date and time with a time zone, such as 2026-11-21T09:30:00Z.")
     return bounded

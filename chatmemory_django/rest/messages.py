@@ -1,4 +1,4 @@
-"""Messages: to read what was said, page by page, and to say more."""
+"""Views of messages: read them page by page, add, annotate and remove them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from chatmemory_django.rows import to_columns
 from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 KEYS = UUID("6f1d6c1e-5f0b-5d5c-9b43-6d6f3a1f9a57")
-"""The namespace of the client message ids that are made of idempotency keys."""
+"""The UUID namespace of client message ids that are derived from idempotency keys."""
 
 _NUMBER = re.compile("[0-9]{1,10}")
 
@@ -87,21 +87,21 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return {**super().get_serializer_context(), "search": self.request.query_params.get("search")}
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """List what was said on the path, or on all branches, the newest messages first."""
-        self.filter_queryset(Message.objects.none())  # a wrong filter is refused, whether anything has changed or not
+        """List the messages on the current path or on all branches, the newest first."""
+        self.filter_queryset(Message.objects.none())  # invalid filters are a 400, even if the response would be a 304
         return super().list(request, *args, **kwargs)
 
     def retrieve(self, request: Request, memory_id: str, sequence: str) -> Response:
-        """Describe a message."""
+        """Retrieve a message."""
         return Response(self.get_serializer(self.find_message(self.find())).data)
 
     @extend_schema(responses={201: StoredMessagesSerializer})
     def create(self, request: Request, memory_id: str) -> Response:
         """
-        Add messages at the end, all or none. What no longer fits the memory leaves it, and stays in the history.
+        Add messages at the end, all or none. Messages that no longer fit the memory are kept in the history.
 
-        With `after`, the conversation goes on from that message, and what came later stays as another branch: that is
-        how to edit what was said. The response has the messages as they are stored.
+        With `after`, the conversation continues from that message, and later messages become another branch: this is
+        how to edit a message. The response has the messages as they are stored.
         """
         body = self.body
         items = body["messages"]
@@ -120,12 +120,12 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             )
             conversation.refresh_from_db()
             rows = {row.sequence: row for row in conversation.messages.with_status().filter(sequence__in=sequences)}
-        # What leaves the memory at once is gone where history is not kept.
+        # Without a history, messages that are evicted immediately are deleted.
         stored = [rows[sequence] for sequence in sequences if sequence in rows]
         return Response({"messages": self.get_serializer(stored, many=True).data}, HTTPStatus.CREATED)
 
     def partial_update(self, request: Request, memory_id: str, sequence: str) -> Response:
-        """Change the metadata of a message, a person's feedback for example: key by key, null removes one."""
+        """Update the metadata of a message, such as a user's feedback: other keys are kept, and null removes a key."""
         changes = self.body.get("metadata", {})
         with self.changing(check=False) as conversation:
             row = self.find_message(conversation)
@@ -141,7 +141,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 is_there = annotate(row_of(conversation), conversation.memory_id, row.sequence, changes, max_bytes=most)
             except ValueError as exc:
                 raise invalid("$.metadata", str(exc)) from None
-            if is_there is None:  # but in the memory only
+            if is_there is None:  # it is only in the memory
                 raise Http404
             conversation.refresh_from_db()
             row = self.find_message(conversation)
@@ -149,7 +149,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 
     @extend_schema(responses={200: RemovedSerializer})
     def destroy(self, request: Request, memory_id: str, sequence: str) -> Response:
-        """Take a message out of the memory and the history. Its sequence is never given again."""
+        """Remove a message from the memory and the history. Its sequence is never used again."""
         with self.changing(check=False) as conversation:
             row = self.find_message(conversation)
             self.check_match()
@@ -158,13 +158,13 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses=MessageSerializer(many=True), filters=False)
     @action(detail=True)
     def alternatives(self, request: Request, memory_id: str, sequence: str) -> Response:
-        """List what else was said in the place of a message, on other branches, the newest messages first."""
+        """List the alternatives to a message on other branches, the newest first."""
         return super().list(request)
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     @action(detail=True, url_path=r"media/(?P<index>[^/]+)")
     def media(self, request: Request, memory_id: str, sequence: str, index: str) -> HttpResponse:
-        """Send a file that is in a message, as what its first bytes say it is."""
+        """Download a file in a message. Its media type is detected from its first bytes."""
         row = self.find_message(self.find())
         is_readable = row.type in self.readable_types and _NUMBER.fullmatch(index)
         file = file_at(row.chat_message, int(index)) if is_readable else None
@@ -175,12 +175,12 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return HttpResponse(file.content, content_type=file.media_type, headers=headers)
 
     def find_message(self, conversation: Conversation) -> Message:
-        """The message of the path; 404 if there is none."""
+        """Return the message that the URL refers to; 404 if there is none."""
         sequence = self.kwargs["sequence"]
-        # Here and not in the path, whose 404 would be a page of the site's.
+        # Checked here and not in the URL pattern, whose 404 would be the site's HTML page.
         if _NUMBER.fullmatch(sequence) and int(sequence) <= MAX_INTEGER:
             rows = conversation.messages.with_status()
-            # What was taken out of the history is shown to nobody.
+            # Removed messages are never shown.
             shown = Q(in_history=True) | Q(status__in=IN_MEMORY)
             row = rows.filter(shown, sequence=int(sequence)).first()
             if row is not None:
@@ -191,7 +191,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 def refuse_types(
     messages: Sequence[ChatMessage], writable: Collection[MessageType], path: str = "$.messages[{}].message"
 ) -> None:
-    """403 for messages of other types than *writable*; *path* is where those are, but for the number of each."""
+    """Respond 403 to messages of types other than *writable*; *path* is a template for the place of a message."""
     for index, message in enumerate(messages):
         if message.type not in writable:
             names = ", ".join(sorted(writable)) or "none"
@@ -209,7 +209,7 @@ def _idempotency_key(request: Request) -> str | None:
 def _client_message_ids(
     conversation: Conversation, items: Sequence[dict[str, Any]], key: str | None
 ) -> list[str | None]:
-    """The client message ids in the body, with ids made of *key* where there are none."""
+    """Return the client message ids in the body; missing ones are derived from *key*."""
     ids = [item.get("client_message_id") for item in items]
     given = [each for each in ids if each is not None]
     if len(set(given)) < len(given):
@@ -226,13 +226,13 @@ def _id_of(conversation: Conversation, key: str, index: int) -> str:
 def _is_repeated(
     conversation: Conversation, items: Sequence[dict[str, Any]], ids: Sequence[str | None], key: str | None
 ) -> bool:
-    """Whether the same was added before; 422 if an id or a key was used for something else."""
+    """Return whether the same messages were added before; 422 if an id or a key was used for others."""
     named = {each: index for index, each in enumerate(ids) if each is not None}
     if key is not None:
-        named[_id_of(conversation, key, len(items))] = len(items)  # there if there were more messages
+        named[_id_of(conversation, key, len(items))] = len(items)  # exists if the key was used with more messages
     if not named:
         return False
-    # Locked, so that MariaDB reads what is there now, and not when the transaction of the request began.
+    # Locked so that MariaDB reads the latest state, and not that at the start of the request's transaction.
     there = conversation.messages.filter(client_message_id__in=named).order_by().select_for_update()
     known = {named[row.client_message_id]: row for row in there if row.client_message_id}
     for index, row in sorted(known.items()):
@@ -241,7 +241,7 @@ def _is_repeated(
         same = to_columns(items[index]["message"]) == (row.type, row.text, row.payload)
         if not same or not is_same(_unrated(row.metadata), _unrated(items[index].get("metadata"))):
             raise _reused(index)
-    # A system message that was there already was not stored again, and left no id.
+    # A system message that already existed was not stored again, so its id was not stored either.
     missing = [
         index for index, item in enumerate(items) if index not in known and item["message"].type != MessageType.SYSTEM
     ]
@@ -251,10 +251,10 @@ def _is_repeated(
 
 
 def _unrated(metadata: Any) -> dict[str, Any]:
-    """*metadata* without the feedback that may have come since."""
+    """Return *metadata* without feedback, which may have been added since."""
     return {key: value for key, value in (metadata or {}).items() if key != FEEDBACK}
 
 
 def _reused(index: int) -> Problem:
-    detail = "The Idempotency-Key or the client_message_id was used before, for other messages; use a new one."
+    detail = "The Idempotency-Key or the client_message_id was used before for other messages; use a new one."
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "key_reused", detail, f"$.messages[{index}]")

@@ -1,4 +1,4 @@
-"""What an error looks like to OpenAI's clients."""
+"""Error responses in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CODES = {
     "not_authenticated": "invalid_api_key",
     "throttled": "rate_limit_exceeded",
 }
-"""The codes that OpenAI has its own for."""
+"""The codes for which OpenAI has its own."""
 
 
 def handle_openai_exception(exc: Exception, context: dict[str, Any]) -> Response | None:
-    """Return the response to *exc*: what ``handle_exception`` finds, of which OpenAI's shape has the first error."""
+    """Return the response to *exc*: the first error of ``handle_exception``'s response, in OpenAI's format."""
     response = handle_exception(exc, context)
     if response is None or response.data is None:
         return response

@@ -1,4 +1,4 @@
-"""A conversation as OpenAI's Conversations API has it: a list of items, each with an id."""
+"""A conversation in the form of OpenAI's Conversations API: a list of items, each with an id."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from chatmemory_django.formats.verbatim import items_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import MESSAGE_SIZE, Conversation, MessageQuerySet
 from chatmemory_django.rest.serializers import is_same
-from chatmemory_django.rows import Said, is_storable
+from chatmemory_django.rows import HistoryRow, is_storable
 from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
-"""What the ids of the types begin with: OpenAI's models take no others. For the rest anything will do."""
+"""Prefixes of ids by type of item. OpenAI's models accept no others; for other types, any prefix works."""
 
 RECENT = 1_000
-"""Among how many of the newest messages an item's id is looked for that no index knows, before one of it is added."""
+"""Number of the newest messages that are searched for an item id that is not indexed, before an item is added."""
 
 _GENERATED = re.compile("[a-z]+_([0-9a-f]{8})([0-9a-f]{8})(?:_([0-9]{1,4}))?")
-"""An id that is made here: of its conversation, of its message, and of its place in that, unless it is the first."""
+"""A generated id: hash of the conversation, sequence of the message, and place in it unless that is the first."""
 
 
 class Item(NamedTuple):
-    """An item: the sequence of its message, its place in that, and of how many items that is."""
+    """An item, the sequence of its message, its place in it, and the number of items of the message."""
 
     sequence: int
     place: int
@@ -38,18 +38,18 @@ class Item(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Items in the order that was asked for, and whether there are more behind them."""
+    """Items in the requested order, and whether more follow."""
 
     items: list[dict[str, Any]]
     has_more: bool
 
 
 class ItemNotFoundError(LookupError):
-    """A conversation has no item of an id."""
+    """The conversation has no item with the id."""
 
 
 class ConversationItems:
-    """The items of *conversation*, of messages of *types*. What the format cannot say is left out."""
+    """The items of *conversation*, from messages of *types*. What the format cannot represent is omitted."""
 
     def __init__(self, conversation: Conversation, types: Collection[MessageType]) -> None:
         self._conversation = conversation
@@ -58,24 +58,30 @@ class ConversationItems:
 
     def page(self, after: str | None, limit: int, *, is_descending: bool) -> Page:
         """
-        Return at most *limit* items behind the item *after*; fewer where the site's ``MAX_PAGE_CHARACTERS`` ends it.
+        Return at most *limit* items that follow the item *after*; fewer if they exceed ``MAX_PAGE_CHARACTERS``.
 
-        ``ItemNotFoundError`` if there is no item *after*.
+        Raises:
+            ItemNotFoundError: There is no item *after*.
+
         """
         sign = -1 if is_descending else 1
         start = None if after is None else self.find(after)
         found = [] if start is None else self._behind(start, sign=sign)
         for rows, is_cut in self._pages(start, limit + 1, sign=sign):
-            found += [item.shown for said in rows for item in self._items_of(said)[::sign]]
+            found += [item.shown for row in rows for item in self._items_of(row)[::sign]]
             if len(found) > limit or (found and is_cut):
                 return Page(found[:limit], has_more=True)
         return Page(found, has_more=False)
 
     def find(self, item_id: str, since: int = 0) -> Item:
         """
-        Return the item *item_id*; ``ItemNotFoundError`` if there is none.
+        Return the item *item_id*, which is looked up in an index.
 
-        It is found by an index, unless it came another way than by this API: then among the messages from *since* on.
+        Items that were not added by this API are not indexed, and are searched among the messages from *since* on.
+
+        Raises:
+            ItemNotFoundError: There is no such item.
+
         """
         for row in self._candidates(item_id, since):
             for item in self._items_of(row):
@@ -84,7 +90,7 @@ class ConversationItems:
         raise ItemNotFoundError(item_id)
 
     def has(self, item_id: str) -> bool:
-        """Whether an item has the id *item_id*, or could come to have it; of what came another way, a recent one."""
+        """Return whether *item_id* is the id of an item or has the form of a generated id; see ``RECENT``."""
         if self._generated(item_id) is not None:
             return True
         try:
@@ -95,22 +101,22 @@ class ConversationItems:
 
     def of(self, sequences: Sequence[int]) -> list[dict[str, Any]]:
         """Return the items of the messages *sequences*, in their order."""
-        rows = {said.sequence: said for said in self._read(self._rows.filter(sequence__in=sequences))}
+        rows = {row.sequence: row for row in self._read(self._rows.filter(sequence__in=sequences))}
         return [item.shown for sequence in sequences if sequence in rows for item in self._items_of(rows[sequence])]
 
     def ends_with(self, items: Sequence[Mapping[str, Any]]) -> list[int] | None:
-        """Return the sequences of the newest messages if these are *items*, ``normalized``; None if they are not."""
+        """Return the sequences of the newest messages if they equal *items*, ``normalized``; otherwise None."""
         newest = list(self._read(self._rows.order_by("-sequence")[: len(items)]))[::-1]
-        shown = [normalized(item.shown) for said in newest for item in self._items_of(said)]
-        return [said.sequence for said in newest] if is_same(shown, items) else None
+        shown = [normalized(item.shown) for row in newest for item in self._items_of(row)]
+        return [row.sequence for row in newest] if is_same(shown, items) else None
 
     def _behind(self, item: Item, *, sign: int) -> list[dict[str, Any]]:
-        """The items of the same message that come behind *item*."""
+        """Return the items of the same message that follow *item*."""
         shown = [] if item.of == 1 else self.of([item.sequence])
         return shown[item.place + 1 :] if sign > 0 else shown[: item.place][::-1]
 
-    def _pages(self, after: Item | None, count: int, *, sign: int) -> Iterator[tuple[list[Said], bool]]:
-        """The messages behind that of *after*, at most *count* at a time, and whether their size left some out."""
+    def _pages(self, after: Item | None, count: int, *, sign: int) -> Iterator[tuple[list[HistoryRow], bool]]:
+        """Yield the messages after that of *after*, at most *count* at a time, and whether their size left some out."""
         most: int = conf.rest()["MAX_PAGE_CHARACTERS"]
         rows = self._rows.order_by("sequence" if sign > 0 else "-sequence")
         place = None if after is None else after.sequence
@@ -126,13 +132,13 @@ class ConversationItems:
                 return
             place = sizes[fitting - 1][0]
 
-    def _read(self, rows: MessageQuerySet) -> Iterator[Said]:
-        return map(Said._make, rows.values_list(*Said._fields))
+    def _read(self, rows: MessageQuerySet) -> Iterator[HistoryRow]:
+        return map(HistoryRow._make, rows.values_list(*HistoryRow._fields))
 
-    def _items_of(self, said: Said) -> list[Item]:
-        items = [normalized(item) for item in items_of(said, OPENAI_ITEMS)]
+    def _items_of(self, row: HistoryRow) -> list[Item]:
+        items = [normalized(item) for item in items_of(row, OPENAI_ITEMS)]
         return [
-            Item(said.sequence, index, len(items), {"id": self._id_of(item, said.sequence, index), **item})
+            Item(row.sequence, index, len(items), {"id": self._id_of(item, row.sequence, index), **item})
             for index, item in enumerate(items)
         ]
 
@@ -142,12 +148,12 @@ class ConversationItems:
         return str(item.get("id", made))
 
     def _generated(self, item_id: str) -> int | None:
-        """The sequence in *item_id*, if it was made here for this conversation."""
+        """Return the sequence in *item_id* if it was generated for this conversation."""
         made = _GENERATED.fullmatch(item_id)
         return int(made[2], 16) if made and made[1] == self._mark else None
 
-    def _candidates(self, item_id: str, since: int) -> Iterator[Said]:
-        """The messages that may be the item *item_id*, those first that an index finds; others from *since* on."""
+    def _candidates(self, item_id: str, since: int) -> Iterator[HistoryRow]:
+        """Yield the messages that may have the item *item_id*: first those in an index, then others from *since* on."""
         sequence = self._generated(item_id)
         if sequence is not None:
             yield from self._read(self._rows.filter(sequence=min(sequence, MAX_INTEGER)))
@@ -156,7 +162,7 @@ class ConversationItems:
             return
         named = self._rows.filter(client_message_id=item_id)
         yield from self._read(named)
-        # Those that came another way, through a session of the Agents SDK for example, have no name.
+        # Items added otherwise, for example by a session of the Agents SDK, have no client message id.
         others = self._rows.filter(type=MessageType.CUSTOM, client_message_id=None, sequence__gte=since)
         yield from self._read(others.filter(payload__contains=f'"{item_id}"').order_by("sequence"))
 

@@ -1,4 +1,4 @@
-"""What OpenAI's clients send, checked as OpenAI would."""
+"""Serializers for requests of OpenAI's clients, with the same validation as OpenAI's."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from chatmemory_django.rest.serializers import Strict, TextField
 from chatmemory_django.rows import is_storable, to_columns
 
 MAX_ITEMS = 20
-"""How many items a request may have, as at OpenAI."""
+"""Maximum number of items in a request, the same as OpenAI's."""
 
 MAX_PAGE_SIZE = 100
-"""How many items a page may have, as at OpenAI."""
+"""Maximum number of items on a page, the same as OpenAI's."""
 
 MAX_PAIRS, MAX_KEY_LENGTH, MAX_VALUE_LENGTH = 16, 64, 512
-"""How much metadata a conversation may have, as at OpenAI."""
+"""Limits of the metadata of a conversation, the same as OpenAI's."""
 
 
 class NewItem(NamedTuple):
-    """An item that was sent, in full, and as it is stored."""
+    """An item that was sent, and the message as which it is stored."""
 
     item: dict[str, Any]
     given: Given
@@ -63,7 +63,7 @@ class ItemsField(serializers.ListField):
 
 
 class PairsField(serializers.DictField):
-    """The metadata of a conversation: a few strings by their names."""
+    """The metadata of a conversation: a few strings by key."""
 
     child = TextField(max_length=MAX_VALUE_LENGTH, allow_blank=True)
 
@@ -71,10 +71,10 @@ class PairsField(serializers.DictField):
         """See ``Field``."""
         super().run_validators(value)
         if len(value) > MAX_PAIRS:
-            raise serializers.ValidationError(f"It has {len(value)} pairs, but may have {MAX_PAIRS}.")
+            raise serializers.ValidationError(f"It must have at most {MAX_PAIRS} pairs, not {len(value)}.")
         if not all(len(key) <= MAX_KEY_LENGTH and is_storable(key) for key in value):
             raise serializers.ValidationError(
-                f"A key may have {MAX_KEY_LENGTH} characters, none of them NUL; one of these has not."
+                f"Keys must have at most {MAX_KEY_LENGTH} characters, and no NUL characters."
             )
 
 
@@ -86,22 +86,22 @@ class NewConversationSerializer(Strict, serializers.Serializer[Any]):
 
 
 class NewMetadataSerializer(Strict, serializers.Serializer[Any]):
-    """The metadata that take the place of a conversation's own."""
+    """The new metadata of a conversation."""
 
     metadata = PairsField(allow_null=True)
 
 
 class NewItemsSerializer(Strict, serializers.Serializer[Any]):
-    """Items to be added at the end."""
+    """Items to add at the end."""
 
     items = ItemsField(min_length=1)
 
 
 class IncludeQuery(serializers.Serializer[Any]):
-    """What every request may ask for: more of an item. There is no more, so it changes nothing."""
+    """The ``include`` parameter, which OpenAI's API has on every request. It is accepted, and ignored."""
 
     def get_fields(self) -> dict[str, Any]:
-        """See ``Serializer``. The clients in Python send a name that Python has no attribute for."""
+        """See ``Serializer``. OpenAI's Python client sends ``include[]``, which cannot be the name of an attribute."""
         names = ("include", "include[]")
         return {
             **super().get_fields(),

@@ -17,5 +17,5 @@ urlpatterns = [
     re_path(r"^conversations/(?P<memory_id>[^/]+)/?$", ConversationView.as_view(), name="conversation"),
     re_path(r"^conversations/(?P<memory_id>[^/]+)/items/?$", ItemsView.as_view(), name="items"),
     re_path(r"^conversations/(?P<memory_id>[^/]+)/items/(?P<item_id>[^/]+)/?$", ItemView.as_view(), name="item"),
-    re_path("", NotFoundView.as_view()),  # whose answer is in OpenAI's shape, too
+    re_path("", NotFoundView.as_view()),  # responds 404 in OpenAI's format
 ]

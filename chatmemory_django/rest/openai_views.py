@@ -1,8 +1,8 @@
 """
-OpenAI's Conversations API: its clients work unchanged, but for their ``base_url`` and their key.
+OpenAI's Conversations API. OpenAI's clients work unchanged, except for their ``base_url`` and API key.
 
-Who may do what is for the site's access policy to say. To add and to read what models and the site itself write takes
-permissions, which a site gives to the users of its servers.
+The site's access policy decides what users may do. Adding and reading messages of models and of the site itself
+requires permissions, which a site grants to the users of its servers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class BearerAuthentication(BaseAuthentication):
-    """``Authorization: Bearer`` with a token of ``rest_framework.authtoken``."""
+    """Authentication by ``Authorization: Bearer`` with a token of ``rest_framework.authtoken``."""
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser, None] | None:
         """See ``BaseAuthentication``."""
@@ -57,7 +57,7 @@ class BearerAuthentication(BaseAuthentication):
             return None
         user = user_of_token(key.strip()) if kind.lower() == "bearer" else None
         if user is None:
-            raise exceptions.AuthenticationFailed("The key is invalid; send Authorization: Bearer and a token.")
+            raise exceptions.AuthenticationFailed("The key is invalid; send a valid token as Authorization: Bearer.")
         return user, None
 
     def authenticate_header(self, request: Request) -> str:
@@ -66,7 +66,7 @@ class BearerAuthentication(BaseAuthentication):
 
 
 class OpenAIView(ChatMemoryView):
-    """A view of the Conversations API. OpenAI describes it, so it is not in the site's OpenAPI schema."""
+    """A view of the Conversations API. It is not in the site's OpenAPI schema, since OpenAI documents it."""
 
     schema: Any = None
     authentication_classes: Any = (BearerAuthentication,)
@@ -78,38 +78,38 @@ class OpenAIView(ChatMemoryView):
         return handle_openai_exception
 
     def get_throttles(self) -> list[BaseThrottle]:
-        """See ``APIView.get_throttles``. A server asks for all of its users."""
+        """See ``APIView.get_throttles``. Servers send the requests of all their users, so they are not throttled."""
         return [] if self.policy.is_server(self.request) else super().get_throttles()
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """See ``APIView.finalize_response``; the clients show the id of the request."""
+        """See ``APIView.finalize_response``. OpenAI's clients expose the id of the request."""
         response = super().finalize_response(request, response, *args, **kwargs)
         response["x-request-id"] = f"req_{uuid4().hex}"
         return response
 
     def readable_items(self, conversation: Conversation) -> ConversationItems:
-        """The items that the user may read."""
+        """Return the items of *conversation* that the user may read."""
         reads_all = self.policy.is_server(self.request) and self.policy.is_own(self.request, conversation)
         return ConversationItems(conversation, MessageType if reads_all else self.readable_types)
 
     def add(self, conversation: Conversation, new: Sequence[NewItem]) -> list[dict[str, Any]]:
-        """Add items to the locked *conversation*, and return them as they are shown; 400 or 403 if that is refused."""
+        """Add items to the locked *conversation* and return them as they are shown; 400 or 403 if they are refused."""
         if not new:
             return []
         messages = [each.given.message for each in new]
         refuse_types(messages, self.policy.writable_types(self.request), "$.items[{}]")
         items = ConversationItems(conversation, MessageType)
         if self.request.headers.get("X-Stainless-Retry-Count", "0") != "0":
-            # The clients have no idempotency key: what is there already is what they had no answer for.
+            # The clients send no idempotency key, so a retry is recognized by the items at the end.
             there = items.ends_with([each.item for each in new])
             if there is not None:
                 return items.of(there)
         ids = [each.item.get("id") for each in new]
         for index, item_id in enumerate(ids):
             if item_id is not None and items.has(item_id):
-                raise invalid(f"$.items[{index}].id", "The conversation has an item of this id already.")
+                raise invalid(f"$.items[{index}].id", "The conversation already has an item with this id.")
         given = [each for each in ids if each is not None]
-        # Those of items that were deleted, or that are on a branch.
+        # Ids of items that were deleted, or that are on another branch.
         taken = set(
             conversation.messages.filter(client_message_id__in=given).values_list("client_message_id", flat=True)
         )
@@ -126,12 +126,12 @@ class OpenAIView(ChatMemoryView):
 
 
 class ConversationsView(OpenAIView):
-    """Conversations, to create them."""
+    """The collection of conversations."""
 
     request_serializers = {"": NewConversationSerializer}  # noqa: RUF012
 
     def post(self, request: Request) -> Response:
-        """Create a conversation, with items if there are any."""
+        """Create a conversation, optionally with items."""
         wanted, owner = self.body, self.policy.owner_of_new(request)
         using = router.db_for_write(Conversation)
         with transaction.atomic(using=using):
@@ -150,11 +150,11 @@ class ConversationView(OpenAIView):
     request_serializers = {"": NewMetadataSerializer}  # noqa: RUF012
 
     def get(self, request: Request, memory_id: str) -> Response:
-        """Retrieve the conversation."""
+        """Retrieve a conversation."""
         return Response(_shown(self.find()))
 
     def post(self, request: Request, memory_id: str) -> Response:
-        """Replace the metadata that this API shows."""
+        """Replace the metadata of a conversation, as far as this API shows it."""
         metadata = self.body["metadata"] or {}
         with self.changing() as conversation:
             shown = _pairs(conversation)
@@ -164,13 +164,13 @@ class ConversationView(OpenAIView):
             return Response(_shown(conversation))
 
     def delete(self, request: Request, memory_id: str) -> Response:
-        """Erase the conversation."""
+        """Erase a conversation."""
         with self.changing("delete") as conversation:
             protected: list[Conversation] = []
             erase(row_of(conversation), refused=lambda each, error: protected.append(each))
             if protected:
                 detail = "Other objects of the site refer to this conversation; it cannot be deleted."
-                raise Problem(HTTPStatus.BAD_REQUEST, "protected", detail)  # not 409, which the clients try again
+                raise Problem(HTTPStatus.BAD_REQUEST, "protected", detail)  # not 409, which OpenAI's clients retry
         self.conversation = None
         return Response({"id": memory_id, "object": "conversation.deleted", "deleted": True})
 
@@ -182,13 +182,13 @@ class ItemsView(OpenAIView):
     query_serializers = {**OpenAIView.query_serializers, "get": ItemsQuery}  # noqa: RUF012
 
     def get(self, request: Request, memory_id: str) -> Response:
-        """List the items, the newest first if no order is asked for."""
+        """List the items, by default the newest first."""
         query = self.query or ItemsQuery().run_validation({})
         items = self.readable_items(self.find())
         try:
             page = items.page(query.get("after"), query["limit"], is_descending=query["order"] == "desc")
         except ItemNotFoundError:
-            raise InvalidQuery({"after": "The conversation has no item of this id."}) from None
+            raise InvalidQuery({"after": "The conversation has no item with this id."}) from None
         return Response(_listed(page.items, has_more=page.has_more))
 
     def post(self, request: Request, memory_id: str) -> Response:
@@ -202,11 +202,11 @@ class ItemView(OpenAIView):
     """An item of a conversation."""
 
     def get(self, request: Request, memory_id: str, item_id: str) -> Response:
-        """Retrieve the item."""
+        """Retrieve an item."""
         return Response(self._find(self.find(), item_id).shown)
 
     def delete(self, request: Request, memory_id: str, item_id: str) -> Response:
-        """Take the item out of the conversation, and return that."""
+        """Remove an item from the conversation, and return the conversation."""
         with self.changing() as conversation:
             item = self._find(conversation, item_id)
             rest = [] if item.of == 1 else self._rest(conversation, item)
@@ -218,9 +218,9 @@ class ItemView(OpenAIView):
             return Response(_shown(conversation))
 
     def _rest(self, conversation: Conversation, item: Item) -> list[dict[str, Any]]:
-        """The other items of the message of *item*; 400 unless it is the last, behind which they can be added again."""
+        """Return the other items of the message of *item*; 400 if they could not be added again in its place."""
         if item.sequence != conversation.history().order_by("sequence").values_list("sequence", flat=True).last():
-            detail = f"The item is one of {item.of} in a message; that is possible only in the last message."
+            detail = f"The item is one of {item.of} in a message; such items can only be deleted from the last one."
             raise invalid("item_id", detail)
         shown = self.readable_items(conversation).of([item.sequence])
         return shown[: item.place] + shown[item.place + 1 :]
@@ -233,7 +233,7 @@ class ItemView(OpenAIView):
 
 
 class NotFoundView(OpenAIView):
-    """Every path that the API does not have."""
+    """All paths that the API does not have."""
 
     permission_classes: Any = ()
 
@@ -252,7 +252,7 @@ def _shown(conversation: Conversation) -> dict[str, Any]:
 
 
 def _pairs(conversation: Conversation) -> dict[str, str]:
-    """What of the metadata this API can show."""
+    """Return the part of the metadata that this API can show."""
     return {key: value for key, value in conversation.metadata.items() if isinstance(value, str)}
 
 

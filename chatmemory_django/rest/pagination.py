@@ -1,4 +1,4 @@
-"""Pages, bounded in rows and in characters."""
+"""Pagination with limits on rows and characters."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from chatmemory_django.rows import EARLIEST, aware, to_moment
 
 class BoundedCursorPagination(CursorPagination):
     """
-    Pages by cursor, of at most ``MAX_PAGE_SIZE`` rows and, but for a first row that is larger, ``MAX_PAGE_CHARACTERS``.
+    Cursor pagination with at most ``MAX_PAGE_SIZE`` rows and ``MAX_PAGE_CHARACTERS`` on a page.
 
-    It takes querysets with the verb ``with_size()``. Their rows are measured before they are read.
+    A page has at least one row, even if that is larger. Querysets need a method ``with_size()``: rows are measured
+    before they are read.
     """
 
     key = "pk"
-    """The field by which rows are told apart."""
+    """A field whose values are unique."""
     page_size_query_param = "page_size"
-    invalid_cursor_message = "The cursor is invalid; take one from next or previous."
+    invalid_cursor_message = "The cursor is invalid; use one from next or previous."
 
     @property
     def max_page_size(self) -> int:  # type: ignore[override]
@@ -40,7 +41,7 @@ class BoundedCursorPagination(CursorPagination):
         return int(conf.rest()["MAX_PAGE_SIZE"])
 
     def get_page_size(self, request: Request) -> int:
-        """The size that is asked for, or that of the settings; 400 if it is none, or too large."""
+        """Return the requested size, by default that in the settings; 400 if it is invalid or too large."""
         asked = request.query_params.get(self.page_size_query_param)
         if asked is None:
             return min(int(conf.rest()["PAGE_SIZE"]), self.max_page_size)
@@ -51,9 +52,9 @@ class BoundedCursorPagination(CursorPagination):
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         """
-        See ``CursorPagination``: one statement for the sizes, one for the rows.
+        See ``CursorPagination``. This takes one query for the sizes and one for the rows.
 
-        DRF's positions are of one field, and lose or repeat rows that have it in common; these are of all fields.
+        DRF's cursors hold one field, and may skip or repeat rows with equal values; these hold all fields.
         """
         self.base_url = request.build_absolute_uri()
         self.page_size = self.get_page_size(request)
@@ -73,14 +74,14 @@ class BoundedCursorPagination(CursorPagination):
             page.reverse()
         self.positions = [position for _, _, *position in page]
         keys = [each for each, *_ in page]
-        # In the order of the key, a page is a range, which is quicker to plan than its keys.
+        # Ordered by the key, a page is a range, which is faster to plan than a list of keys.
         where = {f"{key}__range": (min(keys), max(keys))} if keys and self.fields[0] == key else {f"{key}__in": keys}
         rows = {getattr(row, key): row for row in queryset.filter(**where)} if keys else {}
-        # What was deleted meanwhile is not there any more.
+        # Rows may have been deleted since the first query.
         return [rows[each] for each in keys if each in rows]
 
     def get_paginated_response(self, data: Any) -> Response:
-        """See ``CursorPagination``; the links are in the header ``Link``, too."""
+        """See ``CursorPagination``. The links are also in the ``Link`` header."""
         response = super().get_paginated_response(data)
         links = [(name, response.data[name]) for name in ("next", "previous")]
         if link := ", ".join(f'<{url}>; rel="{"prev" if name == "previous" else name}"' for name, url in links if url):
@@ -88,7 +89,7 @@ class BoundedCursorPagination(CursorPagination):
         return response
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """See ``CursorPagination``; in the words of the OpenAPI version that the site asked for."""
+        """See ``CursorPagination``. The schema follows the OpenAPI version in the site's settings."""
         example = "https://example.com/api/conversations/?cursor=cD0y"
         link = append_meta({"type": "string", "format": "uri"}, {"nullable": True, "example": example})
         properties = {"next": link, "previous": link, "results": schema}
@@ -109,12 +110,12 @@ class BoundedCursorPagination(CursorPagination):
         return self._link(self.positions[:1], is_reverse=True) if self.has_previous else None
 
     def _link(self, positions: list[list[Any]], *, is_reverse: bool) -> str:
-        """The address of what comes after the row, or before it; of the first page or the last one without a row."""
+        """Return the URL of the page after or before a row; without a row, of the first or the last page."""
         position = [str(value) for position in positions for value in position]
-        return self.encode_cursor(Cursor(0, is_reverse, position))  # type: ignore[arg-type]  # it is just written
+        return self.encode_cursor(Cursor(0, is_reverse, position))  # type: ignore[arg-type]  # the position is only encoded
 
     def _cursor(self, queryset: QuerySet[Any], request: Request) -> tuple[bool, list[Any]]:
-        """Whether to go back, and from where; 400 if the cursor is invalid."""
+        """Return whether to go backwards, and from which position; 400 if the cursor is invalid."""
         cursor = request.query_params.get(self.cursor_query_param)
         if not cursor:
             return False, []
@@ -127,13 +128,13 @@ class BoundedCursorPagination(CursorPagination):
 
 
 class ConversationPagination(BoundedCursorPagination):
-    """Conversations, those with the latest activity first."""
+    """Pages of conversations, the most recently active first."""
 
     ordering = ("-updated_at", "-pk")
 
 
 class MessagePagination(BoundedCursorPagination):
-    """Messages, the newest first."""
+    """Pages of messages, the newest first."""
 
     key = "sequence"
     ordering = "-sequence"
@@ -144,7 +145,7 @@ def _turned(ordering: Sequence[str]) -> list[str]:
 
 
 def _after(ordering: Sequence[str], position: Sequence[Any]) -> Q:
-    """The rows that come after *position* in the *ordering*: all without one."""
+    """Return a filter for the rows after *position* in the *ordering*; without a position, for all."""
     after, same = Q(), Q()
     for each, value in zip(ordering, position, strict=False):
         field = each.lstrip("-")
@@ -154,7 +155,7 @@ def _after(ordering: Sequence[str], position: Sequence[Any]) -> Q:
 
 
 def _cleaned(queryset: QuerySet[Any], name: str, text: str) -> Any:
-    """The value of the field *name* that is in a cursor; ``ValidationError`` if the field has no such value."""
+    """Return the value of the field *name* in a cursor; raise ``ValidationError`` if it is invalid for the field."""
     options = queryset.model._meta
     value = (options.pk if name == "pk" else options.get_field(name)).clean(text, None)
     if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""Bodies in and out: JSON by msgspec, bounded and strict, and JSON lines."""
+"""Parsers and renderers: strict JSON with size limits, by msgspec, and JSON Lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chatmemory_django.rest.problems import Problem, invalid
 
 
 class ChunkedRequest(Request):
-    """A request whose body may come in chunks, and so without a ``Content-Length``."""
+    """A request whose body may be chunked, and therefore without a ``Content-Length``."""
 
     def _load_stream(self) -> None:
         request = self._request
@@ -29,15 +29,15 @@ class ChunkedRequest(Request):
         elif isinstance(request, ASGIRequest):
             self._stream = cast(BinaryIO, request)
         elif request.META.get("wsgi.input_terminated"):
-            self._stream = request.META["wsgi.input"]  # Django's own stream ends where the length says, at 0
+            self._stream = request.META["wsgi.input"]  # Django's own stream would end at the missing length, 0
         else:
             raise Problem(
-                HTTPStatus.LENGTH_REQUIRED, "length_required", "This server needs the Content-Length of a body."
+                HTTPStatus.LENGTH_REQUIRED, "length_required", "This server requires a Content-Length header."
             )
 
 
 class JSONParser(BaseParser):
-    """JSON, no larger, deeper or longer than the settings allow."""
+    """A parser of JSON within the limits of size, depth and text length in the settings."""
 
     media_type = "application/json"
 
@@ -51,7 +51,7 @@ class JSONParser(BaseParser):
             value = msgspec.json.decode(body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
             reason = str(exc) if isinstance(exc, msgspec.MsgspecError) else "It is nested too deeply, or not UTF-8."
-            raise invalid("$", f"The body is not JSON: {reason}", "parse_error") from None
+            raise invalid("$", f"The body is not valid JSON: {reason}", "parse_error") from None
         try:
             check_bounds(value, limits["MAX_JSON_DEPTH"], limits["MAX_TEXT_LENGTH"])
         except BoundsError as exc:
@@ -60,7 +60,7 @@ class JSONParser(BaseParser):
 
 
 class LinesParser(BaseParser):
-    """JSON lines: the bytes are left where they are."""
+    """A parser of JSON Lines that returns the unread stream."""
 
     media_type = "application/jsonl"
 
@@ -72,7 +72,7 @@ class LinesParser(BaseParser):
 
 
 class JSONRenderer(BaseRenderer):
-    """Values as JSON."""
+    """A renderer of JSON."""
 
     media_type = "application/json"
     format = "json"
@@ -86,7 +86,7 @@ class JSONRenderer(BaseRenderer):
 
 
 class OneKind(BaseContentNegotiation):
-    """There is one kind of response, whatever the client would rather have."""
+    """Content negotiation that ignores ``Accept``: there is only one format of responses."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
         """See ``BaseContentNegotiation.select_parser``."""
@@ -102,7 +102,7 @@ class OneKind(BaseContentNegotiation):
 
 
 def bounded(stream: IO[bytes], limit: int) -> Iterator[bytes]:
-    """Yield *stream* piece by piece; 413 if it has more than *limit* bytes."""
+    """Yield *stream* in chunks; 413 if it has more than *limit* bytes."""
     size = 0
     while chunk := stream.read(64 * 1024):
         size += len(chunk)

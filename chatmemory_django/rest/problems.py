@@ -1,4 +1,4 @@
-"""What an error looks like, whichever it is: the problem details of RFC 9457, with all errors at once."""
+"""Error responses: problem details of RFC 9457, with all errors of a request."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rest_framework.views import set_rollback
 MEDIA_TYPE = "application/problem+json"
 
 PREFIX = "urn:chatmemory:"
-"""What the ``type`` of a problem begins with; its machine-readable code follows."""
+"""The prefix of the ``type`` of a problem; a machine-readable code follows."""
 
 
 class Problem(exceptions.APIException):
-    """A request that is refused with *status*, because of *detail* at *path*, for which *code* stands."""
+    """An error response with *status* and a machine-readable *code*; *detail* explains what is wrong at *path*."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str, path: str | None = None) -> None:
         super().__init__(detail, code)
@@ -32,22 +32,22 @@ class Problem(exceptions.APIException):
 
 
 class InvalidQuery(exceptions.ValidationError):
-    """Query parameters that are invalid: the detail has their names."""
+    """Invalid query parameters; the detail is a dict of errors by name."""
 
 
 class NotModified(exceptions.APIException):
-    """What the client has is what it would get: its ETag still stands."""
+    """The client's copy is current: its ETag still matches."""
 
     status_code = HTTPStatus.NOT_MODIFIED
 
 
 def invalid(path: str, detail: str, code: str = "invalid") -> Problem:
-    """A 400 because of what is at *path*: ``$.title``, ``?type``, ``line 3``, ``If-Match``."""
+    """Return a 400 for an error at *path*, such as ``$.title``, ``?type``, ``line 3`` or ``If-Match``."""
     return Problem(HTTPStatus.BAD_REQUEST, code, detail, path)
 
 
 def handle_exception(exc: Exception, context: dict[str, Any]) -> Response | None:
-    """The response to *exc*: see DRF's ``EXCEPTION_HANDLER``. What is unexpected is logged, as Django does."""
+    """Return the response to *exc*; see DRF's ``EXCEPTION_HANDLER``. Unexpected errors are logged as Django does."""
     if isinstance(exc, NotModified):
         return Response(status=exc.status_code)
     if isinstance(exc, Http404):
@@ -63,12 +63,12 @@ def handle_exception(exc: Exception, context: dict[str, Any]) -> Response | None
 
 
 def errors(detail: Any, path: str = "$") -> Iterator[dict[str, str]]:
-    """The errors in the *detail* of a ``ValidationError``, each with the path of what is wrong."""
+    """Yield the errors in the *detail* of a ``ValidationError``, each with its path."""
     if isinstance(detail, dict):
         for key, each in detail.items():
             yield from errors(each, _joined(path, key))
     elif isinstance(detail, (list, tuple)):
-        # A list of errors of one thing, or a list of what is wrong with each of a list.
+        # Either several errors of one value, or the errors of each item of a list.
         for index, each in enumerate(detail):
             yield from errors(each, f"{path}[{index}]" if isinstance(each, (dict, list)) else path)
     else:
@@ -76,7 +76,7 @@ def errors(detail: Any, path: str = "$") -> Iterator[dict[str, str]]:
 
 
 def _joined(path: str, key: str | int) -> str:
-    """The path of *key* below *path*; a key may be a path itself, from the root on or from *path*."""
+    """Return the path of *key* below *path*; a key may be a path itself, from the root or relative to *path*."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     if key == api_settings.NON_FIELD_ERRORS_KEY:
@@ -92,8 +92,8 @@ def _response(exc: exceptions.APIException) -> Response:
 
 def _unexpected(exc: Exception, request: HttpRequest) -> Response:
     set_rollback()
-    response = _response(exceptions.APIException("The server failed; nothing is known to be wrong with the request."))
-    # As Django does for what a view raises: the test client and the error trackers listen.
+    response = _response(exceptions.APIException("An unexpected error occurred on the server."))
+    # As Django does for exceptions in views: the test client and error trackers receive this signal.
     got_request_exception.send(sender=None, request=request)
     log_response("Internal Server Error: %s", request.path, response=response, request=request, exception=exc)
     return response
@@ -103,7 +103,7 @@ def _described(exc: exceptions.APIException) -> dict[str, Any]:
     status = HTTPStatus(exc.status_code)
     if isinstance(exc, exceptions.ValidationError):
         found = list(errors(exc.detail, "?" if isinstance(exc, InvalidQuery) else "$"))
-        code, detail = "invalid", "The request is invalid; errors says where."
+        code, detail = "invalid", "The request is invalid; see errors."
     else:
         code, detail = str(exc.get_codes()), str(exc.detail)
         path = getattr(exc, "path", None)

@@ -1,4 +1,4 @@
-"""What drf-spectacular cannot see in the views: the union of messages, problems, and headers."""
+"""Additions to the OpenAPI schema that drf-spectacular cannot infer: messages, problems and headers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 NOT_BLANK = r"[^\u0000-\u0020]"
 
 PROBLEMS = {
-    HTTPStatus.BAD_REQUEST: ("invalid", "The request is invalid; `errors` says where."),
-    HTTPStatus.UNAUTHORIZED: ("not_authenticated", "Nobody is signed in."),
-    HTTPStatus.FORBIDDEN: ("permission_denied", "The user may not do this, or a CSRF token is missing."),
-    HTTPStatus.NOT_FOUND: ("not_found", "There is no such thing that the user may see."),
+    HTTPStatus.BAD_REQUEST: ("invalid", "The request is invalid; see `errors`."),
+    HTTPStatus.UNAUTHORIZED: ("not_authenticated", "Authentication credentials are missing or invalid."),
+    HTTPStatus.FORBIDDEN: ("permission_denied", "The user lacks permission, or the CSRF token is missing."),
+    HTTPStatus.NOT_FOUND: ("not_found", "There is no such resource that the user may view."),
     HTTPStatus.CONFLICT: ("exists", "The memory id is taken, or the conversation is protected."),
-    HTTPStatus.LENGTH_REQUIRED: ("length_required", "The server needs a `Content-Length`."),
-    HTTPStatus.PRECONDITION_FAILED: ("precondition_failed", "It has changed since the ETag in `If-Match` was given."),
+    HTTPStatus.LENGTH_REQUIRED: ("length_required", "The server requires a `Content-Length`."),
+    HTTPStatus.PRECONDITION_FAILED: (
+        "precondition_failed",
+        "The conversation has changed since the ETag in `If-Match`.",
+    ),
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("too_large", "The body is too large."),
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ("unsupported_media_type", "The body is of another type."),
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ("unsupported_media_type", "The media type of the body is not supported."),
     HTTPStatus.UNPROCESSABLE_ENTITY: ("key_reused", "The `Idempotency-Key` or an id was used for other messages."),
-    HTTPStatus.TOO_MANY_REQUESTS: ("throttled", "There were too many requests; `Retry-After` says when to try again."),
-    HTTPStatus.INTERNAL_SERVER_ERROR: ("error", "The server failed."),
+    HTTPStatus.TOO_MANY_REQUESTS: ("throttled", "Too many requests; `Retry-After` has the seconds to wait."),
+    HTTPStatus.INTERNAL_SERVER_ERROR: ("error", "An unexpected error occurred on the server."),
 }
 PLACES: dict[str, dict[str, Any]] = {
     "memory_id": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^/]+$"},
@@ -43,18 +46,18 @@ PLACES: dict[str, dict[str, Any]] = {
     "index": {"type": "integer", "minimum": 0},
 }
 MOVES = frozenset({"/memory/rewind/", "/memory/switch/", "/memory/pop/"})
-"""The paths, behind the memory id, of what is done with branches."""
+"""The paths after the memory id of operations on branches."""
 WHERE = {
     HTTPStatus.BAD_REQUEST: ("$.title", "Not a valid string."),
     HTTPStatus.CONFLICT: ("$.memory_id", "This memory id is taken; choose another."),
-    HTTPStatus.PRECONDITION_FAILED: ("If-Match", "The conversation has changed; read it again."),
+    HTTPStatus.PRECONDITION_FAILED: ("If-Match", "The conversation has changed; retrieve it again."),
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("$", "The body has more than 5242880 bytes."),
     HTTPStatus.UNPROCESSABLE_ENTITY: ("$.messages[0]", "The Idempotency-Key was used before; use a new one."),
 }
 
 
 class MessageExtension(OpenApiSerializerFieldExtension):
-    """The union of messages: those of LangChain4j, which their ``type`` tells apart, and OpenAI's, with a ``role``."""
+    """The union of messages: LangChain4j's with a ``type`` as discriminator, and OpenAI's with a ``role``."""
 
     target_class = "chatmemory_django.rest.serializers.MessageField"
 
@@ -70,7 +73,7 @@ class MessageExtension(OpenApiSerializerFieldExtension):
 
 @cache
 def message_components() -> dict[str, Any]:
-    """The schemas of the messages of both formats and of all that they refer to, by their names."""
+    """Return the schemas of the messages of both formats, and of all schemas that they refer to, by name."""
     template = "#/components/schemas/{name}"
     unions, found = msgspec.json.schema_components((ChatMessage, OpenAiMessage), ref_template=template)
     for name, union in zip(("ChatMessage", "OpenAiMessage"), unions, strict=True):
@@ -79,7 +82,7 @@ def message_components() -> dict[str, Any]:
 
 
 class Schema(AutoSchema):
-    """The views' own, with the problems, the query parameters and the headers of the API."""
+    """The schema generator of the views, with the problems, query parameters and headers of the API."""
 
     def get_tags(self) -> list[str]:
         """See ``AutoSchema``."""
@@ -104,16 +107,16 @@ class Schema(AutoSchema):
         if "{memory_id}" not in self.path:
             return
         if self.method != "DELETE":
-            etag = "Names the state that the conversation is in."
+            etag = "Identifies the current state of the conversation."
             yield OpenApiParameter("ETag", OpenApiTypes.STR, header, description=etag, response=[200, 201])
         if self.method == "GET":
-            unless = "Only if the conversation is in another state than that of this ETag: else 304."
+            unless = "Respond 304 if the conversation is still in the state of this ETag."
             yield OpenApiParameter("If-None-Match", OpenApiTypes.STR, header, description=unless)
         else:
-            match = "Only if the conversation is in the state of this ETag: else 412."
+            match = "Respond 412 if the conversation is no longer in the state of this ETag."
             yield OpenApiParameter("If-Match", OpenApiTypes.STR, header, description=match)
         if self._is_idempotent:
-            key = "A name for this request: sent again with it, nothing is stored twice."
+            key = "A unique key for this request. Repeating the request with the same key stores nothing twice."
             schema = {"type": "string", "minLength": 1, "maxLength": 255}
             yield OpenApiParameter("Idempotency-Key", schema, header, description=key)
 
@@ -123,7 +126,7 @@ class Schema(AutoSchema):
 
     @property
     def _below(self) -> str:
-        """What the path has behind the memory id."""
+        """The part of the path after the memory id."""
         return str(self.path).partition("{memory_id}")[2]
 
     def _get_request_body(self, direction: Any = "request") -> Any:
@@ -139,7 +142,7 @@ class Schema(AutoSchema):
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         if self.method == "GET" and "{memory_id}" in self.path:
-            bodies["304"] = {"description": "What the client has still stands."}
+            bodies["304"] = {"description": "The conversation has not changed."}
         for status in sorted(self._problems()):
             bodies[str(int(status))] = self._problem(status)
         return dict(sorted(bodies.items()))
@@ -160,7 +163,7 @@ class Schema(AutoSchema):
             yield HTTPStatus.CONFLICT
 
     def _problem(self, status: HTTPStatus) -> dict[str, Any]:
-        from chatmemory_django.rest.serializers import ProblemSerializer  # the views' module imports this one
+        from chatmemory_django.rest.serializers import ProblemSerializer  # avoids a circular import
 
         code, description = PROBLEMS[status]
         where = [{"path": WHERE[status][0], "code": code, "detail": WHERE[status][1]}] if status in WHERE else []
@@ -178,7 +181,7 @@ class Schema(AutoSchema):
             },
         }
         if status == HTTPStatus.TOO_MANY_REQUESTS:
-            wait = {"description": "Seconds until the next request.", "schema": {"type": "integer"}}
+            wait = {"description": "Seconds to wait before the next request.", "schema": {"type": "integer"}}
             body["headers"] = {"Retry-After": wait}
         return body
 
@@ -188,12 +191,12 @@ def _reference(name: str) -> dict[str, Any]:
 
 
 def _tagged(schema: Any) -> Any:
-    """*schema* as generators of clients understand it: a ``const`` for what can only be one thing, no defaults."""
+    """Return *schema* as client generators understand it: ``const`` instead of an enum of one value, no defaults."""
     if isinstance(schema, list):
         return [_tagged(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    # A property with a default is not optional to openapi-typescript.
+    # To openapi-typescript, a property with a default is not optional.
     written = {name: _tagged(value) for name, value in schema.items() if name != "default"}
     if written.get("type") == "object" and "properties" not in written:
         written["additionalProperties"] = {}
@@ -202,14 +205,14 @@ def _tagged(schema: Any) -> Any:
         if len(written["enum"]) == 1:
             written["const"] = written.pop("enum")[0]
     if written.get("required") == []:
-        del written["required"]  # OpenAPI 3.0 has no empty list there
+        del written["required"]  # OpenAPI 3.0 does not allow an empty list
     if "prefixItems" in written:  # a tuple of one
         (written["items"],) = written.pop("prefixItems")
     return written
 
 
 def _checked(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """*schema* with what the messages check when they are made."""
+    """Return *schema* with the constraints that messages check when they are created."""
     properties = schema.get("properties", {})
     if properties:
         schema["additionalProperties"] = False
@@ -224,7 +227,7 @@ def _checked(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_3_0(schema: Any) -> Any:
-    """*schema*, which is JSON Schema, in the words of OpenAPI 3.0."""
+    """Return the JSON Schema *schema* in the dialect of OpenAPI 3.0."""
     if isinstance(schema, list):
         return [_in_3_0(item) for item in schema]
     if not isinstance(schema, dict):
@@ -232,7 +235,7 @@ def _in_3_0(schema: Any) -> Any:
     if "contentEncoding" in schema:
         return {"type": "string", "format": "byte"}
     if "const" in schema:
-        # Inside of something else, or drf-spectacular would make a component of each.
+        # Wrapped in allOf; otherwise drf-spectacular would create a component for each.
         return {"allOf": [{"type": "string", "enum": [schema["const"]]}]}
     if {"type": "null"} in schema.get("anyOf", ()):
         rest = [_in_3_0(item) for item in schema["anyOf"] if item != {"type": "null"}]

@@ -1,4 +1,4 @@
-"""What goes over the wire, in DRF's terms. Messages are values: one field reads and writes them, in either format."""
+"""Serializers of the REST API. One field reads and writes whole messages, in either format."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chatmemory_django.snippets import snippet
 from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 MAX_REASON = 300
-"""How many characters of a reason are repeated: it may name the client's own keys and tags."""
+"""Maximum number of characters of an error detail, which may repeat keys that the client sent."""
 
 FORMATS = ("langchain4j", "openai")
 
@@ -40,7 +40,7 @@ _PLACED = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 
 
 class Strict:
-    """A serializer that refuses fields that it does not know, and those that are read-only."""
+    """A mixin for serializers that rejects unknown and read-only fields."""
 
     is_strict = True
 
@@ -50,7 +50,7 @@ class Strict:
         if isinstance(data, Mapping):
             for name in sorted(data.keys() - {field.field_name for field in self._writable_fields}):  # type: ignore[attr-defined]
                 known = name in self.fields  # type: ignore[attr-defined]
-                detail = "This field is read-only." if known else "There is no such field."
+                detail = "This field is read-only." if known else "Unknown field."
                 found[name[:MAX_WHERE]] = [ErrorDetail(detail, "read_only" if known else "unknown")]
         try:
             value = super().to_internal_value(data)  # type: ignore[misc]
@@ -62,7 +62,7 @@ class Strict:
 
 
 class TextField(serializers.CharField):
-    """A text as it is given. DRF's own field takes numbers, too, and trims."""
+    """A string, unchanged. DRF's own field also accepts numbers, and strips whitespace."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(trim_whitespace=False, **kwargs)
@@ -75,7 +75,7 @@ class TextField(serializers.CharField):
 
 
 class BooleanField(serializers.BooleanField):
-    """True or false. DRF's own field takes texts and numbers, too."""
+    """True or false. DRF's own field also accepts strings and numbers."""
 
     def to_internal_value(self, data: Any) -> bool:
         """See ``Field``."""
@@ -85,7 +85,7 @@ class BooleanField(serializers.BooleanField):
 
 
 class MomentField(serializers.DateTimeField):
-    """A moment, with its time zone also where ``USE_TZ`` is off."""
+    """A date and time with a time zone, even if ``USE_TZ`` is off."""
 
     def to_internal_value(self, value: Any) -> datetime:
         """See ``Field``."""
@@ -111,18 +111,18 @@ class MetadataField(serializers.JSONField):
             raise serializers.ValidationError(str(exc)) from None
         most: int = conf.rest()["MAX_METADATA_BYTES"]
         if (size := len(msgspec.json.encode(metadata))) > most:
-            raise serializers.ValidationError(f"It has {size} bytes, but may have {most}.", "too_large")
+            raise serializers.ValidationError(f"It must have at most {most} bytes, not {size}.", "too_large")
         return metadata
 
 
 class MessageField(serializers.Field):
-    """A message as a value: LangChain4j's have a ``type``, OpenAI's a ``role``."""
+    """A message: LangChain4j's have a ``type``, OpenAI's a ``role``."""
 
     def to_internal_value(self, data: Any) -> ChatMessage:
         """See ``Field``."""
         try:
             if isinstance(data, dict) and "role" in data:
-                # The names of tools are those of their calls, in the messages before.
+                # Results have no tool names; these come from the calls in earlier messages.
                 message = message_from_openai(data, self._tool_names())
             else:
                 message = msgspec.convert(data, ChatMessage)
@@ -138,86 +138,89 @@ class MessageField(serializers.Field):
         return names
 
     def to_representation(self, value: ChatMessage) -> Any:
-        """See ``Field``. In the format of the context, its ``as``."""
+        """See ``Field``. The format is ``as`` in the context."""
         return in_format(value, self.context.get("as"))
 
 
 class NewMemoryMessageSerializer(Strict, serializers.Serializer[Any]):
-    """A message that is to be in a memory."""
+    """A message of a new memory."""
 
     message = MessageField()
 
 
 @extend_schema_serializer(examples=examples.shown(examples.NEW_MEMORY, request=True))
 class NewMemorySerializer(Strict, serializers.Serializer[Any]):
-    """Messages that are to be the whole memory, a summary for example."""
+    """Messages that replace the memory, for example a summary."""
 
     def get_fields(self) -> dict[str, Any]:
-        """See ``Serializer``. How many there may be is read from the settings of the moment."""
+        """See ``Serializer``. The maximum number of messages is in the settings, which are read each time."""
         return {"messages": _many(NewMemoryMessageSerializer)}
 
 
 class NewMessageSerializer(NewMemoryMessageSerializer):
-    """A message to be added."""
+    """A message to add."""
 
     client_message_id = TextField(
         required=False, allow_null=True, min_length=1, max_length=MAX_CLIENT_MESSAGE_ID_LENGTH,
-        help_text="The id by which the client knows it: sent again with it, it is not stored again.",
+        help_text="The client's own id of the message. A message sent again with the same id is not stored again.",
     )  # fmt: skip
-    metadata = MetadataField(required=False, allow_null=True, help_text="A JSON object of the client's.")
+    metadata = MetadataField(required=False, allow_null=True, help_text="Any JSON object.")
 
 
 class SequenceField(serializers.IntegerField):
-    """The sequence of a message, or 0 for the place before the first. DRF's own field takes texts, too."""
+    """The sequence of a message, or 0 for the start. DRF's own field also accepts strings."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(min_value=0, max_value=MAX_INTEGER, **kwargs)
 
     def to_internal_value(self, data: Any) -> int:
         """See ``Field``."""
-        if type(data) is not int and not (isinstance(data, float) and data.is_integer()):  # as JSON Schema has it
+        if type(data) is not int and not (isinstance(data, float) and data.is_integer()):  # as in JSON Schema
             self.fail("invalid")
         return int(data)
 
 
 @extend_schema_serializer(examples=examples.shown(examples.NEW_MESSAGES, request=True))
 class NewMessagesSerializer(Strict, serializers.Serializer[Any]):
-    """Messages to be added at the end or, as a branch, after another message: all or none."""
+    """Messages to add at the end or, as a branch, after another message: all or none."""
 
     after = SequenceField(
-        required=False, help_text="Go on from this message: to edit what was said, the one before it; 0 for the start."
+        required=False,
+        help_text="Continue from this message. To edit a message, use the one before it; 0 is the start.",
     )
 
     def get_fields(self) -> dict[str, Any]:
-        """See ``Serializer``. How many there may be is read from the settings of the moment."""
+        """See ``Serializer``. The maximum number of messages is in the settings, which are read each time."""
         return {"messages": _many(NewMessageSerializer), **super().get_fields()}
 
 
 @extend_schema_serializer(examples=examples.shown(examples.FROM, request=True))
 class FromSerializer(Strict, serializers.Serializer[Any]):
-    """From which message a conversation is to go on."""
+    """The message from which a conversation continues."""
 
     to = SequenceField(help_text="The sequence of a message on any branch; 0 for the start.")
 
 
 @extend_schema_serializer(examples=examples.shown(examples.FEEDBACK, request=True))
 class MetadataChangeSerializer(Strict, serializers.Serializer[Any]):
-    """What to change of the metadata of a message: key by key, null removes one."""
+    """Changes to the metadata of a message: other keys are kept, and null removes a key."""
 
     metadata = MetadataField()
 
 
 class PlaceSerializer(serializers.Serializer[Any]):
-    """Where a message is among those that were said in its place, on other branches: 2 of 3."""
+    """The position of a message among its alternatives on all branches, such as 2 of 3."""
 
     number = serializers.IntegerField()
     of = serializers.IntegerField()
-    previous = serializers.IntegerField(allow_null=True, help_text="The sequence of the one before, to switch to.")
-    next = serializers.IntegerField(allow_null=True, help_text="The sequence of the one after.")
+    previous = serializers.IntegerField(
+        allow_null=True, help_text="The sequence of the previous alternative, to switch to."
+    )
+    next = serializers.IntegerField(allow_null=True, help_text="The sequence of the next alternative.")
 
 
 class SnippetPartSerializer(serializers.Serializer[Any]):
-    """A piece of the text around a hit."""
+    """A piece of the text around a search hit."""
 
     text = serializers.CharField()
     is_hit = serializers.BooleanField()
@@ -225,28 +228,28 @@ class SnippetPartSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(examples=examples.shown(examples.STORED))
 class MessageSerializer(serializers.Serializer[Any]):
-    """A message, and its place in the conversation."""
+    """A message and its place in the conversation."""
 
-    # Of a row with its ``status``, and with a ``sent``, where that is shown instead. The context has the ``types``
-    # that the user may read, the format ``as``, ``media``, ``media_url``, which makes an address of a sequence and an
-    # index, the text that was searched for, ``search``, and ``places``, a function from rows to their places.
+    # Rows have a ``status``, and ``sent`` if another message is shown instead. The context has the readable ``types``,
+    # the format ``as``, ``media``, ``media_url`` (a function from sequence and index to a URL), the ``search`` term,
+    # and ``places`` (a function from rows to their places).
 
     sequence = serializers.IntegerField()
     created_at = MomentField()
     in_memory = serializers.BooleanField()
-    on_path = serializers.BooleanField(help_text="False on other branches than the one in use.")
-    place = PlaceSerializer(allow_null=True, help_text="Null where nothing else was said in the place of the message.")
+    on_path = serializers.BooleanField(help_text="False if it is on a branch other than the current one.")
+    place = PlaceSerializer(allow_null=True, help_text="Null if the message has no alternatives.")
     token_count = serializers.IntegerField(allow_null=True)
     client_message_id = serializers.CharField(allow_null=True)
     metadata = serializers.DictField(allow_null=True)
     is_complete = serializers.BooleanField(help_text="False while the turn of the message has not ended.")
-    message = MessageField(allow_null=True, help_text="Null where the user may not read it.")
+    message = MessageField(allow_null=True, help_text="Null if the user may not read it.")
     snippet = SnippetPartSerializer(
-        many=True, required=False, help_text="Only in a search: the text around the hits, in pieces."
+        many=True, required=False, help_text="Only in searches: the text around the hits, in pieces."
     )
 
     def to_representation(self, row: Any) -> dict[str, Any]:
-        """See ``Serializer``. What this class declares is read at once, which is why pages are quick."""
+        """See ``Serializer``. The fields of this class are read directly instead of one by one, for speed."""
         context = self._shown_in
         is_readable = row.type in context["types"]
         shown = {
@@ -273,11 +276,11 @@ class MessageSerializer(serializers.Serializer[Any]):
 
     @cached_property
     def _shown_in(self) -> Mapping[str, Any]:
-        """The context, looked up once, and not for each row."""
+        """The context, looked up once instead of for each row."""
         return self.context
 
     def _place(self, row: Any) -> dict[str, Any] | None:
-        """The place of *row*; it is read for all rows of a page at once."""
+        """Return the place of *row*; the places of all rows of a page are read at once."""
         if row.sequence not in self._places and "place" in type(self)._declared_fields:
             page = self.parent.instance if isinstance(self.parent, serializers.ListSerializer) else None
             rows = [row] if page is None else page
@@ -288,12 +291,12 @@ class MessageSerializer(serializers.Serializer[Any]):
 
     @cached_property
     def _places(self) -> dict[int, Place | None]:
-        """Those that were read."""
+        """The places that were read, by sequence."""
         return {}
 
     @cached_property
     def _own(self) -> list[tuple[str, Any]]:
-        """The fields that a subclass has added or replaced, and None for those that it has removed."""
+        """The fields that a subclass added or replaced, and None for those that it removed."""
         ours, theirs = MessageSerializer._declared_fields, type(self)._declared_fields
         changed = [(name, self.fields[name]) for name, field in theirs.items() if ours.get(name) is not field]
         return changed + [(name, None) for name in ours.keys() - theirs.keys()]
@@ -318,7 +321,7 @@ class ExplainedSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(examples=examples.shown(examples.MEMORY))
 class MemorySerializer(serializers.Serializer[Any]):
-    """What the model would be sent now."""
+    """What the model would be sent now, and why."""
 
     messages = MessageSerializer(many=True)
     limit = serializers.IntegerField()
@@ -327,10 +330,10 @@ class MemorySerializer(serializers.Serializer[Any]):
 
 
 class NewMemoryIdField(TextField):
-    """The memory id of a new conversation. Only staff may choose one that is no UUID: the site may use it itself."""
+    """The memory id of a new conversation. Only staff may choose others than UUIDs, which the site itself may use."""
 
     def __init__(self, **kwargs: Any) -> None:
-        about = "A UUID; staff may choose others."
+        about = "A UUID; staff may use any other id."
         super().__init__(**{"max_length": MAX_MEMORY_ID_LENGTH, "help_text": about, **kwargs})
 
     def run_validators(self, value: Any) -> None:
@@ -346,50 +349,52 @@ class NewMemoryIdField(TextField):
 
 
 class ConversationChangeSerializer(Strict, serializers.Serializer[Any]):
-    """What to change of a conversation. Metadata are replaced as a whole; what is left out stays."""
+    """Changes to a conversation. Metadata is replaced as a whole; omitted fields are kept."""
 
     title = TextField(required=False, allow_blank=True, max_length=255)
-    metadata = MetadataField(required=False, help_text="A JSON object of the site's and the client's.")
+    metadata = MetadataField(required=False, help_text="Any JSON object.")
     is_pinned = BooleanField(required=False)
     is_archived = BooleanField(required=False)
 
 
 @extend_schema_serializer(examples=examples.shown(examples.NEW_CONVERSATION, request=True))
 class NewConversationSerializer(ConversationChangeSerializer):
-    """A conversation to be created. With a memory id of the client's, the request can be sent again."""
+    """A new conversation. With a memory id chosen by the client, the request can be repeated safely."""
 
     memory_id = NewMemoryIdField(required=False)
 
 
 @extend_schema_serializer(examples=examples.shown(examples.FORK, request=True))
 class ForkSerializer(Strict, serializers.Serializer[Any]):
-    """What is to be copied, and to where."""
+    """What to copy, and the memory id of the copy."""
 
     memory_id = NewMemoryIdField(required=False)
     through = SequenceField(
-        required=False, help_text="The last message of the copy, on any branch; without it, the newest on the path."
+        required=False, help_text="The last message to copy, on any branch; by default the newest on the path."
     )
 
 
 class ConversationSerializer(serializers.Serializer[Any]):
-    """A conversation, as a list of them shows it."""
+    """A conversation."""
 
     memory_id = serializers.CharField()
-    owner = serializers.CharField(source="owner_id", allow_null=True, help_text="The key of the user.")
+    owner = serializers.CharField(source="owner_id", allow_null=True, help_text="The primary key of the user.")
     title = serializers.CharField()
     metadata = MetadataField()
     is_pinned = serializers.BooleanField()
     is_archived = serializers.BooleanField()
-    preview = serializers.CharField(allow_null=True, help_text="How the last message begins that the user may read.")
-    total_messages = serializers.IntegerField(help_text="How many there ever were.")
+    preview = serializers.CharField(
+        allow_null=True, help_text="The beginning of the last message that the user may read."
+    )
+    total_messages = serializers.IntegerField(help_text="The number of messages ever added.")
     memory_messages = serializers.IntegerField()
-    memory_tokens = serializers.IntegerField(help_text="0 where they are not counted.")
+    memory_tokens = serializers.IntegerField(help_text="0 if they are not counted.")
     created_at = MomentField()
     updated_at = MomentField(help_text="When the last message was added.")
 
 
 class UsageRowSerializer(serializers.Serializer[Any]):
-    """What was said on a day, in a conversation or by a model: null where no model was noted."""
+    """Numbers of a day, a conversation or a model; the key is null if no model was recorded."""
 
     key = serializers.CharField(allow_null=True)
     messages = serializers.IntegerField()
@@ -397,7 +402,7 @@ class UsageRowSerializer(serializers.Serializer[Any]):
 
 
 class UsageSerializer(serializers.Serializer[Any]):
-    """How much was said."""
+    """Numbers of messages and tokens in a period."""
 
     by = serializers.ChoiceField(choices=["day", "conversation", "model"])
     since = MomentField()
@@ -406,54 +411,54 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class ImportedSerializer(serializers.Serializer[Any]):
-    """A conversation that was imported."""
+    """An imported conversation."""
 
     memory_id = serializers.CharField()
-    original_memory_id = serializers.CharField(help_text="The one in the file; another one with `?rename=1`.")
+    original_memory_id = serializers.CharField(help_text="The memory id in the file; with `?rename=1`, it differs.")
     total_messages = serializers.IntegerField()
 
 
 class ImportsSerializer(serializers.Serializer[Any]):
-    """What was imported."""
+    """The imported conversations."""
 
     conversations = ImportedSerializer(many=True)
 
 
 @extend_schema_serializer(examples=examples.shown(examples.FROM))
 class HeadSerializer(serializers.Serializer[Any]):
-    """From which message a conversation goes on now."""
+    """The message from which the conversation continues now."""
 
     to = serializers.IntegerField(help_text="The sequence of the newest message on the path; 0 for the start.")
 
 
 @extend_schema_serializer(examples=examples.shown(examples.REMOVED))
 class RemovedSerializer(serializers.Serializer[Any]):
-    """What was taken out of the history."""
+    """The messages that were removed."""
 
-    removed = serializers.ListField(child=serializers.IntegerField(), help_text="Sequences.")
+    removed = serializers.ListField(child=serializers.IntegerField(), help_text="Their sequences.")
 
 
 class ErasedSerializer(serializers.Serializer[Any]):
-    """What was erased in bulk."""
+    """The result of erasing several conversations."""
 
     erased = serializers.IntegerField()
     protected = serializers.ListField(
-        child=serializers.CharField(), help_text="The memory ids of those that objects of the site's hold."
+        child=serializers.CharField(), help_text="Memory ids of conversations that other objects of the site protect."
     )
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
-    """Something wrong with a request, and where in it."""
+    """An error in a request, and where it is."""
 
     path = serializers.CharField(help_text="For example `$.messages[0].message.text`, `?page_size`, `line 3`.")
-    code = serializers.CharField(help_text="For programs.")
-    detail = serializers.CharField(help_text="For people.")
+    code = serializers.CharField(help_text="A machine-readable code.")
+    detail = serializers.CharField(help_text="An explanation for people.")
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """What went wrong: the problem details of RFC 9457."""
+    """An error response: problem details of RFC 9457."""
 
-    type = serializers.CharField(help_text="`urn:chatmemory:` and a code, for programs.")
+    type = serializers.CharField(help_text="`urn:chatmemory:` and a machine-readable code.")
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField()
@@ -461,58 +466,62 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 class ShownQuery(serializers.Serializer[Any]):
-    """How messages are shown."""
+    """The representation of messages."""
 
     media = serializers.ChoiceField(
         choices=["url", "inline"],
         required=False,
-        help_text="Show files by their addresses, or as Base64 in the message.",
+        help_text="Represent files as URLs, or as Base64 inside of messages.",
     )
 
     def get_fields(self) -> dict[str, Any]:
-        """See ``Serializer``. The parameter has a name that Python keeps for itself."""
+        """See ``Serializer``. The parameter's name is a keyword of Python."""
         form = serializers.ChoiceField(choices=FORMATS, required=False, help_text="The format of `message`.")
         return {"as": form, **super().get_fields()}
 
 
 class MessagesQuery(ShownQuery):
-    """How messages are shown, and which."""
+    """The representation of messages, and which to list."""
 
-    all_branches = serializers.BooleanField(required=False, help_text="Those of other branches, too.")
+    all_branches = serializers.BooleanField(required=False, help_text="Include messages on other branches.")
 
 
 class RemovalQuery(serializers.Serializer[Any]):
-    """What is taken out."""
+    """What to remove."""
 
     with_results = serializers.BooleanField(
-        required=False, help_text="What belongs to it, too: the results of its calls, or the call that it answers."
+        required=False, help_text="Also remove the results of its tool calls, or the call that it answers."
     )
 
 
 class MemoryQuery(ShownQuery):
-    """Through which window to read a memory; without one, through its own."""
+    """The window through which to read a memory; by default its own."""
 
     max_messages = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER)
     max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER)
-    explain = serializers.BooleanField(required=False, help_text="Explain of each recent message whether it is sent.")
+    explain = serializers.BooleanField(
+        required=False, help_text="Explain for each recent message whether and why it is sent."
+    )
 
 
 class UsageQuery(serializers.Serializer[Any]):
     """What to count."""
 
     by = serializers.ChoiceField(
-        choices=["day", "conversation", "model"], required=False, help_text="What to add up by; by default, the day."
+        choices=["day", "conversation", "model"], required=False, help_text="What to group by; by default, the day."
     )
-    since = MomentField(required=False, help_text="From then on; by default, 30 days ago.")
-    until = MomentField(required=False, help_text="Until before then; by default, now.")
-    limit = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER, help_text="How many rows.")
+    since = MomentField(required=False, help_text="Start of the period, inclusive; by default, 30 days before its end.")
+    until = MomentField(required=False, help_text="End of the period, exclusive; by default, now.")
+    limit = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_INTEGER, help_text="Maximum number of rows."
+    )
     owner = serializers.CharField(
-        required=False, max_length=255, help_text="Of this user, or `*` for everybody: staff."
+        required=False, max_length=255, help_text="Owned by the user with this key, or `*` for all. Staff only."
     )
 
 
 class ImportQuery(serializers.Serializer[Any]):
-    """How to import."""
+    """Options of an import."""
 
     rename = serializers.BooleanField(required=False, help_text="Give every conversation a new memory id.")
 
@@ -522,29 +531,29 @@ def _many(serializer_class: Any) -> Any:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether the two are the same as JSON; to Python, 1 and true are equal."""
+    """Return whether two values are the same as JSON. In Python, 1 and True are equal."""
     return msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
 
 
 def in_format(message: ChatMessage, form: str | None) -> Any:
-    """*message* as JSON in the format *form*; 400 if OpenAI's has no place for it."""
+    """Return *message* as JSON in the format *form*; 400 if OpenAI's format cannot represent it."""
     if form != "openai":
         return msgspec.to_builtins(message)
     try:
         return message_to_openai(message)
     except ValueError as exc:
-        raise InvalidQuery({"as": f"OpenAI's format cannot show a message: {exc}"}) from None
+        raise InvalidQuery({"as": f"OpenAI's format cannot represent a message: {exc}"}) from None
 
 
 def _shown(row: Any, context: Mapping[str, Any]) -> Any:
     message: ChatMessage = getattr(row, "sent", None) or row.chat_message
-    if row.payload is not None and context.get("media") != "inline":  # else it is nothing but a text
+    if row.payload is not None and context.get("media") != "inline":  # otherwise it is only a text
         message = without_files(message, partial(context["media_url"], row.sequence))
     return in_format(message, context.get("as"))
 
 
 def _unknown(given: Any, made: Any, where: str) -> Iterator[tuple[str, list[str]]]:
-    """The paths of what *given* has and *made* has no field for."""
+    """Yield the paths in *given* for which *made* has no field, with their errors."""
     if isinstance(made, msgspec.Struct):
         names = dict(zip(made.__struct_encode_fields__, made.__struct_fields__, strict=True))
         for key, item in given.items():
@@ -552,14 +561,14 @@ def _unknown(given: Any, made: Any, where: str) -> Iterator[tuple[str, list[str]
             if key in names:
                 yield from _unknown(item, getattr(made, names[key]), path)
             elif key != made.__struct_config__.tag_field:
-                yield path, [ErrorDetail("There is no such field.", "unknown")]
+                yield path, [ErrorDetail("Unknown field.", "unknown")]
     elif isinstance(made, (list, tuple)):
         for index, (item, its) in enumerate(zip(given, made, strict=False)):
             yield from _unknown(item, its, f"{where}[{index}]")
 
 
 def _placed(reason: str) -> Any:
-    """The errors that *reason* describes, under the path that msgspec has named in it, if it has."""
+    """Return the error in *reason*, under the path that msgspec put in it, if any."""
     match = _PLACED.fullmatch(reason)
     what, path = match.groups() if match else (reason, "")
     what = f"{what[:MAX_REASON].removesuffix('.')}."

@@ -1,4 +1,4 @@
-"""How often one may ask."""
+"""Throttling of requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from chatmemory_django import conf
 
 class ScopedThrottle(SimpleRateThrottle):
     """
-    So many requests a time of each user, or of each address, in the ``throttle_scope`` of the view.
+    A limit on the rate of requests of each user, or of each IP address, in the view's ``throttle_scope``.
 
-    Without one, that is ``read`` or ``write``. The rates are those of ``CHATMEMORY["REST"]["THROTTLE_RATES"]``.
+    The default scope is ``read`` or ``write``. The rates are in ``CHATMEMORY["REST"]["THROTTLE_RATES"]``.
     """
 
     cache_format = "throttle_chatmemory_%(scope)s_%(ident)s"
@@ -39,9 +39,9 @@ class ScopedThrottle(SimpleRateThrottle):
 
     def get_ident(self, request: Request) -> str:
         """
-        The address of the client, behind ``NUM_PROXIES`` proxies that append to ``X-Forwarded-For``.
+        Return the IP address of the client, behind ``NUM_PROXIES`` proxies that append to ``X-Forwarded-For``.
 
-        Unlike DRF, which by default believes all of that header: with another one, everybody would be a stranger.
+        By default, DRF trusts the whole header, so clients could evade throttling by sending a different one each time.
         """
         proxies: int = conf.rest()["NUM_PROXIES"]
         addresses = [each.strip() for each in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if each.strip()]
@@ -55,10 +55,10 @@ class ScopedThrottle(SimpleRateThrottle):
 
 
 class SignInThrottle(ScopedThrottle):
-    """So many failed attempts to sign in from each address, in the scope ``sign_in``; a success costs nothing."""
+    """A limit on failed sign-in attempts of each IP address, in the scope ``sign_in``; successes do not count."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Whether there is an attempt left; it is not taken."""
+        """Return whether an attempt is left, without counting one."""
         self._set_scope("sign_in")
         self.key = self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}
         if self.rate is None:
@@ -70,6 +70,6 @@ class SignInThrottle(ScopedThrottle):
         return len(self.history) < (self.num_requests or 0)
 
     def note_failure(self) -> None:
-        """Take an attempt."""
+        """Count a failed attempt."""
         if self.rate is not None:
-            self.throttle_success()  # its name for taking note
+            self.throttle_success()  # the base class's name for counting a request

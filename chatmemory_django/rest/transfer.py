@@ -1,4 +1,4 @@
-"""Conversations in as JSON lines, and how much was said."""
+"""Views to import conversations from JSON Lines, and to count messages and tokens."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from chatmemory_django.rest.views import ChatMemoryView
 from chatmemory_django.usage import usage
 
 MAX_CONVERSATIONS = 1_000
-"""How many conversations one request imports, each in a transaction of its own."""
+"""Maximum number of conversations in an import; each is stored in its own transaction."""
 
 MAX_MEMORY_MESSAGES = 1_000
-"""How many messages may be in the memory of a conversation that is imported: every read reads them all."""
+"""Maximum number of messages in the memory of an imported conversation: every read loads all of them."""
 
 
 class ImportView(ChatMemoryView):
-    """Conversations from JSON lines."""
+    """The import of conversations from JSON Lines."""
 
     parser_classes = (LinesParser,)
     serializer_class = ImportsSerializer
@@ -47,9 +47,9 @@ class ImportView(ChatMemoryView):
     @extend_schema(request={LinesParser.media_type: OpenApiTypes.BINARY}, responses={201: ImportsSerializer})
     def post(self, request: Request) -> Response:
         """
-        Import what was exported, as conversations of the user.
+        Import exported conversations, which will belong to the user.
 
-        All lines are checked before the first conversation is stored; each is stored whole or not at all.
+        All lines are validated before the first conversation is stored; each is stored completely or not at all.
         """
         if not self.policy.may_import(request):
             raise exceptions.PermissionDenied
@@ -78,11 +78,11 @@ class ImportView(ChatMemoryView):
             uuids_only=not self.policy.may_name(request),
         )
         with tempfile.SpooledTemporaryFile(max_size=1024 * 1024) as spooled:
-            # Whoever is slow to send it holds up nobody: nothing is asked of the database before it is here.
+            # A slow client blocks no one: the database is not used before the whole body has arrived.
             for chunk in bounded(stream, settings["MAX_IMPORT_BYTES"]) if stream else ():
                 spooled.write(chunk)
             if not spooled.tell():
-                raise invalid("$", "There is no body.", "required")
+                raise invalid("$", "The request has no body.", "required")
             try:
                 spooled.seek(0)
                 check_lines(spooled, limits, rename=rename)
@@ -96,11 +96,11 @@ class ImportView(ChatMemoryView):
 
 
 class UsageView(ChatMemoryView):
-    """How much was said."""
+    """The numbers of messages and tokens."""
 
     serializer_class = UsageSerializer
     query_serializers = {"get": UsageQuery}  # noqa: RUF012
-    throttle_scope = "export"  # it reads every message of the time asked for
+    throttle_scope = "export"  # it reads every message of the requested time
 
     def get(self, request: Request) -> Response:
         """Count messages and tokens by day (UTC), conversation or model."""

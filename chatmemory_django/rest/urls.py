@@ -12,9 +12,9 @@ app_name = "chatmemory"
 
 class ChatMemoryRouter(SimpleRouter):
     """
-    Routes with or without the slash at the end, and DELETE of a list.
+    A router whose trailing slashes are optional, and with DELETE on lists.
 
-    A POST without the slash would else be redirected, and become a GET without its body.
+    A POST without the slash would otherwise be redirected, and become a GET without its body.
     """
 
     routes = [  # noqa: RUF012  # as DRF declares it

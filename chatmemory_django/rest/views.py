@@ -1,4 +1,4 @@
-"""What all views have in common. Everything that DRF would take from the site's settings is set here instead."""
+"""The base class of all views. It sets everything that DRF would otherwise take from the site's settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from chatmemory_django.stores.base import MessageNotFoundError
 
 
 class Metadata(SimpleMetadata):
-    """What OPTIONS says: what there is, whoever asks. The fields are in the OpenAPI schema."""
+    """The response to OPTIONS, the same for all users. Fields are described in the OpenAPI schema."""
 
     def determine_actions(self, request: Request, view: APIView) -> dict[str, Any]:
         """See ``SimpleMetadata``."""
@@ -45,7 +45,7 @@ class Metadata(SimpleMetadata):
 
 
 class ChatMemoryView(GenericAPIView[Any]):
-    """A view of the API: JSON in, JSON out, for those whom the access policy lets in."""
+    """A view of the API, with JSON requests and responses, for users whom the access policy allows."""
 
     parser_classes: Any = (JSONParser,)
     renderer_classes = (JSONRenderer,)
@@ -59,30 +59,30 @@ class ChatMemoryView(GenericAPIView[Any]):
     schema = Schema()
 
     policy_class: type[AccessPolicy] | None = None
-    """Who may do what; None for what the settings name."""
+    """The access policy; None for the one in the settings."""
     throttle_scope: str | None = None
-    """What requests count as to the throttle; None for ``read`` or ``write``, as their method says."""
+    """The scope of throttling; None for ``read`` or ``write``, depending on the method."""
     request_serializers: Mapping[str, type[Serializer[Any]]] = {}
-    """The bodies by action. What is answered is of the ``serializer_class``."""
+    """The serializers of request bodies by action. Responses use the ``serializer_class``."""
     query_serializers: Mapping[str, type[Serializer[Any]]] = {}
-    """The query parameters by action or method, beside those of filters and pages."""
+    """The serializers of query parameters by action or method, in addition to filters and pagination."""
     filterset_class: Any = None
     ordering_fields: Collection[str] = ()
     list_actions: Set[str] = frozenset({"list"})
-    """The actions that answer with pages."""
+    """The actions with paginated responses."""
 
     action: str = ""
     conversation: Conversation | None = None
-    """The conversation that the request is about, once it is found: its state is the ETag of the response."""
+    """The conversation of the request, once it is found; its state is the ETag of the response."""
 
     @cached_property
     def policy(self) -> AccessPolicy:
-        """Who may do what."""
+        """The access policy of the view."""
         return access_policy() if self.policy_class is None else self.policy_class()
 
     @cached_property
     def query(self) -> Mapping[str, Any]:
-        """The query parameters of ``query_serializers``; 400 if they are invalid."""
+        """The validated query parameters of ``query_serializers``; 400 if they are invalid."""
         serializer_class = self.get_query_serializer_class()
         if serializer_class is None or not self.request.query_params:
             return {}
@@ -94,7 +94,7 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What the body of the request says, as ``request_serializers`` read it; 400 if it is invalid."""
+        """The request body, validated by ``request_serializers``; 400 if it is invalid."""
         serializer_class = self.request_serializers[self.action]
         is_partial = self.request.method == "PATCH"
         serializer = serializer_class(data=self.request.data, partial=is_partial, context={"view": self})
@@ -104,14 +104,14 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     @property
     def readable_types(self) -> Collection[MessageType]:
-        """The types of message whose content the user may read in the conversation."""
+        """The types of messages whose content the user may read in the conversation."""
         if self.conversation is None:
             return ()
         return self.policy.readable_types(self.request, own=self.policy.is_own(self.request, self.conversation))
 
     @property
     def listed_types(self) -> Collection[MessageType]:
-        """The same in all conversations of a list."""
+        """The types of messages whose content the user may read in all conversations of a list."""
         is_of_others = self.request.query_params.get("owner") and self.policy.sees_everybody(self.request, "view")
         return self.policy.readable_types(self.request, own=not is_of_others)
 
@@ -131,7 +131,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         return handle_exception
 
     def perform_authentication(self, request: Request) -> None:
-        """See ``APIView.perform_authentication``. Who guesses tokens is throttled before the next one is tried."""
+        """See ``APIView.perform_authentication``. Clients that guess tokens are throttled before the next check."""
         throttle = SignInThrottle()
         if not throttle.allow_request(request, self):
             raise exceptions.Throttled(throttle.wait())
@@ -142,17 +142,17 @@ class ChatMemoryView(GenericAPIView[Any]):
             raise
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """See ``APIView.initial``; 400 for query parameters that are invalid or unknown."""
+        """See ``APIView.initial``. Invalid or unknown query parameters are a 400."""
         super().initial(request, *args, **kwargs)
         method = str(request.method).lower()
         if method not in self.http_method_names or not hasattr(self, method) or method == "options":
-            return  # which is 405, whatever the parameters
+            return  # a 405 for any parameters, or OPTIONS
         _ = self.query
         known = self._query_names()
-        unknown = exceptions.ErrorDetail("There is no such parameter.", "unknown")
+        unknown = exceptions.ErrorDetail("Unknown parameter.", "unknown")
         found: dict[str, Any] = {name: [unknown] for name in request.query_params if name not in known}
         found |= {
-            name: ["It holds a NUL character; leave it out."]
+            name: ["It must not contain NUL characters."]
             for name, value in request.query_params.items()
             if "\0" in value
         }
@@ -177,16 +177,16 @@ class ChatMemoryView(GenericAPIView[Any]):
         return context
 
     def media_url(self, sequence: int, index: int) -> str:
-        """The address of a file in a message of the conversation."""
+        """Return the URL of a file in a message of the conversation."""
         parts = 1 + ("sequence" in self.kwargs) + (self.action in self.list_actions - {"list"})
         root = self.request.path.rstrip("/").rsplit("/", parts)[0]
         return self.request.build_absolute_uri(quote(f"{root}/messages/{sequence}/media/{index}/"))
 
     def find(self, verb: Verb = "view") -> Conversation:
         """
-        The conversation of the path, if the user may do *verb* to it: else 404, or 403 if the user may view it.
+        Return the conversation that the URL refers to; 304 if the client's copy is current.
 
-        304 if what the client has still stands.
+        If the user may not do *verb* to it, the response is 403 if the user may view it, and 404 otherwise.
         """
         self.conversation = self._found(verb, lambda rows: rows)
         known = self.request.headers.get("If-None-Match")
@@ -196,7 +196,7 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     @contextmanager
     def changing(self, verb: Verb = "change", *, check: bool = True) -> Iterator[Conversation]:
-        """The same in a transaction in which nobody else writes to it; 412 if ``If-Match`` names another state."""
+        """Lock the conversation that the URL refers to in a transaction; 412 if ``If-Match`` does not match."""
         using = router.db_for_write(Conversation)
         with transaction.atomic(using=using):
             self.conversation = self._found(verb, lambda rows: rows.using(using).select_for_update())
@@ -205,14 +205,14 @@ class ChatMemoryView(GenericAPIView[Any]):
             yield self.conversation
 
     def check_match(self) -> None:
-        """412 if ``If-Match`` names another state than that of the conversation."""
+        """Respond 412 if ``If-Match`` does not match the state of the conversation."""
         wanted = self.request.headers.get("If-Match")
         if wanted is not None and self.conversation is not None and not _matches(wanted, self.conversation):
-            detail = "The conversation has changed; read it again."
+            detail = "The conversation has changed; retrieve it again."
             raise Problem(HTTPStatus.PRECONDITION_FAILED, "precondition_failed", detail, "If-Match")
 
     def remove(self, conversation: Conversation, sequence: int | None, **options: bool) -> dict[str, list[int]]:
-        """Take a message, if any, out of the locked *conversation*; 403 if the user may not remove all that goes."""
+        """Remove a message, if any, from the locked *conversation*; 403 if a type of what is removed is not allowed."""
         if not (removable := set(self.policy.removable_types(self.request))):
             raise exceptions.PermissionDenied
         if sequence is None:
@@ -220,7 +220,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         removed = get_chat_memory(conversation.memory_id).remove(sequence, **options)
         types = conversation.messages.filter(sequence__in=removed).order_by().values_list("type", flat=True)
         if not removable.issuperset(types):
-            raise exceptions.PermissionDenied  # which undoes it
+            raise exceptions.PermissionDenied  # rolls back the transaction
         conversation.refresh_from_db()
         return {"removed": removed}
 
@@ -237,16 +237,18 @@ class ChatMemoryView(GenericAPIView[Any]):
         raise Http404
 
     def get_conversations(self, verb: Verb) -> Any:
-        """The conversations to which the user may do *verb*, each once: what a subclass narrows further."""
+        """Return the conversations to which the user may do *verb*, without duplicates. Subclasses may filter them."""
         rows = self.policy.conversations(self.request, verb)
-        joined = sum(count > 0 for count in rows.query.alias_refcount.values())  # 0 of those that were not needed
+        joined = sum(
+            count > 0 for count in rows.query.alias_refcount.values()
+        )  # 0 for joins that turned out to be unnecessary
         if rows.query.distinct or joined > 1:
-            # A join may have a conversation several times, and what is DISTINCT can be neither locked nor deleted.
+            # A join may duplicate conversations, and DISTINCT rows can be neither locked nor deleted.
             return Conversation.objects.filter(pk__in=rows.order_by().values("pk"))
         return rows
 
     def get_query_serializer_class(self) -> type[Serializer[Any]] | None:
-        """The serializer of the query parameters of this request."""
+        """Return the serializer of the query parameters of this request."""
         method = str(self.request.method).lower().replace("head", "get")
         return self.query_serializers.get(self.action or method)
 
@@ -257,7 +259,7 @@ class ChatMemoryView(GenericAPIView[Any]):
             names |= set(getattr(self.filterset_class, "base_filters", ()))
             names |= {StrictOrderingFilter.ordering_param} if self.ordering_fields else set()
         if self.action in self.list_actions:
-            # Whatever pagination a subclass has chosen.
+            # Depends on the pagination class that a subclass has chosen.
             parameters = ("cursor", "page", "page_size", "limit", "offset")
             names |= {getattr(self.paginator, f"{each}_query_param", None) for each in parameters}
         return names
@@ -265,7 +267,7 @@ class ChatMemoryView(GenericAPIView[Any]):
 
 @contextmanager
 def found_at(path: str) -> Iterator[None]:
-    """404 if the conversation has no message of the sequence that is at *path* of the request."""
+    """Turn ``MessageNotFoundError`` into a 404 that refers to *path* of the request."""
     try:
         yield
     except MessageNotFoundError as exc:
@@ -274,16 +276,16 @@ def found_at(path: str) -> Iterator[None]:
 
 
 def row_of(conversation: Conversation) -> ConversationQuerySet:
-    """*conversation* alone, where it was read, for verbs that take several."""
+    """Return a queryset of only *conversation*, in the database it was read from."""
     return Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
 
 
 def etag(conversation: Conversation) -> str:
-    """A name for the state that *conversation* and its messages are in: every write gives it another version."""
+    """Return the ETag of *conversation* and its messages: every write increments the version."""
     return f'"{conversation.pk}-{conversation.version}"'
 
 
 def _matches(wanted: str, conversation: Conversation) -> bool:
-    # Weak ones match, too: a proxy or GZipMiddleware makes them so of a response that says the same.
+    # Weak ETags match, too: proxies and GZipMiddleware weaken those of equivalent responses.
     names = {name.removeprefix("W/") for name in parse_etags(wanted)}
     return "*" in names or etag(conversation) in names

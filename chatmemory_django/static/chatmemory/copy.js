@@ -1,4 +1,4 @@
-// Buttons that copy what is at an address. Without this script they stay hidden, and a link beside them leads there.
+// Buttons that copy the content of a URL. Without this script they stay hidden, and the link next to them is used.
 "use strict";
 
 async function textAt(address) {
@@ -13,12 +13,12 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
     button.parentElement.hidden = false;
     button.addEventListener("click", async () => {
         try {
-            // A promise, since browsers allow no copying once the answer to a click has been waited for.
+            // A promise, since browsers forbid copying if the click handler has awaited the response before.
             await navigator.clipboard.write([new ClipboardItem({"text/plain": textAt(button.dataset.copy)})]);
             button.textContent = button.dataset.done;
             setTimeout(() => { button.textContent = label; }, 3000);
         } catch {
-            window.location = button.dataset.copy; // there a page says why, or it is downloaded
+            window.location = button.dataset.copy; // which shows an error message, or downloads the content
         }
     });
 }
