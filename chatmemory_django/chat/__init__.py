@@ -1,1 +1,1 @@
-"""The conversation with an LLM: models, assistants that have a memory, and the HTTP views of a chat."""
+"""Chatting with an LLM: chat models, assistants with a memory, and the chat over HTTP."""

@@ -1,4 +1,4 @@
-"""Who may chat, how often, and in which conversations."""
+"""Access control of the chat: authentication, rate limits, and which conversation a chat id names."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 _GENERATED = re.compile("[0-9A-Za-z]{16}")
-"""The chat ids that the AI SDK makes up."""
+"""The format of the chat ids that the AI SDK generates."""
 
 _RATE = re.compile(r"([0-9]+)/(?:(s|sec|second)|(m|min|minute)|(h|hour)|(d|day))")
 _SECONDS = (1, 60, 3600, 86_400)
 
 
 class NotAllowedError(Exception):
-    """A request is refused with the HTTP *status*; the text is for whoever sent it."""
+    """A refused request: the HTTP *status* of the response, and a text for the client."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
@@ -37,16 +37,17 @@ class NotAllowedError(Exception):
 
 class ChatAccessPolicy:
     """
-    Whoever is signed in may chat, by ``Authorization: Bearer`` with a token of DRF's ``authtoken``, or by session.
+    Allow every authenticated user to chat, by session or by token of DRF's ``authtoken``.
 
-    Extend this for other rules, and name it in ``CHATMEMORY["CHAT"]["ACCESS_POLICY"]``.
+    A token is sent as ``Authorization: Bearer …``. Extend this class to apply other rules, and set
+    ``CHATMEMORY["CHAT"]["ACCESS_POLICY"]`` to its path.
     """
 
     def user(self, request: HttpRequest) -> AbstractBaseUser:
         """
-        Return who sends *request*; it is called in a thread. ``NotAllowedError`` for nobody.
+        Return the user who sent *request*; raise ``NotAllowedError`` if no one is authenticated.
 
-        Requests that go by the session must have a CSRF token.
+        This method is called in a thread. Requests that are authenticated by session must have a valid CSRF token.
         """
         kind, _, key = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() in {"bearer", "token"}:
@@ -64,11 +65,11 @@ class ChatAccessPolicy:
 
     def memory_id(self, user: AbstractBaseUser, chat_id: str) -> str:
         """
-        Return which conversation *chat_id* names for *user*.
+        Return the memory id of the conversation that *chat_id* names for *user*.
 
-        That is the user's own of this memory id; else, so that nobody takes an id of the site's or of another user's,
-        a UUID and what the AI SDK makes up name a new one as they are, and anything else behind the key of the user.
-        ``ValueError`` if the id is invalid.
+        If the user owns a conversation with this memory id, it is that one. Otherwise, UUIDs and ids that the AI SDK
+        generates become the memory id of a new conversation, and any other id is prefixed with the user's key, so that
+        no one can take an id of the site or of another user. Raises ``ValueError`` if the id is invalid.
         """
         key = memory_key(chat_id)
         if (
@@ -81,13 +82,13 @@ class ChatAccessPolicy:
 
 
 def access_policy() -> ChatAccessPolicy:
-    """Return the policy that the settings name."""
+    """Return an instance of the access policy that is configured in the settings."""
     policy: ChatAccessPolicy = import_string(conf.chat()["ACCESS_POLICY"])()
     return policy
 
 
 def user_of_token(key: str) -> AbstractBaseUser | None:
-    """Return the active user of a token of ``rest_framework.authtoken``; None if there is none."""
+    """Return the active user of a token of ``rest_framework.authtoken``, or None for an invalid token."""
     if not apps.is_installed("rest_framework.authtoken"):
         return None
     tokens = apps.get_model("authtoken", "Token").objects.select_related("user")
@@ -96,7 +97,7 @@ def user_of_token(key: str) -> AbstractBaseUser | None:
 
 
 def check_rate(user: AbstractBaseUser) -> None:
-    """Count a request of *user*; ``NotAllowedError`` if there were too many in the second, minute, hour or day."""
+    """Count a request of *user*, and raise ``NotAllowedError`` if it exceeds the setting ``THROTTLE_RATE``."""
     rate: str | None = conf.chat()["THROTTLE_RATE"]
     if rate is None:
         return
@@ -106,7 +107,7 @@ def check_rate(user: AbstractBaseUser) -> None:
     cache.add(key, 0, seconds)
     try:
         count = cache.incr(key)
-    except ValueError:  # it has just expired
+    except ValueError:  # the key expired between the two calls
         count = 1
     if count > most:
         wait = int(seconds - passed) + 1
@@ -114,24 +115,26 @@ def check_rate(user: AbstractBaseUser) -> None:
 
 
 def parsed_rate(rate: str) -> tuple[int, int]:
-    """Return how many in how many seconds *rate* is, "60/min" for example; ``ValueError`` if it is none."""
+    """Parse *rate*, for example "60/min", and return (requests, seconds); raise ``ValueError`` if it is invalid."""
     found = _RATE.fullmatch(rate)
     if found is None:
-        raise ValueError(f"A rate is a number in a second, minute, hour or day, '60/min' for example, not {rate!r}.")
+        raise ValueError(
+            f"A rate is a number of requests per second, minute, hour or day, for example '60/min', not {rate!r}."
+        )
     [seconds] = [each for each, unit in zip(_SECONDS, found.groups()[1:], strict=True) if unit]
     return int(found[1]), seconds
 
 
 def _never(request: HttpRequest) -> Any:
-    raise AssertionError("The check of CSRF tokens calls no view.")
+    raise AssertionError("The CSRF check must not call the view.")
 
 
 class _CsrfCheck(CsrfViewMiddleware):
     def refusal(self, request: HttpRequest) -> str | None:
-        """Return why the request is refused; None if it is not."""
+        """Return the reason for refusing *request*, or None if its CSRF token is valid."""
         self.process_request(request)
         reason: Any = self.process_view(request, _never, (), {})
         return reason  # type: ignore[no-any-return]
 
     def _reject(self, request: HttpRequest, reason: str) -> Any:
-        return reason  # DRF does the same: there is no other way to be told
+        return reason  # as DRF does: process_view() returns what this method returns

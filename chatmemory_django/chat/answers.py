@@ -1,8 +1,8 @@
 """
-Answers in the making: each is a task that outlives the request that asked for it, and that any number may listen to.
+Answers in progress: each is a task that outlives the request, and any number of clients can listen to it.
 
-Each event loop has a registry of the answers that are made in it. It writes what they have come to, all at once and
-several times a second, to the ``streams``, where other processes can read and stop them.
+Each event loop has a registry of the answers that it is generating. Several times a second, the registry writes the new
+events of all of them at once to the ``streams``, where other processes can read and stop them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from chatmemory_django.threads import close_thread_sensitive, in_background, in_
 logger = logging.getLogger(__name__)
 
 INTERVAL = 0.25
-"""Seconds between two writes, and between two looks at an answer that another process makes."""
+"""Seconds between two writes, and between two reads of an answer that another process generates."""
 
 ALIVE_FOR = 1.5
-"""For how many seconds after its last sign of life a process is sure to be alive; then it may also be dead."""
+"""Seconds for which a process counts as alive after its last write; after that, it may be dead."""
 
 PING_AFTER = 15.0
-"""Seconds of silence after which a listener is sent a comment, so that no proxy takes the connection for dead."""
+"""Seconds of silence after which listeners are sent a comment, so that proxies keep the connection open."""
 
 PING = ": ping\n\n"
 
@@ -37,22 +37,22 @@ _T = TypeVar("_T")
 
 
 class BusyError(RuntimeError):
-    """Another answer is being made in this conversation."""
+    """Another answer is being generated in this conversation."""
 
 
 class Answer:
-    """An answer that is being made in this event loop."""
+    """An answer that is being generated in this event loop."""
 
     def __init__(self, maker: Maker) -> None:
         self.maker = maker
         self.events: list[str] = []
-        """The events of its stream, as they are sent."""
+        """The events of its stream so far, encoded as they are sent."""
         self.is_stopping = False
-        """Whether somebody wants no more of it."""
+        """Whether the answer was asked to stop."""
         self.failure: Exception | None = None
-        """Why there is no answer, if that is so."""
+        """The exception that ended the answer, if there was one."""
         self.is_being_made = False
-        """Whether it can be broken off, and more of it may come."""
+        """Whether the model is at work: only then can the answer be interrupted."""
         self._has_ended = False
         self._changed = asyncio.Event()
         self._written = 0
@@ -60,22 +60,22 @@ class Answer:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, events: str) -> None:
-        """Send *events* to all who listen."""
+        """Append *events* to the stream, and wake all listeners."""
         self.events.append(events)
         self._wake()
 
     def end(self) -> None:
-        """Let those who listen go: nothing more will come."""
+        """End the stream: listeners return once they have read all events."""
         self._has_ended = True
         self._wake()
 
     def start(self, making: Awaitable[None]) -> None:
-        """Have the answer made, apart from the request that asks for it."""
+        """Start generating the answer in a task of its own, independent of the request."""
         self._task = _apart(making)
 
     @contextmanager
     def being_made(self) -> Iterator[None]:
-        """The part of making it that can be broken off; before and after it, the answer must come to an end."""
+        """Mark the part of the work that can be interrupted; what comes before and after always runs to its end."""
         self.is_being_made = True
         if self.is_stopping:
             self._cancel()
@@ -85,22 +85,22 @@ class Answer:
             self.is_being_made = False
 
     def stop(self) -> None:
-        """Break it off, once."""
+        """Interrupt the answer. Calling this again has no effect."""
         if not self.is_stopping:
             self.is_stopping = True
             self._cancel()
 
     def new(self) -> Piece:
-        """Return what is not written yet."""
+        """Return the events that are not written yet."""
         return Piece(self._pieces, "".join(self.events[self._written :]))
 
     def note_written(self, count: int) -> None:
-        """Take note that the first *count* events are written."""
+        """Record that the first *count* events are written."""
         self._pieces += count > self._written
         self._written = count
 
     async def listen(self) -> AsyncGenerator[str, None]:
-        """Yield its stream from the beginning to its end, and comments while nothing comes."""
+        """Yield the stream from its beginning to its end, with comments during silence."""
         place = 0
         while True:
             changed = self._changed
@@ -126,7 +126,7 @@ class Answer:
 
 
 class Answers:
-    """The answers that are being made in one event loop."""
+    """The registry of the answers that are being generated in one event loop."""
 
     def __init__(self) -> None:
         self._streams = streams()
@@ -136,32 +136,33 @@ class Answers:
 
     async def begin(self, maker: Maker, make: Callable[[Answer], Awaitable[str]], *, wait: float) -> Answer:
         """
-        Begin an answer, and return it. *make* puts events to it, and returns the last ones.
+        Start an answer, and return it. *make* puts events into it, and returns the last ones.
 
-        ``BusyError`` if another is being made in the conversation, and still is after *wait* seconds.
+        If another answer is in progress in the conversation, this waits for up to *wait* seconds, then raises
+        ``BusyError``.
         """
         loop, language = asyncio.get_running_loop(), translation.get_language()
         end = loop.time() + wait
         while True:
-            # Apart, too: whoever asks and goes away in the middle of it would leave an answer that nobody makes.
+            # In a task, too: a client that disconnects now must not leave an answer that nothing generates.
             begun = await asyncio.shield(_apart(self._begin(maker, make, language)))
             if isinstance(begun, Answer):
                 return begun
             if loop.time() >= end and begun < ALIVE_FOR:
-                raise BusyError("Another answer is being made in this conversation; try again when it has ended.")
+                raise BusyError("Another answer is being generated in this conversation; try again when it has ended.")
             await asyncio.sleep(INTERVAL)
 
     async def find(self, memory_id: str, owner_key: str) -> Maker | None:
-        """Return the answer that is being made in the conversation of that owner, in whatever process."""
+        """Return the answer in progress in the owner's conversation, in any process, or None."""
         return await in_thread(self._streams.find, memory_id, owner_key)
 
     def listen(self, maker: Maker) -> AsyncGenerator[str, None]:
-        """Return the stream of an answer from its beginning to its end, wherever it is made."""
+        """Return the stream of an answer from its beginning to its end, in whichever process it is generated."""
         answer = self._made.get(maker)
         return self._listen_elsewhere(maker) if answer is None else answer.listen()
 
     async def stop(self, maker: Maker) -> None:
-        """Break off an answer, wherever it is made, and wait for its end."""
+        """Interrupt an answer, in whichever process it is generated, and wait for its end."""
         answer = self._made.get(maker)
         rest = self.listen(maker)
         if answer is None:
@@ -174,7 +175,7 @@ class Answers:
     async def _begin(
         self, maker: Maker, make: Callable[[Answer], Awaitable[str]], language: str | None
     ) -> Answer | float:
-        """Begin an answer, and return it; if another is made, return how many seconds ago that gave a sign of life."""
+        """Start an answer, and return it; if another one is in progress, return the seconds since its last write."""
         silent_for = await in_thread(self._streams.begin, maker)
         if silent_for is not None:
             return silent_for
@@ -187,7 +188,7 @@ class Answers:
     async def _listen_elsewhere(self, maker: Maker) -> AsyncGenerator[str, None]:
         place, is_running, silent_for = 0, True, 0.0
         while is_running:
-            with in_background():  # so that no connection is held for as long as somebody listens
+            with in_background():  # so that listening does not hold a database connection
                 pieces, is_running = await in_thread(self._streams.read, maker, place)
             place += len(pieces)
             silent_for = 0.0 if pieces else silent_for + INTERVAL
@@ -205,13 +206,13 @@ class Answers:
         try:
             with answer.being_made():
                 last = await make(answer)
-            answer.events.append(last)  # sent only when the next answer can begin
+            answer.events.append(last)  # sent only once the next answer can begin
         except Exception:
             logger.exception("An answer in the conversation %r failed.", answer.maker.memory_id)
         finally:
             try:
                 async with self._writing:
-                    pass  # what is being written of it, is written then
+                    pass  # wait for a write in progress
                 await in_thread(self._streams.end, answer.maker, answer.new())
             except Exception:
                 logger.exception("The end of an answer in %r could not be written.", answer.maker.memory_id)
@@ -227,7 +228,7 @@ class Answers:
                 async with self._writing:
                     await self._write([answer for answer in self._made.values() if answer.is_being_made])
             except Exception:
-                logger.exception("Answers in the making could not be written; that is tried again.")
+                logger.exception("Answers in progress could not be written; the next write tries again.")
 
     async def _write(self, answers: list[Answer]) -> None:
         counts = {answer: len(answer.events) for answer in answers}
@@ -250,11 +251,11 @@ def answers() -> Answers:
 
 
 def _apart(making: Awaitable[_T]) -> asyncio.Task[_T]:
-    """Return a task that outlives the request."""
+    """Return a task for *making* that outlives the request."""
 
     async def awaited() -> _T:
         with in_background():
             return await making
 
-    # In a context of its own: that of the request holds a thread that ends with it.
+    # With a new context: the request's context refers to a thread that ends with the request.
     return asyncio.create_task(awaited(), context=Context())

@@ -1,4 +1,4 @@
-"""The app as Django sees it."""
+"""The app's configuration."""
 
 from django.apps import AppConfig
 from django.core.checks import register
@@ -6,7 +6,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class ChatConfig(AppConfig):
-    """A chat over HTTP. Its tables keep answers while they are made."""
+    """The chat over HTTP. Its tables hold answers while they are being generated."""
 
     name = "chatmemory_django.chat"
     label = "chatmemory_chat"
@@ -14,7 +14,7 @@ class ChatConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks."""
-        from chatmemory_django.chat import checks  # only now are models loaded
+        """Register the system checks."""
+        from chatmemory_django.chat import checks  # models can be imported only now
 
         register(checks.check_chat)

@@ -1,7 +1,7 @@
 """
-Assistants: a model that has a memory for each conversation, a system message, and tools.
+Assistants: a chat model with a memory for each conversation, a system message, and tools.
 
-An answer is a turn: it is stored when it is whole, or not at all.
+An answer is a turn: it is stored when it is complete, or not at all.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-Said: TypeAlias = str | UserMessage | None
-"""What the user says; None to answer what is there already, see ``after``."""
+UserInput: TypeAlias = str | UserMessage | None
+"""The user's message; None to answer a message that is stored already, given as ``after``."""
 
 
 class ChatOptions(TypedDict, total=False):
-    """What an assistant can be told with a question; see ``Assistant``."""
+    """The options of a call to an assistant; see ``Assistant``."""
 
     owner: AbstractBaseUser | None
     request: HttpRequest | None
@@ -59,24 +59,25 @@ class ChatOptions(TypedDict, total=False):
 
 class Assistant:
     """
-    Answers what users say by *model*, with a memory for each conversation.
+    Answer users' messages with *model*, and keep a memory for each conversation.
 
-    The memory is that of the setting ``MEMORY`` or, where given, of the class *memory*, with *memory_options*.
-    *system_message* is a text, a Django ``Template`` that is rendered with ``memory_id``, ``owner`` and ``request``, or
-    a function of the memory id. *tools* are functions; the model is called *max_rounds* times at most. *persist* is
-    ``"late"``, or ``"early"`` to store questions before they are answered. An answer that takes more than *timeout*
-    seconds is given up. One that breaks off leaves nothing or, with *keep_partial*, what has come of it, marked by
-    ``"partial"`` in its metadata.
+    The memory is configured by the setting ``MEMORY``, unless a class is given as *memory*; *memory_options* are passed
+    to either. *system_message* is a text, a Django ``Template`` that is rendered with ``memory_id``, ``owner`` and
+    ``request``, or a function of the memory id. *tools* are functions that the model can call. Each answer calls the
+    model at most *max_rounds* times. *persist* is ``"late"`` to store question and answer together, or ``"early"`` to
+    store the question first. An answer that takes more than *timeout* seconds is cancelled. A cancelled answer is not
+    stored, unless *keep_partial* is true: then what there is of it is stored with ``"partial"`` in its metadata.
 
-    ``chat``, ``stream``, ``achat`` and ``astream`` take these options: the *owner* of the conversation, which is out of
-    reach for others; the *request*, for tools; a *client_message_id*, by which a message that is repeated is answered
-    again, and one that was edited takes the place of the former; *answer_id*, the client message id of the answer;
-    *after*, the message to go on from; and *persist* and *keep_partial* in the place of the assistant's own. To
-    regenerate an answer, give None as the message, and the question as *after*.
+    ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
+    which no other user can access; *request*, which is passed to tools; *client_message_id*, which identifies the
+    message: the same message sent again is answered again, an edited one replaces the earlier version; *answer_id*, the
+    client message id of the answer; *after*, the message to continue from; and *persist* and *keep_partial*, which
+    override the assistant's own. To regenerate an answer, pass None as the message, and the question's sequence as
+    *after*.
 
     Raises:
-        ChatModelError: There is no answer.
-        PermissionDenied: The conversation belongs to somebody else.
+        ChatModelError: The model gave no answer.
+        PermissionDenied: The conversation belongs to another user.
         MessageNotFoundError: The history has no message *after*.
 
     """
@@ -113,14 +114,16 @@ class Assistant:
         return self.memory(**{"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options})
 
     @overload
-    def chat(self, memory_id: object, message: Said, **options: Unpack[ChatOptions]) -> str: ...
+    def chat(self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]) -> str: ...
     @overload
-    def chat(self, memory_id: object, message: Said, *, returns: type[_T], **options: Unpack[ChatOptions]) -> _T: ...
-    def chat(self, memory_id: object, message: Said, *, returns: Any = str, **options: Unpack[ChatOptions]) -> Any:
+    def chat(
+        self, memory_id: object, message: UserInput, *, returns: type[_T], **options: Unpack[ChatOptions]
+    ) -> _T: ...
+    def chat(self, memory_id: object, message: UserInput, *, returns: Any = str, **options: Unpack[ChatOptions]) -> Any:
         """
-        Return the answer: its text or, where *returns* is another type that pydantic knows, a value of that type.
+        Return the answer: its text or, if *returns* is another type that pydantic supports, a value of that type.
 
-        ``InvalidAnswerError``, and nothing is stored, if the model's answer is not of that type.
+        If the model's answer does not have that type, ``InvalidAnswerError`` is raised and nothing is stored.
         """
         answer = Text() if returns is str else Typed(returns)
 
@@ -132,15 +135,15 @@ class Assistant:
         return answer.value
 
     @overload
-    async def achat(self, memory_id: object, message: Said, **options: Unpack[ChatOptions]) -> str: ...
+    async def achat(self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]) -> str: ...
     @overload
     async def achat(
-        self, memory_id: object, message: Said, *, returns: type[_T], **options: Unpack[ChatOptions]
+        self, memory_id: object, message: UserInput, *, returns: type[_T], **options: Unpack[ChatOptions]
     ) -> _T: ...
     async def achat(
-        self, memory_id: object, message: Said, *, returns: Any = str, **options: Unpack[ChatOptions]
+        self, memory_id: object, message: UserInput, *, returns: Any = str, **options: Unpack[ChatOptions]
     ) -> Any:
-        """See ``chat``."""
+        """Return what ``chat`` returns."""
         answer = Text() if returns is str else Typed(returns)
 
         async def ask(request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
@@ -151,22 +154,22 @@ class Assistant:
         return answer.value
 
     def stream(
-        self, memory_id: object, message: Said, **options: Unpack[ChatOptions]
+        self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> Generator[AssistantEvent, None, None]:
-        """Yield the answer as it is made. It is stored once it was taken to its end; to close the generator ends it."""
+        """Yield the answer as it is generated. It is stored at the end; closing the generator cancels it."""
         return self._stream(self.model.stream, memory_id, message, options, Text())
 
     def astream(
-        self, memory_id: object, message: Said, **options: Unpack[ChatOptions]
+        self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> AsyncGenerator[AssistantEvent, None]:
-        """See ``stream``."""
+        """Yield what ``stream`` yields."""
         return self._astream(self.model.astream, memory_id, message, options, Text())
 
     def _stream(
         self,
         ask: Callable[[ChatRequest], Generator[ChatEvent, None, None]],
         memory_id: object,
-        message: Said,
+        message: UserInput,
         options: ChatOptions,
         answer: Text,
     ) -> Generator[AssistantEvent, None, None]:
@@ -194,7 +197,7 @@ class Assistant:
         self,
         ask: Callable[[ChatRequest], AsyncGenerator[ChatEvent, None]],
         memory_id: object,
-        message: Said,
+        message: UserInput,
         options: ChatOptions,
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
@@ -217,13 +220,13 @@ class Assistant:
             raise
         await turn.aend()
 
-    def _begin(self, memory_id: object, message: Said, options: ChatOptions, answer: Text) -> _Begun:
-        """All that comes before the model is asked, in one: where there are threads, each hop into one costs time."""
+    def _begin(self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text) -> _Begun:
+        """Prepare the first call of the model, all in one step: an async caller switches threads only once."""
         memory = self.chat_memory(memory_id, options.get("owner"))
         asked = UserMessage(message) if isinstance(message, str) else message
         question = Question(asked, options.get("after"), options.get("client_message_id"))
         if asked is None and question.after is None:
-            raise ValueError("message and after are None; give a message, or as after the one that is to be answered.")
+            raise ValueError("message and after are both None; give a message, or the message to answer as after.")
         persist = options.get("persist", self.persist)
         if question.after is None and (question.client_message_id or persist == "early"):
             question = placed(question, memory)
@@ -252,28 +255,28 @@ class Assistant:
 
 
 class _Begun(NamedTuple):
-    """An answer before the model is asked."""
+    """An answer before the model is called."""
 
     turn: Turn
     exchange: Exchange
     context: Mapping[str, Any]
-    """What tools and templates are given."""
+    """The values for tools and templates."""
 
 
 class _Deadline:
-    """So many *seconds* from now; None for no end."""
+    """A deadline in *seconds* from now, or none if that is None."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self._end = math.inf if seconds is None else time.monotonic() + seconds
 
     def check(self) -> None:
-        """Raise ``ModelTimeoutError`` if it has passed."""
+        """Raise ``ModelTimeoutError`` if the deadline has passed."""
         if time.monotonic() > self._end:
             raise ModelTimeoutError(f"The answer took more than {self._seconds} seconds.")
 
     async def of(self, awaitable: Awaitable[_T]) -> _T:
-        """Return what *awaitable* gives; ``ModelTimeoutError`` if it does not by then."""
+        """Return the result of *awaitable*; raise ``ModelTimeoutError`` if the deadline passes first."""
         left = None if self._seconds is None else self._end - time.monotonic()
         try:
             async with asyncio.timeout(left):

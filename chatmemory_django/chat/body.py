@@ -1,4 +1,4 @@
-"""What a client of the AI SDK asks for."""
+"""Parsing of the requests of the AI SDK's clients."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from chatmemory_django.messages import DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
 
 MAX_STEPS = 256
-"""How many messages there may be between a question and the message of its answer that is to be regenerated."""
+"""How many messages are searched backwards for the question of an answer that is to be regenerated."""
 
 
 class Body(NamedTuple):
-    """What a POST asks for."""
+    """The content of a POST request."""
 
     chat_id: str
     is_regenerate: bool
     message_id: str | None
-    """The id of the message to regenerate, if that is named."""
+    """The id of the message to regenerate, if the client sent one."""
     message: UserMessage | None
-    """What the user says, or said: the only thing that a client is believed."""
+    """The user's message: nothing else that the client sends is trusted."""
     client_message_id: str | None
 
 
 class _Posted(msgspec.Struct, rename="camel"):
-    """As much as matters of what the AI SDK posts: all messages of the chat, or only the last one."""
+    """The fields that are used of what the AI SDK posts: all messages of the chat, or only the last one."""
 
     id: str
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
@@ -41,7 +41,7 @@ class _Posted(msgspec.Struct, rename="camel"):
 
 
 def read_body(content: bytes) -> Body:
-    """Return what *content*, the JSON of the AI SDK, asks for; ``ValueError`` saying where and what is wrong."""
+    """Parse *content*, the JSON of the AI SDK; raise ``ValueError`` with the path of what is invalid."""
     try:
         posted = msgspec.json.decode(content, type=_Posted)
     except msgspec.ValidationError as exc:
@@ -53,17 +53,17 @@ def read_body(content: bytes) -> Body:
     place = len(messages) - 1
     while is_regenerate and place >= 0 and messages[place].get("role") == "assistant":
         place -= 1
-    said = messages[place] if place >= 0 else None
+    posted_message = messages[place] if place >= 0 else None
     path = "$.message" if posted.messages is None else f"$.messages[{max(place, 0)}]"
-    if said is None or said.get("role") != "user":
+    if posted_message is None or posted_message.get("role") != "user":
         if is_regenerate:
             return Body(posted.id, is_regenerate, posted.message_id, None, None)
         raise ValueError(f"{path}.role must be 'user': the tools of this chat run on the server.")
-    name: object = said.get("id")
+    name: object = posted_message.get("id")
     settings = conf.chat()
     try:
         message = from_ui_message(
-            said,
+            posted_message,
             max_text_length=settings["MAX_TEXT_LENGTH"],
             max_parts=settings["MAX_PARTS"],
             image_detail=DetailLevel[settings["IMAGE_DETAIL"]],
@@ -77,10 +77,10 @@ def read_body(content: bytes) -> Body:
 
 def question_of(conversation: Conversation, ui_id: str | None) -> int | None:
     """
-    Return the sequence of the question to answer again.
+    Return the sequence of the question to answer again, or None if there is none.
 
-    That is the message *ui_id* or, if an answer has that id, the question before it; the newest question without an id.
-    None if there is none.
+    It is the message *ui_id* or, if that is an answer's id, the question before the answer; without an id, it is the
+    newest question.
     """
     row = _newest_question(conversation) if ui_id is None else message_of(conversation, ui_id)
     for _ in range(MAX_STEPS):
@@ -92,7 +92,7 @@ def question_of(conversation: Conversation, ui_id: str | None) -> int | None:
 
 
 def message_of(conversation: Conversation, ui_id: str) -> Message | None:
-    """Return the row of the message that a client knows by *ui_id*, on the path if there are several."""
+    """Return the row of the message with the client's id *ui_id*; of several versions, the one on the path."""
     versions = versions_of(conversation, ui_id)
     if versions:
         return versions[0]
@@ -107,4 +107,4 @@ def _newest_question(conversation: Conversation) -> Message | None:
 def _check_size(message: UserMessage) -> None:
     size, most = len(message_to_json(message).encode()), conf.max_message_bytes()
     if size > most:
-        raise ValueError(f"$: the message has {size} bytes, but may have {most}; send smaller files.")
+        raise ValueError(f"$: the message has {size} bytes; at most {most} are allowed. Send smaller files.")

@@ -1,4 +1,4 @@
-"""System checks of the setting ``CHAT``: what is wrong, the value seen, and what would be right."""
+"""System checks of the setting ``CHAT``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_chat(**kwargs: Any) -> list[CheckMessage]:
     """Check ``CHATMEMORY["CHAT"]``."""
     chatmemory: object = getattr(settings, "CHATMEMORY", {})
     if not isinstance(chatmemory, Mapping):
-        return []  # another check's error
+        return []  # another check reports this
     given: object = chatmemory.get("CHAT", {})
     if not isinstance(given, Mapping):
         return [
@@ -35,8 +35,8 @@ def check_chat(**kwargs: Any) -> list[CheckMessage]:
 def _names(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
     for name in sorted(set(given) - set(conf.DEFAULT_CHAT), key=str):
         yield Warning(
-            f"CHATMEMORY['CHAT'] has no setting {name!r}, so it has no effect.",
-            hint=f"The settings are {', '.join(sorted(conf.DEFAULT_CHAT))}.",
+            f"CHATMEMORY['CHAT'] has an unknown key {name!r}, which has no effect.",
+            hint=f"The valid keys are {', '.join(sorted(conf.DEFAULT_CHAT))}.",
             id="chatmemory.W031",
         )
 
@@ -62,7 +62,7 @@ def _rate(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
     except (TypeError, ValueError):
         yield Error(
             f"CHATMEMORY['CHAT']['THROTTLE_RATE'] must be a rate or None, not {rate!r}.",
-            hint="A rate is '10/sec', '60/min', '100/hour' or '1000/day'; None is no limit.",
+            hint="A rate is '10/sec', '60/min', '100/hour' or '1000/day'; use None for no limit.",
             id="chatmemory.E033",
         )
 
@@ -71,13 +71,13 @@ def _assistant(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
     named: object = given.get("ASSISTANT")
     if named is None:
         return
-    from chatmemory_django.chat.assistant import Assistant  # requires what a site without assistants need not have
+    from chatmemory_django.chat.assistant import Assistant  # requires extras that some sites lack
 
     found = _imported(named)
     if not isinstance(found, Assistant) and (isinstance(found, type) or not callable(found)):
         yield Error(
-            f"CHATMEMORY['CHAT']['ASSISTANT'] must be the path of an Assistant, or of a function from a request to "
-            f"one, not {named!r}.",
+            f"CHATMEMORY['CHAT']['ASSISTANT'] must be the path of an Assistant, or of a function that takes a request "
+            f"and returns an Assistant, not {named!r}.",
             hint="For example 'mysite.assistants.assistant', where assistant = Assistant(OpenAiChatModel('gpt-5')).",
             id="chatmemory.E034",
         )
@@ -89,7 +89,7 @@ def _classes(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
         found = _imported(path)
         if not (isinstance(found, type) and issubclass(found, base)):
             yield Error(
-                f"CHATMEMORY['CHAT'][{name!r}] must be the path of a {base.__name__}, not {path!r}.",
+                f"CHATMEMORY['CHAT'][{name!r}] must be the path of a subclass of {base.__name__}, not {path!r}.",
                 hint=f"For example {conf.DEFAULT_CHAT[name]!r}, the default.",
                 id="chatmemory.E035",
             )
@@ -101,7 +101,7 @@ def _detail(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
     if value not in names:
         yield Error(
             f"CHATMEMORY['CHAT']['IMAGE_DETAIL'] must be one of {', '.join(names)}, not {value!r}.",
-            hint="OpenAI knows LOW, HIGH and AUTO, the default.",
+            hint="OpenAI supports LOW, HIGH and AUTO, the default.",
             id="chatmemory.E036",
         )
 

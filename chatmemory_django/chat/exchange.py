@@ -1,4 +1,4 @@
-"""One question and its answer: what the model is asked next, and what of it is stored."""
+"""The exchange of one question and its answer: the requests to the model, and which messages are stored."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from chatmemory_django.tool_calls import repair_tools
 from chatmemory_django.turns import Turn
 
 AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage
-"""What an answer consists of: of each call of the model its pieces and its response, then its tools' results."""
+"""An event of an answer: for each call of the model its pieces and its response, then the results of its tools."""
 
 
 class TooManyRoundsError(ChatModelError):
-    """The model still called tools the last time that it could be asked."""
+    """The model called tools in its last allowed round, too."""
 
 
 class Exchange:
     """
-    What the model and its *tools* do in *turn*, round by round, in at most *max_rounds* calls of the model.
+    The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
-    In the last one, the model is asked to call no tools.
+    In the last call, the model is asked to use no tools.
     """
 
     def __init__(
@@ -67,29 +67,29 @@ class Exchange:
         self.response: ChatResponse | None = None
         """The last response of the model."""
         self.results: list[ToolExecutionResultMessage] = []
-        """The results of its calls, in their order."""
+        """The results of its tool calls, in their order."""
         self.opening: list[ChatMessage] = [] if question.message is None else [question.message]
-        """What the turn begins with."""
+        """The messages that begin the turn."""
         self.opening_ids: list[str | None] = [question.client_message_id] * len(self.opening)
         if system is not None and SystemMessage(system) not in turn.messages:
             self.opening.insert(0, SystemMessage(system))
             self.opening_ids.insert(0, None)
 
     def next_request(self) -> ChatRequest | None:
-        """Return what to ask the model now; None once it has answered. What has come so far is added to the turn."""
+        """Add the messages so far to the turn, and return the next request, or None once the model has answered."""
         if self.response is not None:
             self._add(self.response.ai_message, self._metadata(self.response))
             if not self.calls:
                 return None
             self._turn.add(*self.results)
             if not self._rounds_left:
-                raise TooManyRoundsError("The model called tools every time that it was asked; raise max_rounds.")
+                raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
         self.response, self.results, self._text, self._thinking = None, [], [], []
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
         messages = tuple(repair_tools(self._turn.messages))
         if all(isinstance(message, SystemMessage) for message in messages):
-            raise ContextLengthError("The question does not fit the memory; give the memory a larger window.")
+            raise ContextLengthError("The question does not fit in the memory's window; configure a larger window.")
         return ChatRequest(
             messages=messages,
             tools=self._tools,
@@ -103,7 +103,7 @@ class Exchange:
         return () if self.response is None else self.response.ai_message.tool_execution_requests
 
     def note(self, event: ChatEvent) -> None:
-        """Take note of what the model has answered."""
+        """Record an event of the model."""
         match event:
             case PartialText():
                 self._text.append(event.text)
@@ -115,9 +115,9 @@ class Exchange:
 
     def add_part(self) -> bool:
         """
-        Add to the turn what of the answer has come, marked as a part; calls without results are left out.
+        Add the answer so far to the turn, marked as partial; calls without results are left out.
 
-        Returns whether there is anything of an answer in the turn.
+        Returns whether the turn has any message of an answer.
         """
         if self.response is None:
             text, thinking = "".join(self._text), "".join(self._thinking)

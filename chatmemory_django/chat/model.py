@@ -1,7 +1,7 @@
 """
-Chat models: what is sent to an LLM, what it answers, and what can go wrong.
+Chat models: their requests, their responses, and their errors.
 
-A ``ChatModel`` has to implement one method, ``do_chat``. Requests and responses are LangChain4j's.
+A ``ChatModel`` has to implement one method, ``do_chat``. Requests and responses have the same fields as LangChain4j's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chatmemory_django.stores.base import checked_messages
 
 
 class FinishReason(StrEnum):
-    """Why a model stopped."""
+    """Why a model stopped generating."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -38,9 +38,9 @@ class ToolChoice(StrEnum):
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
     """
-    How many tokens a call took; None for what the model does not report.
+    The number of tokens that a call used; None for what the model does not report.
 
-    *cached_input* is how many of the input were cached, *reasoning* how many of the output were thinking.
+    *cached_input* is the part of the input that was cached, *reasoning* the part of the output that was thinking.
     """
 
     input: int | None = None
@@ -50,13 +50,13 @@ class TokenUsage:
     reasoning: int | None = None
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
-        """Return the sum; what neither reports stays None."""
+        """Return the sum of both; what neither reports stays None."""
         return TokenUsage(*map(_sum, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpecification:
-    """A tool that a model may call. *parameters* is the JSON schema of its arguments, an object."""
+    """A tool that a model can call. *parameters* is the JSON schema of its arguments, of type object."""
 
     name: str
     description: str = ""
@@ -65,7 +65,7 @@ class ToolSpecification:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """JSON instead of text. With a *schema*, a JSON schema, the answer fits that; *name* names it to the model."""
+    """A request for JSON instead of text. *schema* is a JSON schema for the answer, *name* its name for the model."""
 
     schema: Mapping[str, Any] | None = None
     name: str = "answer"
@@ -74,7 +74,7 @@ class ResponseFormat:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """
-    What a model is asked. None stands for the model's own default, and is not sent.
+    A request to a model. None selects the model's default, and is not sent.
 
     *tool_choice* is a ``ToolChoice``, or the name of the tool that must be called.
     """
@@ -103,7 +103,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatResponseMetadata:
-    """What a model reports of its answer; None for what it does not. *attributes* is what else it reports, as JSON."""
+    """What a model reports about its answer; None if it does not. *attributes* holds any other values, as JSON."""
 
     id: str | None = None
     model_name: str | None = None
@@ -112,7 +112,7 @@ class ChatResponseMetadata:
     attributes: Mapping[str, Any] = NO_ATTRIBUTES
 
     def as_json(self) -> dict[str, Any]:
-        """Return what is reported, as it is stored beside the message."""
+        """Return the metadata as it is stored with the message."""
         usage = {} if self.token_usage is None else asdict(self.token_usage)
         found = {
             **self.attributes,
@@ -126,7 +126,7 @@ class ChatResponseMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ChatResponse:
-    """The answer of a model; in a stream, the last event."""
+    """The answer of a model, and the last event of a stream."""
 
     ai_message: AiMessage
     metadata: ChatResponseMetadata = ChatResponseMetadata()
@@ -141,7 +141,7 @@ class PartialText:
 
 @dataclass(frozen=True, slots=True)
 class PartialThinking:
-    """A piece of the reasoning before an answer."""
+    """A piece of the model's thinking."""
 
     text: str
 
@@ -149,7 +149,7 @@ class PartialThinking:
 @dataclass(frozen=True, slots=True)
 class PartialToolCall:
     """
-    A piece of a tool call: *index* is the call's place in the answer, *arguments* is the next piece of its JSON.
+    A piece of a tool call: *index* is the call's position in the answer, *arguments* the next piece of its JSON.
 
     The first piece of each call has its *id* and *name*.
     """
@@ -161,31 +161,31 @@ class PartialToolCall:
 
 
 ChatEvent: TypeAlias = PartialText | PartialThinking | PartialToolCall | ChatResponse
-"""What a stream consists of: pieces, then the whole ``ChatResponse``."""
+"""An event of a stream: pieces, then the complete ``ChatResponse``."""
 
 
 class ChatModelError(RuntimeError):
     """
-    A model gave no answer. The text names neither messages nor keys, so it can be logged; ``__cause__`` may not.
+    A model gave no answer. The text contains neither messages nor keys, so it is safe to log; ``__cause__`` may not be.
 
     Raise one of the subclasses.
     """
 
 
 class AuthenticationError(ChatModelError):
-    """The model's server refuses the key, or what the key is used for."""
+    """The server rejected the API key, or its use for this request."""
 
 
 class InvalidRequestError(ChatModelError):
-    """The server refuses the request; the same again will fail again."""
+    """The server rejected the request; sending it again will fail again."""
 
 
 class ContextLengthError(InvalidRequestError):
-    """The messages do not fit the model's context."""
+    """The messages do not fit in the model's context."""
 
 
 class RateLimitError(ChatModelError):
-    """Too many requests, or none left. *retry_after* is how many seconds the server asks to wait, if it does."""
+    """Too many requests, or the quota is exhausted. *retry_after* is the delay in seconds that the server asks for."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -197,35 +197,36 @@ class ModelTimeoutError(ChatModelError):
 
 
 class UnavailableError(ChatModelError):
-    """The model's server cannot be reached, or fails."""
+    """The server cannot be reached, or failed."""
 
 
 class BrokenStreamError(ChatModelError):
-    """A stream ended before the answer did."""
+    """The stream ended before the answer was complete."""
 
 
 class ChatModel(ABC):
     """
-    An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model can do better.
+    An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model supports more.
 
-    ``chat("text")`` returns a text. Given messages, a list of them or a ``ChatRequest``, it returns a
-    ``ChatResponse``. ``stream`` takes the same and yields ``ChatEvent``s. Every method raises ``ChatModelError``.
+    ``chat("text")`` returns a str. With messages, a list of messages or a ``ChatRequest``, it returns a
+    ``ChatResponse``. ``stream`` takes the same arguments and yields ``ChatEvent``s. Every method raises
+    ``ChatModelError``.
     """
 
     @abstractmethod
     def do_chat(self, request: ChatRequest) -> ChatResponse:
-        """Answer *request*."""
+        """Return the answer to *request*."""
 
     async def do_achat(self, request: ChatRequest) -> ChatResponse:
-        """See ``do_chat``; by default in a thread."""
+        """Return what ``do_chat`` returns, by default from a thread."""
         return await asyncio.to_thread(self.do_chat, request)
 
     def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
-        """Yield the answer as it is made, a ``ChatResponse`` last; by default, all of it at the end."""
+        """Yield the answer as it is generated, a ``ChatResponse`` last; by default, everything at the end."""
         yield from _pieces(self.do_chat(request))
 
     async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
-        """See ``do_stream``."""
+        """Yield what ``do_stream`` yields."""
         for event in _pieces(await self.do_achat(request)):
             yield event
 
@@ -238,7 +239,7 @@ class ChatModel(ABC):
     def chat(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
-        """Answer a text by a text; messages, a list of them or a request by a ``ChatResponse``."""
+        """Return a str for a str; return a ``ChatResponse`` for messages, a list of messages or a request."""
         response = self.do_chat(to_request(first, *others))
         return _text_of(response) if isinstance(first, str) else response
 
@@ -251,32 +252,32 @@ class ChatModel(ABC):
     async def achat(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
-        """See ``chat``."""
+        """Return what ``chat`` returns."""
         response = await self.do_achat(to_request(first, *others))
         return _text_of(response) if isinstance(first, str) else response
 
     def stream(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> Generator[ChatEvent, None, None]:
-        """Yield the answer as it is made; the last event is the ``ChatResponse``. To close this ends the call."""
+        """Yield the answer as it is generated, the ``ChatResponse`` last. Closing the generator ends the call."""
         return self.do_stream(to_request(first, *others))
 
     def astream(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> AsyncGenerator[ChatEvent, None]:
-        """See ``stream``."""
+        """Yield what ``stream`` yields."""
         return self.do_astream(to_request(first, *others))
 
 
 def to_request(first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage) -> ChatRequest:
-    """Return what ``ChatModel.chat`` was given as a request; ``TypeError`` or ``ValueError`` if it is none."""
+    """Return the arguments of ``ChatModel.chat`` as a request; raise ``TypeError`` or ``ValueError`` if invalid."""
     if isinstance(first, ChatRequest):
         if others:
-            raise TypeError("Give a ChatRequest alone; its messages are part of it.")
+            raise TypeError("A ChatRequest must be the only argument; it contains the messages.")
         return first
     if isinstance(first, str):
         if others:
-            raise TypeError("Give a str alone, or UserMessage(…) among the other messages.")
+            raise TypeError("A str must be the only argument; among messages, use UserMessage(…).")
         return ChatRequest(messages=(UserMessage(first),))
     if isinstance(first, Iterable):
         return ChatRequest(messages=(*first, *others))
@@ -287,7 +288,9 @@ def _text_of(response: ChatResponse) -> str:
     message = response.ai_message
     if message.text is None and (message.tool_execution_requests or "refusal" in message.attributes):
         what = "calls tools" if message.tool_execution_requests else "is a refusal"
-        raise ValueError(f"The answer has no text but {what}; give messages instead of a str to get all of it.")
+        raise ValueError(
+            f"The answer has no text but {what}; pass messages instead of a str to get the whole response."
+        )
     return message.text or ""
 
 

@@ -1,4 +1,4 @@
-"""The tables of answers in the making, for ``streams.DatabaseStreams``: what they hold is deleted soon after."""
+"""The tables of ``streams.DatabaseStreams``: answers in progress, which are deleted soon after their end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from chatmemory_django.models import ExactCharField
 
 
 class AnswerStream(models.Model):
-    """The answer that is being made in a conversation: as long as it is there, no other is begun."""
+    """The answer in progress of a conversation: while it exists, no other answer can begin."""
 
     memory_id = ExactCharField(max_length=MAX_MEMORY_ID_LENGTH, primary_key=True)
     answer_id = ExactCharField(max_length=MAX_CLIENT_MESSAGE_ID_LENGTH)
-    # The key of the user as text: users may have keys of any type, in another database.
+    # The user's key as text: user models may have keys of any type, and be in another database.
     owner_key = models.CharField(max_length=255)
     is_stopping = models.BooleanField(default=False)
-    # When its maker last wrote. One that is silent for long is dead.
+    # When the process last wrote. A process that has not written for long is dead.
     written_at = models.DateTimeField()
 
     def __str__(self) -> str:
@@ -24,7 +24,7 @@ class AnswerStream(models.Model):
 
 
 class AnswerChunk(models.Model):
-    """A piece of an answer's stream, of one or more events."""
+    """A piece of an answer's stream: one or more events."""
 
     pk = models.CompositePrimaryKey("answer_id", "place")
     answer_id = ExactCharField(max_length=MAX_CLIENT_MESSAGE_ID_LENGTH)

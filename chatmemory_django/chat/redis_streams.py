@@ -23,7 +23,7 @@ redis.call('HSET', KEYS[1], 'answer', ARGV[1], 'owner', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 0
 """
-"""Takes the lease; if somebody has it, returns for how many milliseconds still."""
+"""Take the lease; if another answer holds it, return the milliseconds until it expires."""
 
 _WRITE = """
 if ARGV[4] ~= '' and redis.call('LLEN', KEYS[2]) == tonumber(ARGV[3]) then
@@ -34,7 +34,7 @@ if redis.call('HGET', KEYS[1], 'answer') ~= ARGV[1] then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return redis.call('HEXISTS', KEYS[1], 'stop')
 """
-"""Appends a piece, once however often that is tried, and renews the lease; returns whether the answer is to stop."""
+"""Append a piece, once even if this is retried, and renew the lease; return whether the answer has to stop."""
 
 _END = "if redis.call('HGET', KEYS[1], 'answer') == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
@@ -45,7 +45,7 @@ class RedisStreams(Streams):
     """
     Streams in Redis, at ``CHATMEMORY["CHAT"]["REDIS_URL"]``.
 
-    Each conversation in which an answer is made has a lease, a hash that expires unless its maker renews it; each
+    Each conversation with an answer in progress has a lease: a hash that expires unless the process renews it. Each
     answer has a list of pieces.
     """
 
@@ -73,7 +73,7 @@ class RedisStreams(Streams):
         return Maker(memory_id, owner_key, lease["answer"]) if lease.get("owner") == owner_key else None
 
     def read(self, maker: Maker, place: int) -> tuple[Sequence[str], bool]:
-        is_running = self.find(maker.memory_id, maker.owner_key) == maker  # first: what is there then is all
+        is_running = self.find(maker.memory_id, maker.owner_key) == maker  # checked first, to miss no last piece
         return cast("list[str]", self._redis.lrange(_pieces(maker), place, -1)), is_running
 
     def stop(self, maker: Maker) -> None:
@@ -83,7 +83,7 @@ class RedisStreams(Streams):
         return self._redis.eval(script, len(keys), *keys, *map(str, values))
 
 
-# The braces have Redis Cluster keep both keys on the same node.
+# The braces make Redis Cluster keep both keys on the same node.
 
 
 def _lease(maker: Maker) -> str:

@@ -1,4 +1,4 @@
-"""What an answer is returned as: its text, or a value of a type."""
+"""The return types of an assistant: text, or a value of any type."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pydantic
 from chatmemory_django.chat.model import ChatModelError, ChatResponse, ResponseFormat
 
 _VALUE = "value"
-"""The key of a value that is no JSON object, since models answer with nothing else."""
+"""The key of a value that is not a JSON object: models can only be asked for objects."""
 
 
 class InvalidAnswerError(ChatModelError):
-    """The answer of the model is not of the type that it was asked for."""
+    """The model's answer does not have the requested type."""
 
 
 class Text:
-    """The text of an answer, as ``value`` once it is read."""
+    """An answer as text, in ``value`` once it is read."""
 
     response_format: ResponseFormat | None = None
     value: Any = ""
 
     def read(self, response: ChatResponse | None) -> None:
-        """Take the text of the last *response*; a model that refuses to answer may say why instead."""
+        """Set ``value`` to the text of the last *response*, or to the model's reason for a refusal."""
         message = None if response is None else response.ai_message
         if message is not None:
             self.value = message.text or str(message.attributes.get("refusal") or "")
@@ -43,7 +43,7 @@ class Typed(Text):
         self.response_format = ResponseFormat(schema)
 
     def read(self, response: ChatResponse | None) -> None:
-        """Take the value; ``InvalidAnswerError`` if it is of another type."""
+        """Set ``value``; raise ``InvalidAnswerError`` if the answer does not have the type."""
         super().read(response)
         try:
             if self._is_wrapped:
@@ -53,4 +53,6 @@ class Typed(Text):
                 self.value = self._adapter.validate_json(self.value)
         except pydantic.ValidationError as exc:
             places = ", ".join(sorted({".".join(map(str, each["loc"])) or "the JSON itself" for each in exc.errors()}))
-            raise InvalidAnswerError(f"The model's answer is not of the type it was asked for: see {places}.") from None
+            raise InvalidAnswerError(
+                f"The model's answer does not have the requested type. Invalid: {places}."
+            ) from None

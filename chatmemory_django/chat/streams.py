@@ -1,8 +1,8 @@
 """
-Where the streams of answers are kept while they are made, so that any process can serve, refuse or stop them.
+The storage of answers in progress, from which any process can serve, refuse or stop them.
 
-A process writes what its answers have come to several times a second. One that has not written for ``DEAD_AFTER``
-seconds is dead, and so are its answers.
+A process writes the new events of its answers several times a second. If it has not written for ``DEAD_AFTER`` seconds,
+it is considered dead, and its answers as ended.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.deadlocks import tried_again
 
 DEAD_AFTER = 5.0
-"""After how many seconds without a sign of life an answer in the making is given up: 20 writes were missed."""
+"""Seconds without a write after which an answer in progress is given up: 20 writes were missed."""
 
 KEEP = 60.0
-"""For how many seconds the stream of an answer is kept once it has ended, for those who still read it."""
+"""Seconds for which the stream of an answer is kept after its end, for clients that are still reading it."""
 
 
 class Maker(NamedTuple):
-    """An answer that is made now."""
+    """An answer in progress."""
 
     memory_id: str
     owner_key: str
@@ -40,42 +40,42 @@ class Maker(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What is new of an answer: its *place* among the pieces of the stream, and events, none for a sign of life."""
+    """The new events of an answer, and the index of the piece; without events, it shows that the process is alive."""
 
     place: int
     data: str
 
 
 class Streams(ABC):
-    """Keeps the streams of answers. Every method is called in a thread that may use the database."""
+    """Stores the streams of answers. Every method is called in a thread that can use the database."""
 
     @abstractmethod
     def begin(self, maker: Maker) -> float | None:
         """
-        Begin an answer unless another is made in the conversation.
+        Start an answer unless another one is in progress in the conversation.
 
-        Returns None if it is begun, else how many seconds ago the other gave its last sign of life.
+        Returns None if it was started, otherwise the seconds since the last write of the other one.
         """
 
     @abstractmethod
     def write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
-        """Write what is new of the answers that this process makes; return those that are to be stopped."""
+        """Write the new events of this process's answers, and return the answers that have to stop."""
 
     @abstractmethod
     def end(self, maker: Maker, last: Piece) -> None:
-        """Write what is new of an answer, the *last* of it, and end it."""
+        """Write the *last* events of an answer, and end it."""
 
     @abstractmethod
     def find(self, memory_id: str, owner_key: str) -> Maker | None:
-        """Return the answer that is made in the conversation of that owner; None if there is none."""
+        """Return the answer in progress in the owner's conversation, or None."""
 
     @abstractmethod
     def read(self, maker: Maker, place: int) -> tuple[Sequence[str], bool]:
-        """Return the pieces of an answer from *place* on, and whether more may come."""
+        """Return the pieces of an answer from *place* on, and whether more may follow."""
 
     @abstractmethod
     def stop(self, maker: Maker) -> None:
-        """Have the process that makes an answer stop it."""
+        """Ask the process that generates an answer to stop it."""
 
 
 class DatabaseStreams(Streams):
@@ -86,7 +86,7 @@ class DatabaseStreams(Streams):
         self._delete_old_at = 0.0
 
     def begin(self, maker: Maker) -> float | None:
-        if time.monotonic() >= self._delete_old_at:  # seldom, since it takes longer than to begin an answer
+        if time.monotonic() >= self._delete_old_at:  # rarely, since it takes longer than starting an answer
             self._delete_old_at = time.monotonic() + KEEP
             tried_again(self._using, partial(delete_old, self._using))
         return tried_again(self._using, partial(self._begin, maker))
@@ -133,7 +133,7 @@ class DatabaseStreams(Streams):
             for maker, piece in pieces.items()
             if piece.data
         ]
-        # Written once more if an earlier attempt was answered by an error, and had succeeded.
+        # The rows may exist already, if an earlier attempt succeeded but reported an error.
         AnswerChunk.objects.using(self._using).bulk_create(chunks, ignore_conflicts=True)
 
     def find(self, memory_id: str, owner_key: str) -> Maker | None:
@@ -145,7 +145,7 @@ class DatabaseStreams(Streams):
         return None if answer_id is None else Maker(memory_id, owner_key, answer_id)
 
     def read(self, maker: Maker, place: int) -> tuple[Sequence[str], bool]:
-        is_running = self.find(maker.memory_id, maker.owner_key) == maker  # first: what is there then is all
+        is_running = self.find(maker.memory_id, maker.owner_key) == maker  # checked first, to miss no last piece
         chunks = AnswerChunk.objects.using(self._using).filter(answer_id=maker.answer_id, place__gte=place)
         return list(chunks.order_by("place").values_list("data", flat=True)), is_running
 
@@ -160,13 +160,13 @@ class DatabaseStreams(Streams):
 
 
 def delete_old(using: str | None) -> None:
-    """Delete from the database *using* what is left of answers that have ended, or whose makers are dead."""
+    """Delete what is left of answers that have ended, or whose process is dead, from the database *using*."""
     old = timezone.now() - timedelta(seconds=KEEP)
     AnswerChunk.objects.using(using).filter(written_at__lt=old).delete()
     AnswerStream.objects.using(using).filter(written_at__lt=old).delete()
 
 
 def streams() -> Streams:
-    """Return the streams that the setting ``STREAMS`` names."""
+    """Return an instance of the class in the setting ``STREAMS``."""
     made: Streams = import_string(conf.chat()["STREAMS"])()
     return made

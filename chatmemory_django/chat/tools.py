@@ -1,4 +1,4 @@
-"""Tools: plain Python functions that a model may call."""
+"""Tools: plain Python functions that a model can call."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from chatmemory_django.threads import in_slow_thread
 logger = logging.getLogger(__name__)
 
 CONTEXT = ("request", "owner", "memory_id")
-"""The parameters that an assistant fills in, and that the model does not see."""
+"""The parameters that the assistant fills in; the model does not see them."""
 
 
 class ToolError(Exception):
-    """A tool cannot do what it was called for. The model reads the text, and so may the conversation's owner."""
+    """A tool failed for a reason that the model, and perhaps the conversation's owner, may read in the text."""
 
 
 READABLE = (
@@ -37,17 +37,18 @@ READABLE = (
     ObjectDoesNotExist,
     PermissionDenied,
 )
-"""The exceptions whose text the model reads. The texts of others, a database's for example, may hold secrets."""
+"""Exceptions whose text the model reads. Those of others, for example a database's, may contain secrets."""
 
 
 class Tool:
     """
-    A *function*, sync or async, as a model may call it.
+    A *function*, sync or async, as a tool of a model.
 
-    The model reads its *name*, its *description*, by default the docstring, and the JSON schema of its parameters,
-    which is made of their annotations, defaults and descriptions in the docstring. Parameters named ``request``,
-    ``owner`` and ``memory_id`` are filled in by the assistant. It returns a text, message contents, or whatever
-    pydantic can write as JSON; it may raise ``ToolError``. ``TypeError`` if a model cannot call *function*.
+    The model reads its *name*, its *description*, which is the docstring by default, and the JSON schema of its
+    parameters. The schema is built from their annotations, their defaults and their descriptions in the docstring.
+    Parameters named ``request``, ``owner`` and ``memory_id`` are filled in by the assistant. The function returns a
+    text, message contents, or anything that pydantic can serialize to JSON; it may raise ``ToolError``. ``TypeError``
+    is raised if a model cannot call *function*.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Tool:
         hints = get_type_hints(function, include_extras=True)
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-                raise TypeError(f"The tool {self.name!r} takes {parameter}; a model gives arguments by name alone.")
+                raise TypeError(f"The tool {self.name!r} takes {parameter}; models can only pass arguments by name.")
             if parameter.name in CONTEXT:
                 self._context.append(parameter.name)
                 continue
@@ -81,16 +82,16 @@ class Tool:
         return f"Tool({self.name!r})"
 
     def call(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> ToolExecutionResultMessage:
-        """Return the result of *call*; an error result if the arguments are invalid, or the function fails."""
+        """Return the result of *call*: an error result if the arguments are invalid or the function fails."""
         try:
             arguments = self._arguments_of(call, context)
             returned = async_to_sync(self.function)(**arguments) if self.is_async else self.function(**arguments)
             return _result(call, returned)
-        except Exception as exc:  # noqa: BLE001  # whatever a site's function raises
+        except Exception as exc:  # noqa: BLE001  # a site's function may raise anything
             return _failed(call, exc)
 
     async def acall(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> ToolExecutionResultMessage:
-        """See ``call``. A function that is not async runs in a thread."""
+        """Return what ``call`` returns. A function that is not async runs in a thread."""
         try:
             arguments = self._arguments_of(call, context)
             if self.is_async:
@@ -115,12 +116,12 @@ class Tool:
 
 
 def to_tools(functions: Sequence[Callable[..., Any] | Tool]) -> dict[str, Tool]:
-    """Return *functions* as tools, by name; ``ValueError`` if two have the same name."""
+    """Return *functions* as tools by name; raise ``ValueError`` if two have the same name."""
     tools: dict[str, Tool] = {}
     for each in functions:
         tool = each if isinstance(each, Tool) else Tool(each)
         if tool.name in tools:
-            raise ValueError(f"Two tools are named {tool.name!r}; give one another name: Tool(function, name=…).")
+            raise ValueError(f"Two tools are named {tool.name!r}; rename one of them with Tool(function, name=…).")
         tools[tool.name] = tool
     return tools
 
@@ -128,7 +129,7 @@ def to_tools(functions: Sequence[Callable[..., Any] | Tool]) -> dict[str, Tool]:
 def call_tool(
     tools: Mapping[str, Tool], call: ToolExecutionRequest, context: Mapping[str, Any]
 ) -> ToolExecutionResultMessage:
-    """Return the result of *call*; an error result if none of *tools* has its name."""
+    """Return the result of *call*: an error result if there is no tool of that name."""
     tool = tools.get(call.name or "")
     return _unknown(tools, call) if tool is None else tool.call(call, context)
 
@@ -136,7 +137,7 @@ def call_tool(
 async def acall_tool(
     tools: Mapping[str, Tool], call: ToolExecutionRequest, context: Mapping[str, Any]
 ) -> ToolExecutionResultMessage:
-    """See ``call_tool``."""
+    """Return what ``call_tool`` returns."""
     tool = tools.get(call.name or "")
     return _unknown(tools, call) if tool is None else await tool.acall(call, context)
 
@@ -161,7 +162,7 @@ def _result(call: ToolExecutionRequest, returned: Any) -> ToolExecutionResultMes
     else:
         contents = to_json(returned).decode()
     message = ToolExecutionResultMessage.from_request(call, contents)
-    to_columns(message)  # what cannot be stored is an error that the model reads, not one of the turn
+    to_columns(message)  # a result that cannot be stored becomes an error for the model, and does not end the turn
     return message
 
 

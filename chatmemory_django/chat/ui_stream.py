@@ -1,7 +1,7 @@
 """
-An answer as the UI message stream of the Vercel AI SDK, which ``useChat`` of its versions 5, 6 and 7 reads.
+An answer as a UI message stream of the Vercel AI SDK, for ``useChat`` of its versions 5, 6 and 7.
 
-What a page has at the end of it is what ``formats.ui_messages.to_ui_messages`` returns of the stored answer.
+At its end, a page holds the same message that ``formats.ui_messages.to_ui_messages`` returns for the stored answer.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequ
 from chatmemory_django.tool_calls import tool_answers
 
 if TYPE_CHECKING:
-    from chatmemory_django.chat.exchange import AssistantEvent  # it needs the database, and this does not
+    from chatmemory_django.chat.exchange import AssistantEvent  # requires the database, which this module does not
 
 Chunk: TypeAlias = dict[str, Any]
-"""An event of the stream; it has only keys that all versions know."""
+"""An event of the stream, with only those keys that all versions of the SDK support."""
 
 NOT_ANSWERED = "The answer ended before this call did."
 
@@ -48,28 +48,28 @@ HEADERS = {
 }
 
 DONE = "data: [DONE]\n\n"
-"""What comes last, whatever the end of the answer was."""
+"""The last event of every stream, however the answer ended."""
 
 PING = ": ping\n\n"
-"""A comment, which keeps a connection open."""
+"""A comment that keeps the connection open."""
 
 
 def encode(chunk: Chunk) -> str:
-    """Return *chunk* as it is sent."""
+    """Return *chunk* encoded as a server-sent event."""
     try:
         text = msgspec.json.encode(chunk).decode()
     except UnicodeEncodeError:
-        # A model may cut a pair of surrogates in two: as escapes, the page puts them together again.
+        # A model may split a surrogate pair between two pieces: as escapes, the page joins them again.
         text = json.dumps(msgspec.to_builtins(chunk))
     return f"data: {text}\n\n"
 
 
 class UiStream:
     """
-    The chunks of one answer. Feed it the events of ``Assistant.astream``, then end it by one of three methods.
+    The chunks of one answer. Feed it the events of ``Assistant.astream``, then end it with one of three methods.
 
-    Each method returns the chunks to send. Once it has ended, all return none. *metadata* is what the message has from
-    the start, by default when that is, as ``createdAt``.
+    Each method returns the chunks to send; after the end, all return an empty list. *metadata* is the message's initial
+    metadata, by default the current time as ``createdAt``.
     """
 
     def __init__(self, message_id: str, metadata: Mapping[str, Any] | None = None) -> None:
@@ -80,7 +80,7 @@ class UiStream:
         self._stored: list[dict[str, Any]] = []
 
     def start(self) -> list[Chunk]:
-        """Begin the answer. The other methods do so where it has not been done."""
+        """Begin the answer. The other methods call this if needed."""
         if self._has_started:
             return []
         self._has_started = True
@@ -89,10 +89,10 @@ class UiStream:
 
     def feed(self, event: AssistantEvent) -> list[Chunk]:
         """
-        Go on with *event*.
+        Return the chunks for *event*.
 
-        Thinking that follows text begins another part; the history has all thinking of a step as one. A result that
-        answers no call of the last step adds nothing.
+        Thinking after text begins a new part, whereas the history joins all thinking of a step. A result that matches
+        no call of the last step adds nothing.
         """
         if self._has_ended:
             return []
@@ -106,9 +106,9 @@ class UiStream:
             self._step = step = _Step(number)
         match event:
             case PartialThinking():
-                return chunks + step.say("reasoning", event.text)
+                return chunks + step.write("reasoning", event.text)
             case PartialText():
-                return chunks + step.say("text", event.text)
+                return chunks + step.write("text", event.text)
             case PartialToolCall():
                 return chunks + step.write_call(event)
             case ChatResponse():
@@ -118,7 +118,7 @@ class UiStream:
                 assert_never(event)
 
     def finish(self) -> list[Chunk]:
-        """End the answer well."""
+        """End a complete answer."""
         if self._has_ended:
             return []
         metadata = answer_metadata(self._stored)
@@ -130,18 +130,18 @@ class UiStream:
         return self._end(end)
 
     def error(self, text: str) -> list[Chunk]:
-        """End the answer with an error, of which the page shows *text*."""
+        """End the answer with an error; the page shows *text*."""
         return self._end({"type": "error", "errorText": text}, is_cut=True)
 
     def abort(self) -> list[Chunk]:
-        """End the answer because somebody stopped it: what there is of it is stored as a part of one."""
+        """End an answer that was stopped; what was generated of it is stored as a partial answer."""
         known = list(self._stored)
         if self._step is not None:
             last = known.pop() if self._step.is_answered else {}
-            known += [{**last, "partial": True}] if self._step.has_said else []
+            known += [{**last, "partial": True}] if self._step.has_written else []
         metadata = answer_metadata(known)
-        told = [{"type": "message-metadata", "messageMetadata": metadata}] if metadata else []
-        return self._end(*told, {"type": "abort"}, is_cut=True)
+        changed = [{"type": "message-metadata", "messageMetadata": metadata}] if metadata else []
+        return self._end(*changed, {"type": "abort"}, is_cut=True)
 
     def _end(self, *last: Chunk, is_cut: bool = False) -> list[Chunk]:
         if self._has_ended:
@@ -155,7 +155,7 @@ class UiStream:
 
 @dataclass(slots=True)
 class _Call:
-    """A call of a tool, as far as the page knows of it."""
+    """A tool call, as far as the page has received it."""
 
     id: str
     name: str
@@ -168,7 +168,7 @@ class _Step:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._said: dict[str, list[str]] = {"reasoning": [], "text": []}
+        self._written: dict[str, list[str]] = {"reasoning": [], "text": []}
         self._open: dict[str, str] = {}
         self._begun: Counter[str] = Counter()
         self._calls: dict[int, _Call] = {}
@@ -176,30 +176,31 @@ class _Step:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the model has answered; what it says next is in another step."""
+        """Whether the model has responded; anything that follows belongs to the next step."""
         return bool(self._messages)
 
     @property
-    def has_said(self) -> bool:
+    def has_written(self) -> bool:
         """Whether there is any text or thinking."""
-        return any(self._said.values())
+        return any(self._written.values())
 
-    def say(self, kind: Literal["reasoning", "text"], text: str) -> list[Chunk]:
-        """Add *text* to the part that is open for its kind, or to a new one."""
+    def write(self, kind: Literal["reasoning", "text"], text: str) -> list[Chunk]:
+        """Append *text* to the open part of that kind, or to a new one."""
         if not text:
             return []
-        # A page shows that the model thinks as long as the part is open. Text is one part, whatever comes between.
+        # A page shows that the model is thinking while the part is open. Text stays one part, whatever comes in
+        # between.
         chunks = self._close("reasoning") if kind == "text" else []
         if kind not in self._open:
             again = self._begun[kind]
             self._begun[kind] += 1
             self._open[kind] = f"{kind}-{self.number}-{again}" if again else f"{kind}-{self.number}"
             chunks.append({"type": f"{kind}-start", "id": self._open[kind]})
-        self._said[kind].append(text)
+        self._written[kind].append(text)
         return [*chunks, {"type": f"{kind}-delta", "id": self._open[kind], "delta": text}]
 
     def write_call(self, piece: PartialToolCall) -> list[Chunk]:
-        """Add a piece of a call. One without a name is not shown before the model has answered."""
+        """Append a piece of a call. A call without a name is shown once the model has responded."""
         chunks = self._close("reasoning")
         call = self._calls.get(piece.index)
         if call is None:
@@ -213,9 +214,9 @@ class _Step:
         return chunks
 
     def answer(self, message: AiMessage) -> list[Chunk]:
-        """Add what of *message* has not come in pieces: all of it, where the model makes none."""
+        """Append what of *message* has not come in pieces: everything, for models that do not stream."""
         self._messages.append(message)
-        chunks = self._say_rest("reasoning", message.thinking or "") + self._say_rest("text", message.text or "")
+        chunks = self._write_rest("reasoning", message.thinking or "") + self._write_rest("text", message.text or "")
         chunks += self._close("reasoning") + self._close("text")
         for place, request in enumerate(message.tool_execution_requests):
             call = self._calls.get(place) or self._new_call(place, request.id, request.name or "")
@@ -224,7 +225,7 @@ class _Step:
         return chunks
 
     def result(self, message: ToolExecutionResultMessage) -> list[Chunk]:
-        """Add the result of a call."""
+        """Append the result of a call."""
         answers = tool_answers([*self._messages, message])
         place = next((place for (_, place), index in answers.items() if index == len(self._messages)), None)
         if place is None:
@@ -237,7 +238,7 @@ class _Step:
         return [{"type": "tool-output-available", "toolCallId": call.id, "output": text}]
 
     def end(self, *, is_cut: bool) -> list[Chunk]:
-        """End the step. Where the answer *is_cut* off, its calls will have no results."""
+        """End the step. If the answer *is_cut* off, its open calls are reported as failed."""
         chunks = self._close("reasoning") + self._close("text")
         for call in self._calls.values():
             if call.state == "written":
@@ -247,9 +248,9 @@ class _Step:
                 chunks.append({"type": "tool-output-error", "toolCallId": call.id, "errorText": NOT_ANSWERED})
         return [*chunks, {"type": "finish-step"}]
 
-    def _say_rest(self, kind: Literal["reasoning", "text"], whole: str) -> list[Chunk]:
-        said = "".join(self._said[kind])
-        return self.say(kind, whole.removeprefix(said)) if whole.startswith(said) else []
+    def _write_rest(self, kind: Literal["reasoning", "text"], whole: str) -> list[Chunk]:
+        written = "".join(self._written[kind])
+        return self.write(kind, whole.removeprefix(written)) if whole.startswith(written) else []
 
     def _close(self, kind: str) -> list[Chunk]:
         if kind not in self._open:

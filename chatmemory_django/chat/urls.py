@@ -1,7 +1,7 @@
 """
-The addresses of the chat, for ``path("api/chat", include("chatmemory_django.chat.urls"))``.
+The URLs of the chat, for ``path("api/chat", include("chatmemory_django.chat.urls"))``.
 
-Without a slash at the end, since the AI SDK adds none to the address that it is given.
+They have no trailing slash, since the AI SDK does not add one to the URL that it is given.
 """
 
 from django.urls import path, re_path
@@ -10,7 +10,7 @@ from chatmemory_django.chat import views
 
 app_name = "chatmemory_chat"
 
-# An id may hold a slash, which a client encodes, and a server decodes before Django sees it.
+# An id can contain a slash, which clients encode and servers decode before Django sees the path.
 urlpatterns = [
     path("", views.chat, name="chat"),
     re_path(r"^[/]?(?P<chat_id>.+)/stream$", views.stream, name="stream"),

@@ -1,7 +1,8 @@
 """
-The chat over HTTP, as the AI SDK's ``useChat`` speaks to it.
+The chat over HTTP, in the protocol of the AI SDK's ``useChat``.
 
-The answer to a POST is a task of its own: the response, and any other that asks for the stream, only listens to it.
+The answer to a POST request is generated in a task of its own: its response, and any other request for the stream, only
+listen to it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ View = Callable[..., Coroutine[Any, Any, HttpResponse | StreamingHttpResponse]]
 
 
 def answering(*methods: str) -> Callable[[View], View]:
-    """Make of a function a view for *methods*, whose errors are responses with a short text."""
+    """Return a decorator that makes a view for *methods*, and turns its errors into responses with a short text."""
 
     def decorate(view: View) -> View:
         @wraps(view)
@@ -55,14 +56,14 @@ def answering(*methods: str) -> Callable[[View], View]:
             if request.method not in methods:
                 return _refusal(NotAllowedError(405, f"Use {' or '.join(methods)} here.", Allow=", ".join(methods)))
             try:
-                with in_background():  # a connection of the request's own would be held for as long as that waits
+                with in_background():  # otherwise the request holds a database connection as long as it waits
                     response = await view(request, **kwargs)
             except NotAllowedError as exc:
                 response = _refusal(exc)
             response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
             return response
 
-        wrapped: View = csrf_exempt(wrapper)  # the access policy checks it where it matters
+        wrapped: View = csrf_exempt(wrapper)  # the access policy checks CSRF tokens where they are required
         for alias in connections:
             wrapped = transaction.non_atomic_requests(alias)(wrapped)
         return wrapped
@@ -72,7 +73,7 @@ def answering(*methods: str) -> Callable[[View], View]:
 
 @answering("POST")
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """Answer a message, or answer one again: as a stream or, where the client accepts JSON alone, as a message."""
+    """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
     asked = await in_thread(_asked, request)
     maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
     make = partial(_make, _assistant(request), asked, request)
@@ -90,13 +91,13 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         raise NotAllowedError(status, text)
     message = await in_thread(_message, asked, maker.answer_id)
     if message is None:
-        raise NotAllowedError(409, "The answer was stopped before it said anything.")
+        raise NotAllowedError(409, "The answer was stopped before it had any text.")
     return JsonResponse({"message": message})
 
 
 @answering("GET")
 async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | StreamingHttpResponse:
-    """Stream the answer that is being made from its beginning; 204 if there is none."""
+    """Stream the answer in progress from its beginning; respond with 204 if there is none."""
     user, memory_id = await in_thread(_entered, request, chat_id)
     maker = await answers().find(memory_id, str(user.pk))
     if maker is None:
@@ -106,7 +107,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
 
 @answering("POST")
 async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
-    """Break off the answer that is being made, if there is one. What has come of it is stored as the answer."""
+    """Stop the answer in progress, if there is one. What was generated of it is stored as the answer."""
     user, memory_id = await in_thread(_entered, request, chat_id)
     maker = await answers().find(memory_id, str(user.pk))
     if maker is not None:
@@ -116,18 +117,18 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
 
 @answering("GET")
 async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
-    """List the newest messages of a conversation as the AI SDK's ``UIMessage``s; none of one that is not there."""
+    """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
     return JsonResponse(await in_thread(_messages, request, chat_id), safe=False)
 
 
 class _Asked(NamedTuple):
-    """What somebody may ask."""
+    """A request that passed all checks."""
 
     owner: AbstractBaseUser
     memory_id: str
     body: Body
     after: int | None
-    """The message to answer, of a conversation in which it is there already."""
+    """The message to answer, if it is stored already."""
 
 
 def _asked(request: HttpRequest) -> _Asked:
@@ -136,13 +137,13 @@ def _asked(request: HttpRequest) -> _Asked:
     most = conf.chat()["MAX_BODY_BYTES"]
     content = request.read(most + 1)
     if len(content) > most:
-        raise NotAllowedError(413, f"The body may have {most} bytes; send the last message alone.")
+        raise NotAllowedError(413, f"The body may have at most {most} bytes; send only the last message.")
     try:
         body = read_body(content)
         memory_id = access_policy().memory_id(user, body.chat_id)
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
-    # Where it is written: a replica may not have the last answer yet.
+    # From the primary database: a replica may not have the last answer yet.
     conversation = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id).first()
     if conversation is not None and conversation.owner_id != user.pk:
         raise NotAllowedError(404, "There is no such chat.")
@@ -169,7 +170,7 @@ def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
         return []
     most = conf.chat()["MAX_MESSAGES"]
     newest = list(conversation.history().order_by("-sequence")[:most])[::-1]
-    if len(newest) == most:  # they may begin within an answer, which is known by its first message
+    if len(newest) == most:  # the first ones may be the end of an answer, whose id is that of its first message
         newest = list(dropwhile(lambda row: row.type != MessageType.USER, newest))
     return to_ui_messages(newest)
 
@@ -184,7 +185,7 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
 
 
 async def _make(assistant: Assistant, asked: _Asked, request: HttpRequest, answer: Answer) -> str:
-    """Make *answer*: send each event of its stream, and return the last ones."""
+    """Generate *answer*: put each event into its stream, and return the last ones."""
     body = asked.body
     options: ChatOptions = {
         "owner": asked.owner,
@@ -209,7 +210,7 @@ async def _make(assistant: Assistant, asked: _Asked, request: HttpRequest, answe
         if not answer.is_stopping:
             raise
         last = ui.abort()
-    except Exception as exc:  # noqa: BLE001  # whatever the site's tools and templates raise
+    except Exception as exc:  # noqa: BLE001  # a site's tools and templates may raise anything
         answer.failure = exc
         log = logger.warning if isinstance(exc, ChatModelError) else logger.exception
         log("An answer in the conversation %r failed with %s.", asked.memory_id, type(exc).__name__)
@@ -218,7 +219,7 @@ async def _make(assistant: Assistant, asked: _Asked, request: HttpRequest, answe
 
 
 def explained(error: Exception) -> tuple[int, str]:
-    """Return the HTTP status of an answer that failed with *error*, and a text for the user."""
+    """Return the HTTP status for an answer that failed with *error*, and a text for the user."""
     match error:
         case RateLimitError():
             return 503, _("The model has too much to do. Try again in a moment.")
@@ -235,13 +236,13 @@ def explained(error: Exception) -> tuple[int, str]:
 
 
 async def _stream(request: HttpRequest, pieces: AsyncGenerator[str, None]) -> HttpResponse | StreamingHttpResponse:
-    if not isinstance(request, ASGIRequest):  # WSGI has nothing that could go on once this function returns
+    if not isinstance(request, ASGIRequest):  # under WSGI, nothing can continue after this function returns
         return HttpResponse("".join([piece async for piece in pieces]), headers=HEADERS)
     return StreamingHttpResponse(_alone(pieces), headers=HEADERS)
 
 
 async def _alone(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    """Yield *pieces*, of the request holding nothing: by now the middleware has seen the response."""
+    """Yield *pieces* without holding the request's thread: the middleware has seen the response by now."""
     await leave_thread()
     async with aclosing(pieces):
         async for piece in pieces:
@@ -252,7 +253,7 @@ def _assistant(request: HttpRequest) -> Assistant:
     path = conf.chat()["ASSISTANT"]
     if path is None:
         raise ImproperlyConfigured(
-            'Name an Assistant, or a function of the request, in CHATMEMORY["CHAT"]["ASSISTANT"].'
+            'Set CHATMEMORY["CHAT"]["ASSISTANT"] to the path of an Assistant, or of a function of the request.'
         )
     found = import_string(path) if isinstance(path, str) else path
     assistant: Assistant = found if isinstance(found, Assistant) else found(request)

@@ -1,1 +1,1 @@
-"""Messages in the formats of others."""
+"""Conversion of messages from and to the formats of other software."""

@@ -1,8 +1,8 @@
 """
-Messages to the JSON of LangChain's messages and back, as ``message_to_dict`` of langchain-core 1 writes it.
+Conversion from and to the JSON of LangChain's messages, as ``message_to_dict`` of langchain-core 1 writes it.
 
-That is ``{"type", "data"}``. What *data* says beyond a message's own, ids and what a model's provider told, stands
-beside the message, and so does that it was a chunk.
+The JSON has the form ``{"type", "data"}``. What only LangChain's messages have, for example ids, the provider's
+metadata and whether the message was a chunk, is stored next to the message.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAME = "langchain"
 PDF = "application/pdf"
 
 ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
-"""Who says a message of each type; one of the type ``chat`` says that itself."""
+"""The role for each type of message; messages of the type ``chat`` have a role of their own."""
 
 ROLES |= {f"{name}MessageChunk": ROLES[name.lower()] for name in ("Human", "AI", "System", "Tool", "Function")}
 
@@ -48,8 +48,8 @@ LEVELS = {name: level for level, name in DETAILS.items()}
 
 
 def item_to_message(item: dict[str, Any]) -> ChatMessage:
-    """Return the message that *item*, any JSON object, is."""
-    with suppress(KeyError, TypeError, ValueError):  # it is not what its type says
+    """Convert *item*, any JSON object, to a message."""
+    with suppress(KeyError, TypeError, ValueError):  # data that does not match its type
         data = as_object(item["data"])
         content = data["content"]
         match ROLES[item["type"]] if item["type"] not in {"chat", "ChatMessageChunk"} else data["role"]:
@@ -65,14 +65,14 @@ def item_to_message(item: dict[str, Any]) -> ChatMessage:
                 ]
                 return AiMessage(_text(content) or (None if calls else ""), _thinking(content), calls)
             case "tool":
-                # A FunctionMessage has neither.
+                # A FunctionMessage has neither a status nor an id.
                 failed = {"success": False, "error": True}.get(data.get("status", ""))
                 return ToolExecutionResultMessage(data.get("tool_call_id"), data["name"], _contents(content), failed)
     return custom(item, NAME)
 
 
 def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
-    """Return the item that *message* is; none if that cannot be said."""
+    """Return *message* as an item; an empty list if LangChain has no such message."""
     match message:
         case SystemMessage():
             return [_item("system", message.text)]
@@ -111,7 +111,7 @@ def _call(call: Mapping[str, Any]) -> ToolExecutionRequest:
 
 
 def _written_calls(calls: Sequence[ToolExecutionRequest]) -> dict[str, Any]:
-    """*calls* as those whose arguments are an object, and the others."""
+    """Return *calls*, divided into those whose arguments are an object and the others."""
     valid, invalid = [], []
     for call in calls:
         if (args := to_object(call.arguments)) is not None:
@@ -123,7 +123,7 @@ def _written_calls(calls: Sequence[ToolExecutionRequest]) -> dict[str, Any]:
 
 
 def _parts(content: object) -> list[dict[str, Any]]:
-    """*content*, a text or a list of texts and blocks, as blocks."""
+    """Return *content*, a text or a list of texts and blocks, as blocks."""
     parts = [content] if isinstance(content, str) else content
     if not isinstance(parts, list):
         raise TypeError
@@ -135,13 +135,13 @@ def _text(content: object) -> str:
 
 
 def _thinking(content: object) -> str | None:
-    """What *content* has of the model's reasoning, as Anthropic and LangChain itself say it."""
+    """Return the model's thinking in *content*, in the blocks of Anthropic or of LangChain itself."""
     parts = [part for part in _parts(content) if part.get("type") in {"thinking", "reasoning"}]
     return "\n\n".join(text for part in parts if isinstance(text := part.get(part["type"]), str) and text) or None
 
 
 def _contents(content: object) -> str | list[Content]:
-    """What of *content* has a native form."""
+    """Return those parts of *content* that are native contents."""
     if isinstance(content, str):
         return content
     return [each for part in _parts(content) if (each := _content(part)) is not None]
@@ -167,7 +167,7 @@ def _content(part: Mapping[str, Any]) -> Content | None:
 
 
 def _file(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The file that *part* holds; nothing if it only names one. Anthropic has a *source* in it."""
+    """Return the file in *part*; empty if it is only referenced by an id. Anthropic nests it in *source*."""
     source = as_object(part.get("source", part))
     names = {"url": ["url"], "base64_data": ["base64", "data"], "mime_type": ["mime_type", "media_type"]}
     found = {name: source[key] for name, keys in names.items() for key in keys if key in source}
@@ -175,7 +175,7 @@ def _file(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(contents: Sequence[Content | None]) -> str | list[dict[str, Any]]:
-    """*contents* as the content of an item: a text, if it is nothing else."""
+    """Return *contents* as the content of an item: a str if it is a single text."""
     if len(contents) == 1 and isinstance(contents[0], TextContent):
         return contents[0].text
     return [part for content in contents if (part := _written_part(content)) is not None]
@@ -185,7 +185,8 @@ def _written_part(content: Content | None) -> dict[str, Any] | None:
     match content:
         case TextContent():
             return {"type": "text", "text": content.text}
-        case ImageContent() if detail := DETAILS.get(content.detail_level):  # only OpenAI's kind of block says it
+        # Only OpenAI's kind of block has a detail level.
+        case ImageContent() if detail := DETAILS.get(content.detail_level):
             url = to_url(content.image)
             return None if url is None else {"type": "image_url", "image_url": {"url": url, "detail": detail}}
         case ImageContent():
@@ -203,7 +204,7 @@ def _written_part(content: Content | None) -> dict[str, Any] | None:
 def _written_file(
     type: str, file: Image | Audio | Video | PdfFile, mime_type: str | None = None
 ) -> dict[str, Any] | None:
-    """*file* as a standard block: by its content, else by its URL."""
+    """Return *file* as a standard block, with its content if there is one, otherwise its URL."""
     mime_type = file.mime_type or mime_type
     block = {"type": type, **({} if mime_type is None else {"mime_type": mime_type})}
     if file.base64_data is not None and mime_type is not None:

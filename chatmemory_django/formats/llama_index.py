@@ -1,7 +1,7 @@
 """
-Messages to the JSON of LlamaIndex's messages and back, as ``ChatMessage.model_dump(mode="json")`` of 0.14 writes it.
+Conversion from and to LlamaIndex's messages, as ``ChatMessage.model_dump(mode="json")`` of 0.14 writes them.
 
-What the blocks and ``additional_kwargs`` say beyond a message's own stands beside it.
+What only LlamaIndex's blocks and ``additional_kwargs`` contain is stored next to the message.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ NAME = "llama_index"
 PDF = "application/pdf"
 
 TITLE = "input_document"
-"""What LlamaIndex calls a document that has no title."""
+"""LlamaIndex's name for a document without a title."""
 
 DETAILS = {DetailLevel.LOW: "low", DetailLevel.HIGH: "high"}
 LEVELS = {name: level for level, name in DETAILS.items()}
 
 
 def item_to_message(item: dict[str, Any]) -> ChatMessage:
-    """Return the message that *item*, any JSON object, is."""
-    with suppress(KeyError, TypeError, ValueError):  # it is not what its role says
-        # Before 0.12 there were no blocks.
+    """Convert *item*, any JSON object, to a message."""
+    with suppress(KeyError, TypeError, ValueError):  # data that does not match its role
+        # Versions before 0.12 have no blocks.
         blocks = list(_blocks(item["blocks"] if "blocks" in item else [_text_block(item["content"])]))
         match item["role"]:
             case "user":
@@ -64,7 +64,7 @@ def item_to_message(item: dict[str, Any]) -> ChatMessage:
 
 
 def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
-    """Return the item that *message* is; none if that cannot be said."""
+    """Return *message* as an item; an empty list if LlamaIndex has no such message."""
     match message:
         case SystemMessage():
             return [_item("system", [_text_block(message.text)])]
@@ -73,7 +73,7 @@ def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
             return [_item("user", blocks)] if blocks else []
         case AiMessage():
             thought = [] if message.thinking is None else [_thinking_block(message.thinking)]
-            said = [] if message.text is None else [_text_block(message.text)]
+            texts = [] if message.text is None else [_text_block(message.text)]
             calls = [
                 {
                     "block_type": "tool_call",
@@ -83,7 +83,7 @@ def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
                 }
                 for call in message.tool_execution_requests
             ]
-            return [_item("assistant", [*thought, *said, *calls])]
+            return [_item("assistant", [*thought, *texts, *calls])]
         case ToolExecutionResultMessage():
             answered = {"tool_call_id": message.id, "name": message.tool_name}
             answered = {name: value for name, value in answered.items() if value is not None}
@@ -108,7 +108,7 @@ def _thinking_block(text: str) -> dict[str, Any]:
 
 
 def _blocks(blocks: object) -> Iterator[dict[str, Any]]:
-    """*blocks*, and what is cited in place of where it is."""
+    """Yield *blocks*, with citations replaced by the cited content."""
     if not isinstance(blocks, list):
         raise TypeError
     for block in blocks:
@@ -122,7 +122,7 @@ def _blocks(blocks: object) -> Iterator[dict[str, Any]]:
 
 
 def _text(blocks: Sequence[Mapping[str, Any]]) -> str | None:
-    """The text of *blocks*, as ``ChatMessage.content`` has it."""
+    """Return the text of *blocks*, as ``ChatMessage.content`` joins it."""
     texts = [as_text(block["text"]) for block in blocks if block["block_type"] == "text"]
     return "\n".join(texts) if texts else None
 
@@ -137,7 +137,7 @@ def _call(block: Mapping[str, Any]) -> ToolExecutionRequest:
 
 
 def _contents(blocks: Iterable[Mapping[str, Any]]) -> list[Content]:
-    """What of *blocks* has a native form."""
+    """Return those of *blocks* that are native contents."""
     return [each for block in blocks if (each := _content(block)) is not None]
 
 
@@ -160,7 +160,7 @@ def _content(block: Mapping[str, Any]) -> Content | None:
 
 
 def _file(block: Mapping[str, Any], content: str, mime_type: str | None) -> dict[str, Any]:
-    """The file that *block* holds or has the URL of; nothing for one of the machine that wrote it."""
+    """Return the file in *block*; empty if it only has a path on the machine that wrote it."""
     if block[content] is None and block["url"] is None:
         return {}
     return {"url": block["url"], "base64_data": block[content], "mime_type": mime_type}

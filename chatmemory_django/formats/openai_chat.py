@@ -1,9 +1,10 @@
 """
-Messages to those of OpenAI's chat completions and back, as that API stood in 2026.
+Conversion of messages from and to OpenAI's chat completions, as that API was in 2026.
 
-What is kept beside a message and never sent has no place there: thinking, attributes, whether a tool failed, what an
-image's prompt became. All else is lossless where the format can say it, and a ``ValueError`` that says where and what
-if not. An assistant's ``name``, ``refusal``, ``audio`` and ``annotations`` are attributes of an ``AiMessage``.
+The format has no field for what is stored with a message and never sent: thinking, attributes, whether a tool failed,
+the revised prompt of an image. Everything else is converted without loss, or a ``ValueError`` describes what the format
+does not support. An assistant's ``name``, ``refusal``, ``audio`` and ``annotations`` are attributes of an
+``AiMessage``.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from chatmemory_django.messages import (
 )
 
 ASSISTANT_ATTRIBUTES = ("name", "refusal", "audio", "annotations")
-"""What an assistant's message may have that an ``AiMessage`` has only as attributes."""
+"""The fields of an assistant's message that an ``AiMessage`` has only as attributes."""
 
 INVALID = (ValueError, TypeError, msgspec.ValidationError)
-"""What msgspec and the checks of the messages raise."""
+"""The errors of msgspec and of the messages' own checks."""
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -45,7 +46,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class OpenAiImageUrl(_Part):
-    """Where a picture is: an address or a data URL."""
+    """An image, as a URL or a data URL."""
 
     url: str
     detail: Literal["auto", "low", "high"] | None = None
@@ -66,25 +67,25 @@ class OpenAiFile(_Part):
 
 
 class OpenAiTextPart(_Part, tag_field="type", tag="text"):
-    """A text."""
+    """A text part."""
 
     text: str
 
 
 class OpenAiImagePart(_Part, tag_field="type", tag="image_url"):
-    """A picture."""
+    """An image part."""
 
     image_url: OpenAiImageUrl
 
 
 class OpenAiAudioPart(_Part, tag_field="type", tag="input_audio"):
-    """A sound."""
+    """An audio part."""
 
     input_audio: OpenAiInputAudio
 
 
 class OpenAiFilePart(_Part, tag_field="type", tag="file"):
-    """A document."""
+    """A document part."""
 
     file: OpenAiFile
 
@@ -94,28 +95,28 @@ _NotBlank: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"[^\u0000-\u0020]")]
 
 
 class OpenAiOnlyPart(_Part):
-    """A text, where there can be nothing else."""
+    """A text part where no other part is allowed."""
 
-    # No tag: msgspec asks for one only where there is a choice.
+    # No tag: msgspec requires one only in unions.
     type: Literal["text"]
     text: str
 
 
 class OpenAiNotBlankPart(_Part):
-    """A text that is not blank."""
+    """A text part that must not be blank."""
 
     type: Literal["text"]
     text: _NotBlank
 
 
-# Not a list of length 1: where a str with a pattern may stand instead of a list or a dict, msgspec (0.22) frees the
-# compiled pattern as if it were the type of the items, and some processes crash when they end. A tuple is safe.
+# A tuple instead of a list of length 1: in a union of a str with a pattern and a list or a dict, msgspec (0.22) frees
+# the compiled pattern as if it were the item type, and some processes crash when they end.
 _OneText: TypeAlias = tuple[OpenAiOnlyPart]
 _OneNotBlank: TypeAlias = tuple[OpenAiNotBlankPart]
 
 
 class OpenAiFunction(_Part):
-    """Which function the model calls, and with what."""
+    """The name of the function that the model calls, and its arguments."""
 
     name: str
     arguments: str
@@ -130,26 +131,26 @@ class OpenAiToolCall(_Part):
 
 
 class OpenAiSystemMessage(_Part, tag_field="role", tag="system"):
-    """What the developer tells the model."""
+    """A message of the developer to the model."""
 
     content: _NotBlank | _OneNotBlank
 
 
 class OpenAiDeveloperMessage(_Part, tag_field="role", tag="developer"):
-    """The same, as newer models call it; it is told as a system message again."""
+    """The system message of newer models; it is converted to a system message, too."""
 
     content: _NotBlank | _OneNotBlank
 
 
 class OpenAiUserMessage(_Part, tag_field="role", tag="user"):
-    """What a person says."""
+    """A message of the user."""
 
     content: str | Annotated[list[OpenAiPart], msgspec.Meta(min_length=1)]
     name: str | None = None
 
 
 class OpenAiAssistantMessage(_Part, tag_field="role", tag="assistant"):
-    """What the model says."""
+    """A message of the model."""
 
     content: str | _OneText | None = None
     tool_calls: list[OpenAiToolCall] | None = None
@@ -160,7 +161,7 @@ class OpenAiAssistantMessage(_Part, tag_field="role", tag="assistant"):
 
 
 class OpenAiToolMessage(_Part, tag_field="role", tag="tool"):
-    """What a tool answered."""
+    """The result of a tool."""
 
     tool_call_id: str
     content: str | _OneText
@@ -172,18 +173,18 @@ OpenAiMessage: TypeAlias = (
 
 
 def to_openai(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
-    """*messages* as OpenAI's client takes them, one for each; ``ValueError`` naming the first that cannot be said."""
+    """Convert *messages* to OpenAI's format, one for each; ``ValueError`` names the first that has no equivalent."""
     written = []
     for index, message in enumerate(messages):
         try:
             written.append(message_to_openai(message))
         except ValueError as exc:
-            raise ValueError(f"messages[{index}] cannot be told to OpenAI: {exc}") from None
+            raise ValueError(f"messages[{index}] cannot be converted to OpenAI's format: {exc}") from None
     return written
 
 
 def message_to_openai(message: ChatMessage) -> dict[str, Any]:
-    """*message* alone as OpenAI's client takes it; ``ValueError`` saying why if it cannot be said."""
+    """Convert one *message* to OpenAI's format; raise ``ValueError`` if it has no equivalent."""
     try:
         written: dict[str, Any] = msgspec.to_builtins(_written(message))
     except INVALID as exc:
@@ -193,9 +194,9 @@ def message_to_openai(message: ChatMessage) -> dict[str, Any]:
 
 def from_openai(messages: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
     """
-    The messages that OpenAI's *messages* say, one for each; ``ValueError`` saying where and what if one says none.
+    Convert OpenAI's *messages* to messages, one for each; ``ValueError`` describes the first invalid one.
 
-    The name of the tool that answered is that of its call, where the call is among them.
+    The name of the tool in a result is taken from its call, if the call is among them.
     """
     read: list[ChatMessage] = []
     tool_names: dict[str, str | None] = {}
@@ -209,9 +210,9 @@ def from_openai(messages: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
 
 def message_from_openai(message: Mapping[str, Any], tool_names: dict[str, str | None]) -> ChatMessage:
     """
-    The message that OpenAI's *message* says; one of ``INVALID``, as msgspec words it, if it says none.
+    Convert one of OpenAI's messages; raise one of ``INVALID``, with msgspec's description, if it is invalid.
 
-    *tool_names* are those of the calls before it, by id, to which its own are added.
+    *tool_names* has the names of the previous calls by their id; the names of this message's calls are added to it.
     """
     return _read(msgspec.convert(dict(message), OpenAiMessage), tool_names)
 
@@ -233,24 +234,24 @@ def _written(message: ChatMessage) -> OpenAiMessage:
             return _written_answer(message)
         case ToolExecutionResultMessage():
             if message.id is None:
-                raise ValueError("a tool's result without an id answers no call.")
+                raise ValueError("a tool's result needs the id of its call.")
             return OpenAiToolMessage(message.id, message.text)
         case _:
-            raise ValueError(f"it has no place for a {type(message).__name__}.")
+            raise ValueError(f"{type(message).__name__} is not supported.")
 
 
 def _written_answer(message: AiMessage) -> OpenAiAssistantMessage:
     others = {name: message.attributes[name] for name in ASSISTANT_ATTRIBUTES if name in message.attributes}
     if message.text is None and not message.tool_execution_requests and not others.keys() & {"refusal", "audio"}:
-        raise ValueError("an AiMessage with neither a text nor calls says nothing.")
+        raise ValueError("an AiMessage needs a text or tool calls.")
     calls = [_written_call(request) for request in message.tool_execution_requests]
-    said: OpenAiAssistantMessage = msgspec.convert({"role": "assistant", **others}, OpenAiAssistantMessage)
-    return msgspec.structs.replace(said, content=message.text, tool_calls=calls or None)
+    answer: OpenAiAssistantMessage = msgspec.convert({"role": "assistant", **others}, OpenAiAssistantMessage)
+    return msgspec.structs.replace(answer, content=message.text, tool_calls=calls or None)
 
 
 def _written_call(request: ToolExecutionRequest) -> OpenAiToolCall:
     if request.id is None or request.name is None or request.arguments is None:
-        raise ValueError("a call of a tool needs an id, a name and arguments.")
+        raise ValueError("a tool call needs an id, a name and arguments.")
     return OpenAiToolCall("function", request.id, OpenAiFunction(request.name, request.arguments))
 
 
@@ -264,12 +265,12 @@ def _written_part(content: Content | None) -> OpenAiPart:
             return OpenAiAudioPart(_input_audio(audio))
         case PdfFileContent(pdf_file=PdfFile() as file) if file.base64_data is not None:
             if file.mime_type not in {None, "application/pdf"}:
-                raise ValueError(f"it has no place for a PdfFile of the type {file.mime_type!r}.")
+                raise ValueError(f"a PdfFile cannot have the type {file.mime_type!r}.")
             return OpenAiFilePart(OpenAiFile(f"data:application/pdf;base64,{file.base64_data}", PDF_NAME))
         case PdfFileContent():
-            raise ValueError("a PdfFile needs its content in base64_data, it has no place for an address.")
+            raise ValueError("a PdfFile needs base64_data; URLs are not supported.")
         case _:
-            raise ValueError(f"it has no place for {'nothing' if content is None else type(content).__name__}.")
+            raise ValueError(f"{'an empty content' if content is None else type(content).__name__} is not supported.")
 
 
 def _image_url(image: Image) -> str:
@@ -289,7 +290,7 @@ def _detail(level: DetailLevel) -> Literal["auto", "low", "high"]:
         case DetailLevel.HIGH:
             return "high"
         case _:
-            raise ValueError(f"it has no detail level {level.value}; use LOW, HIGH or AUTO.")
+            raise ValueError(f"the detail level {level.value} is not supported; use LOW, HIGH or AUTO.")
 
 
 def _input_audio(audio: Audio) -> OpenAiInputAudio:
@@ -301,7 +302,8 @@ def _input_audio(audio: Audio) -> OpenAiInputAudio:
         if data is not None and audio.mime_type == AUDIO_TYPES[name]:
             return OpenAiInputAudio(data, name)
     raise ValueError(
-        f"an Audio needs its content and the mime_type {' or '.join(AUDIO_TYPES.values())}, not {audio.mime_type!r}."
+        f"an Audio needs its content, and its mime_type must be {' or '.join(AUDIO_TYPES.values())}, "
+        f"not {audio.mime_type!r}."
     )
 
 
@@ -320,8 +322,8 @@ def _read(message: OpenAiMessage, tool_names: dict[str, str | None]) -> ChatMess
             ]
             tool_names.update({call.id: call.name for call in calls if call.id is not None})
             others = {name: getattr(message, name) for name in ASSISTANT_ATTRIBUTES}
-            said = None if message.content is None else _one_text(message.content)
-            return AiMessage(said, None, calls, {name: value for name, value in others.items() if value is not None})
+            answer = None if message.content is None else _one_text(message.content)
+            return AiMessage(answer, None, calls, {name: value for name, value in others.items() if value is not None})
         case OpenAiToolMessage():
             tool_name = tool_names.get(message.tool_call_id)
             return ToolExecutionResultMessage(message.tool_call_id, tool_name, _one_text(message.content))
@@ -336,7 +338,7 @@ def _read_part(part: OpenAiPart) -> Content:
         case OpenAiTextPart():
             return TextContent(part.text)
         case OpenAiImagePart():
-            # What is left out is "auto" to OpenAI.
+            # OpenAI's default is "auto".
             level = DetailLevel[(part.image_url.detail or "auto").upper()]
             return ImageContent(to_image(part.image_url.url), level)
         case OpenAiAudioPart():

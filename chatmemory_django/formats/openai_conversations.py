@@ -1,7 +1,7 @@
 """
-The items of OpenAI's Conversations API, as it stood in 2026: those of ``openai_items`` in full.
+The items of OpenAI's Conversations API, as it was in 2026: the complete form of those in ``openai_items``.
 
-What is left out of an item that is sent comes back in it: its type, its status, its content as a list of parts.
+Fields that a client left out are filled in for responses: the type, the status, and the content as a list of parts.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "tool_search_output": ("tools",),
     "web_search_call": ("id", "action", "status"),
 }
-"""The types that can be sent, with what each must have; from the parameters of OpenAI's client 3.54."""
+"""The types of items that clients can send, with their required fields; taken from OpenAI's client 3.54."""
 
 KEPT_IDS = frozenset({name for name, keys in REQUIRED.items() if "id" in keys} | {"reasoning"})
-"""The types whose id is kept as it is sent: other items, or what is encrypted in them, refer to it."""
+"""The types whose id is kept as it is sent: other items, or their encrypted content, refer to it."""
 
 TEXTS = {
     **dict.fromkeys(("input_text", "output_text", "reasoning_text", "summary_text", "text"), "text"),
     "refusal": "refusal",
 }
-"""The parts that are texts, with the key of it."""
+"""The types of parts that are texts, with the key of the text."""
 
 SOURCES = {
     "computer_screenshot": ("image_url", "file_id"),
@@ -61,7 +61,7 @@ SOURCES = {
     "input_file": ("file_data", "file_id", "file_url"),
     "input_image": ("image_url", "file_id"),
 }
-"""The parts that are files, with the keys of which one says where it is."""
+"""The types of parts that are files, with the keys that can locate the file."""
 
 ROLES = frozenset({"assistant", "developer", "system", "user"})
 STATUSES = frozenset({"completed", "in_progress", "incomplete"})
@@ -69,7 +69,7 @@ WITH_STATUS = frozenset({"function_call", "function_call_output", "message"})
 
 
 class ItemError(ValueError):
-    """An item that is invalid; *param* is the path in it of what is wrong, "content[0].text" for example."""
+    """An invalid item; *param* is the path of the invalid value in it, for example "content[0].text"."""
 
     def __init__(self, param: str, reason: str) -> None:
         super().__init__(reason)
@@ -77,13 +77,15 @@ class ItemError(ValueError):
 
 
 def check_item(item: Mapping[str, Any]) -> None:
-    """Raise ``ItemError`` if *item* is none that can be sent. What is not known of an item is let through."""
+    """Raise ``ItemError`` if clients cannot send *item*. Unknown fields are accepted."""
     kind = item.get("type") or "message"
     if not isinstance(kind, str) or kind not in REQUIRED:
-        raise ItemError("type", f"{str(kind)[:64]!r} is no type of item; the types are {', '.join(sorted(REQUIRED))}.")
+        raise ItemError(
+            "type", f"{str(kind)[:64]!r} is not a type of item; the types are {', '.join(sorted(REQUIRED))}."
+        )
     for name in REQUIRED[kind]:
         if item.get(name) is None:
-            raise ItemError(name, f"It is required in an item of the type {kind!r}.")
+            raise ItemError(name, f"This field is required for an item of the type {kind!r}.")
     if kind in KEPT_IDS:
         try:
             checked_client_message_id(item.get("id"), "It")
@@ -98,7 +100,7 @@ def check_item(item: Mapping[str, Any]) -> None:
 
 
 def normalized(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *item*, whatever it is, in full, without its id unless that is one to keep."""
+    """Return any *item* in its complete form, without its id unless the type keeps ids."""
     kind = item.get("type")
     if not isinstance(kind, str):
         kind = "message"
@@ -121,7 +123,7 @@ CONVERSATION_ITEMS = Format(
 
 
 def _parts(content: object, *, is_answer: bool) -> object:
-    """Return *content*, a text or parts, as parts in full."""
+    """Return *content*, a text or parts, as complete parts."""
     if isinstance(content, str):
         content = [{"type": "output_text" if is_answer else "input_text", "text": content}]
     if not isinstance(content, list):

@@ -1,8 +1,8 @@
 """
-Messages to the items of OpenAI's Responses and Conversations APIs and back, as these stood in 2026.
+Conversion from and to the items of OpenAI's Responses and Conversations APIs, as these were in 2026.
 
-A message of the native kinds becomes the shortest item that says it. An item that none of them can be, reasoning for
-example, is a ``CustomMessage``, so that a conversation has as many messages as it was given items.
+A native message is converted to its shortest item. An item without a native equivalent, for example reasoning, becomes
+a ``CustomMessage``, so each item that is added to a conversation is one message.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ LEVELS = {name: level for level, name in DETAILS.items()}
 
 
 def item_to_message(item: dict[str, Any]) -> ChatMessage:
-    """Return the message that *item*, any JSON object, is."""
-    with suppress(KeyError, TypeError, ValueError):  # it is not what its type says
+    """Convert *item*, any JSON object, to a message."""
+    with suppress(KeyError, TypeError, ValueError):  # data that does not match its type
         match item.get("type", "message"):
             case "message":
                 return _read_message(item)
@@ -55,7 +55,7 @@ def item_to_message(item: dict[str, Any]) -> ChatMessage:
 
 
 def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
-    """Return the items that *message* is: for an answer its text, then its calls; none of what cannot be said."""
+    """Convert *message* to items: an answer to its text, then its calls; an empty list if there is no equivalent."""
     match message:
         case SystemMessage():
             return [{"role": "system", "content": message.text}]
@@ -63,8 +63,8 @@ def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
             content = _written(message.contents)
             return [] if content == [] else [{"role": "user", "content": content}]
         case AiMessage():
-            said = [] if message.text is None else [{"role": "assistant", "content": message.text}]
-            return said + [
+            texts = [] if message.text is None else [{"role": "assistant", "content": message.text}]
+            return texts + [
                 {
                     "type": "function_call",
                     "call_id": call.id or "",
@@ -97,7 +97,7 @@ def _read_message(item: Mapping[str, Any]) -> ChatMessage:
 
 
 def _text(content: object) -> str:
-    """The text of *content*, a text or parts."""
+    """Return the text in *content*, a text or parts."""
     if isinstance(content, str):
         return content
     return "".join(
@@ -106,7 +106,7 @@ def _text(content: object) -> str:
 
 
 def _contents(content: object) -> str | list[Content]:
-    """What of *content* has a native form."""
+    """Return those parts of *content* that are native contents."""
     if isinstance(content, str):
         return content
     return [each for part in _parts(content) if (each := _content(part)) is not None]
@@ -139,7 +139,7 @@ def _content(part: Mapping[str, Any]) -> Content | None:
 
 
 def _written(contents: Sequence[Content | None]) -> str | list[dict[str, Any]]:
-    """*contents* as the content of an item: a text, if it is nothing else."""
+    """Return *contents* as the content of an item: a str if it is a single text."""
     if len(contents) == 1 and isinstance(contents[0], TextContent):
         return contents[0].text
     return [part for content in contents if (part := _written_part(content)) is not None]

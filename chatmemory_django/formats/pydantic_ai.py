@@ -1,9 +1,9 @@
 """
-Messages to the JSON of pydantic-ai's model messages and back, as ``ModelMessagesTypeAdapter`` wrote it in 2026.
+Conversion from and to the JSON of pydantic-ai's model messages, as ``ModelMessagesTypeAdapter`` wrote it in 2026.
 
-A response is one AI message. A request is as many messages as it has parts of the native kinds: system prompts, what
-the user said, results of tools. What has none of them is a ``CustomMessage``, whole. Each is kept word for word, too:
-there is a moment, at least, in every part, and no message says it.
+A response is one AI message. A request is one message for each of its native parts: system prompts, the user's prompts,
+results of tools. A request or response without native parts is a ``CustomMessage``. The original JSON is always stored,
+because every part has a timestamp, which messages do not have.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ NAME = "pydantic_ai"
 PDF = "application/pdf"
 
 FAILED = {"success": False, "failed": True, "retried": True, "interrupted": True}
-"""Whether a tool failed, by what came of its call. One that was denied has not run."""
+"""Whether a tool failed, by the outcome of its call. A call that was denied did not run."""
 
 FILES = frozenset({"image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file"})
 
 STANDARD_BASE64 = str.maketrans("-_", "+/")
-"""Pydantic writes the alphabet of URLs, and reads either."""
+"""Pydantic writes the URL-safe alphabet, and reads both."""
 
 _encode = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
 
 
 def to_given(model_message: object, where: str) -> list[Given]:
     """
-    Return *model_message*, the JSON of a request or a response, as the messages that it is; errors say *where* it is.
+    Convert *model_message*, the JSON of a request or a response, to messages; *where* is its path for error messages.
 
     Raises:
-        TypeError: It is no JSON object.
-        ValueError: It is nested too deeply, or in itself.
+        TypeError: It is not a JSON object.
+        ValueError: It is nested too deeply, or contains itself.
 
     """
     return to_group(model_message, NAME, to_messages, where)
 
 
 def to_messages(model_message: dict[str, Any]) -> list[ChatMessage]:
-    """Return the messages that *model_message*, any JSON object, is: at least one."""
+    """Convert *model_message*, any JSON object, to one or more messages."""
     messages: list[ChatMessage] = []
-    with suppress(KeyError, TypeError, ValueError):  # it is not what its kind says
+    with suppress(KeyError, TypeError, ValueError):  # data that does not match its kind
         parts = _parts(model_message["parts"])
         match model_message["kind"]:
             case "request":
@@ -80,9 +80,9 @@ def to_messages(model_message: dict[str, Any]) -> list[ChatMessage]:
 
 def from_message(message: ChatMessage, at: str | None = None) -> list[dict[str, Any]]:
     """
-    Return the request or the response that *message* is; none where pydantic-ai cannot say it.
+    Convert *message* to a request or a response; an empty list if pydantic-ai has no such message.
 
-    *at* is when it was said: without it, pydantic-ai takes the moment at which it reads the JSON.
+    *at* is its time: without one, pydantic-ai uses the time at which it reads the JSON.
     """
     moment = {} if at is None else {"timestamp": at}
     match message:
@@ -93,7 +93,7 @@ def from_message(message: ChatMessage, at: str | None = None) -> list[dict[str, 
             return [] if content == [] else [_request("user-prompt", moment, content=content)]
         case AiMessage():
             thinking = [] if message.thinking is None else [{"content": message.thinking, "part_kind": "thinking"}]
-            said = [] if message.text is None else [{"content": message.text, "part_kind": "text"}]
+            texts = [] if message.text is None else [{"content": message.text, "part_kind": "text"}]
             calls = [
                 {
                     "tool_name": call.name or "",
@@ -103,7 +103,7 @@ def from_message(message: ChatMessage, at: str | None = None) -> list[dict[str, 
                 }
                 for call in message.tool_execution_requests
             ]
-            return [{"parts": [*thinking, *said, *calls], "kind": "response", **moment}]
+            return [{"parts": [*thinking, *texts, *calls], "kind": "response", **moment}]
         case ToolExecutionResultMessage():
             answered = {"tool_name": message.tool_name or "", "tool_call_id": message.id or ""}
             outcome = "failed" if message.is_error else "success"
@@ -114,7 +114,7 @@ def from_message(message: ChatMessage, at: str | None = None) -> list[dict[str, 
 
 
 def metadata_of(model_message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a response tells of the call that it came of, as it stands beside a message; None of a request."""
+    """Return a response's metadata about its call, as they are stored with a message; None for a request."""
     if model_message.get("kind") != "response":
         return None
     usage = model_message.get("usage") or {}
@@ -133,7 +133,7 @@ def _request(part_kind: str, moment: Mapping[str, Any], **part: Any) -> dict[str
 
 
 def _of_request_part(part: Mapping[str, Any]) -> ChatMessage | None:
-    """The message that *part* of a request is; None for one that no message can be."""
+    """Convert *part* of a request to a message, or None if it has no native equivalent."""
     with suppress(KeyError, TypeError, ValueError):
         match part["part_kind"]:
             case "system-prompt":
@@ -155,8 +155,8 @@ def _of_request_part(part: Mapping[str, Any]) -> ChatMessage | None:
 
 
 def _of_response(parts: Sequence[Mapping[str, Any]]) -> AiMessage | None:
-    """The answer that *parts* make; None if there is nothing in them that an AI message has a place for."""
-    # As ``ModelResponse.text`` has it: what stands side by side is one text.
+    """Convert *parts* of a response to an answer, or None if an AI message supports none of them."""
+    # As ``ModelResponse.text`` does: adjacent texts are one text.
     runs = groupby(map(_spoken, parts), key=lambda text: text is not None)
     texts = ["".join(map(as_text, run)) for is_text, run in runs if is_text]
     thinking = [text for part in parts if part["part_kind"] == "thinking" and (text := as_text(part["content"]))]
@@ -171,7 +171,7 @@ def _of_response(parts: Sequence[Mapping[str, Any]]) -> AiMessage | None:
 
 
 def _spoken(part: Mapping[str, Any]) -> str | None:
-    """What *part* of a response says to the user, if it is a text or speech."""
+    """Return the text of *part* of a response, if it is text or speech."""
     match part["part_kind"]:
         case "text":
             return as_text(part["content"])
@@ -182,7 +182,7 @@ def _spoken(part: Mapping[str, Any]) -> str | None:
 
 
 def _result(content: object) -> str | list[Content]:
-    """What a tool returned: any JSON, and files anywhere at its top."""
+    """Return what a tool returned: any JSON, with files anywhere at its top level."""
     items = content if isinstance(content, list) else [content]
     if any(_is_file(item) for item in items):
         return _contents([item if isinstance(item, str) or _is_file(item) else _encode(item) for item in items])
@@ -194,7 +194,7 @@ def _is_file(item: object) -> bool:
 
 
 def _contents(items: Iterable[object]) -> list[Content]:
-    """What of *items* has a native form."""
+    """Return those of *items* that are native contents."""
     return [content for item in items if (content := _content(item)) is not None]
 
 
@@ -233,7 +233,7 @@ def _file(data: str, media_type: str) -> Content | None:
 
 
 def _written(contents: Sequence[Content | None]) -> str | list[str | dict[str, Any]]:
-    """*contents* as the content of a part: a text, if it is nothing else."""
+    """Return *contents* as the content of a part: a str if it is a single text."""
     if len(contents) == 1 and isinstance(contents[0], TextContent):
         return contents[0].text
     return [item for content in contents if (item := _written_item(content)) is not None]

@@ -1,8 +1,8 @@
 """
-What another framework gives, as a message: and beside that word for word, where the message does not give it back.
+Storage of other frameworks' messages: as a message and, if that loses anything, also as the original JSON.
 
-Native first: search, tokens, the admin and the other frameworks read the message. Whether that says all is decided when
-it is written, by giving it back and comparing: 1, 1.0 and True are different, and so are null and what is absent.
+Search, token counts, the admin and other frameworks read the message. Whether it loses anything is found out when it is
+written, by converting it back and comparing: 1, 1.0 and True are different, and so are null and a missing key.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from chatmemory_django.messages import ChatMessage, CustomMessage
-from chatmemory_django.rows import Said, to_message
+from chatmemory_django.rows import HistoryRow, to_message
 
 REPLACEMENT = "\ufffd"
-"""What stands in a message for a NUL character or half a surrogate pair, which no database keeps in a text."""
+"""Replaces NUL characters and lone surrogates in a message, because databases cannot store them in a text."""
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # in ASCII, so that any character can be kept
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # in ASCII, so that any character can be stored
 _encode_sorted = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 _UNSTORABLE = {0: REPLACEMENT, **dict.fromkeys(range(0xD800, 0xE000), REPLACEMENT)}
 
 
 class Format(NamedTuple):
-    """How a framework's JSON objects are messages, and the other way round."""
+    """The conversions between a framework's JSON objects and messages."""
 
     name: str
-    """What stands beside a message that was given in this format."""
+    """The key of the original JSON that is stored next to a message of this format."""
     to_message: Callable[[dict[str, Any]], ChatMessage]
-    """Return the message that an object is; ``custom`` for one that is none of the native kinds."""
+    """Convert an object to a message; use ``custom`` for one that is not of a native kind."""
     from_message: Callable[[ChatMessage], list[dict[str, Any]]]
-    """Return the objects that a message is: one, several, or none where the format cannot say it."""
+    """Convert a message to objects: one, several, or none if the format has no such message."""
 
 
 class Given(NamedTuple):
-    """What was given, as it is stored."""
+    """A framework's message as it is stored."""
 
     message: ChatMessage
     verbatim: str | None
-    """The same as it was given, in JSON; None where the message says it all."""
+    """The original JSON; None if the message contains everything."""
 
 
 def to_given(item: object, format: Format, where: str) -> Given:
     """
-    Return *item*, a JSON object of *format*, as it is stored; errors say *where* it is.
+    Convert *item*, a JSON object of *format*, to what is stored; *where* is its path for error messages.
 
     Raises:
-        TypeError: It is no JSON object.
-        ValueError: It is nested too deeply, or in itself.
+        TypeError: The item is not a JSON object.
+        ValueError: The item is nested too deeply, or contains itself.
 
     """
     with _errors_at(item, where):
@@ -65,9 +65,9 @@ def to_group(
     item: object, format_name: str, to_messages: Callable[[dict[str, Any]], Sequence[ChatMessage]], where: str
 ) -> list[Given]:
     """
-    Return *item*, a JSON object that may be several messages, as they are stored: word for word beside the last.
+    Convert *item*, a JSON object that may be several messages; the original JSON is stored next to the last one.
 
-    What follows goes on from the last one. Raises what ``to_given`` does.
+    The conversation continues from the last one. Raises the same errors as ``to_given``.
     """
     with _errors_at(item, where):
         text = _encode(item)
@@ -77,38 +77,38 @@ def to_group(
 
 
 def of_group(verbatim: str | None, format_name: str) -> tuple[dict[str, Any] | None, int]:
-    """Return what was given, if that was in the format of that name, and how many messages it is, this the last."""
+    """Return the original item, if it has that format, and its number of messages, of which this is the last."""
     if verbatim is None or not verbatim.startswith(f'{{"{format_name}":'):
         return None, 1
     given = json.loads(verbatim)
     item, rows = given[format_name], given.get("rows", 1)
-    # What is imported may say anything.
+    # Imported data may contain anything.
     return (item, rows) if isinstance(item, dict) and isinstance(rows, int) and rows > 0 else (None, 1)
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """Return *value*; ``TypeError`` if it is no JSON object, so that what it is in is not what its type says."""
+    """Return *value*; raise ``TypeError`` if it is not a JSON object, which means that the item is not of its type."""
     if isinstance(value, dict):
         return value
     raise TypeError
 
 
 def as_text(value: object) -> str:
-    """Likewise for a text."""
+    """Return *value*; raise ``TypeError`` if it is not a str."""
     if isinstance(value, str):
         return value
     raise TypeError
 
 
-def items_of(said: Said, format: Format) -> list[dict[str, Any]]:
-    """Return the items of *format* that *said* is: as they were given, if they were."""
-    given = of_verbatim(said.verbatim, format.name)
-    return format.from_message(to_message(said.type, said.text, said.payload)) if given is None else [given]
+def items_of(row: HistoryRow, format: Format) -> list[dict[str, Any]]:
+    """Return the items of *format* for a row: the original one if there is one."""
+    given = of_verbatim(row.verbatim, format.name)
+    return format.from_message(to_message(row.type, row.text, row.payload)) if given is None else [given]
 
 
 def of_verbatim(verbatim: str | None, format_name: str) -> dict[str, Any] | None:
-    """Return what was given, if that was in the format of that name."""
-    # What comes first names the format, so that what another one gave, a film perhaps, is not read.
+    """Return the original item, if it has that format."""
+    # The format's name comes first, so that another format's item, which may contain a video, need not be parsed.
     if verbatim is None or not verbatim.startswith(f'{{"{format_name}":'):
         return None
     given: dict[str, Any] = json.loads(verbatim)[format_name]
@@ -116,19 +116,19 @@ def of_verbatim(verbatim: str | None, format_name: str) -> dict[str, Any] | None
 
 
 def custom(item: dict[str, Any], format_name: str) -> CustomMessage:
-    """Return the message for an *item* that is none of the native kinds."""
+    """Return the message for an *item* that is not of a native kind."""
     return CustomMessage({format_name: item})
 
 
 def of_custom(message: CustomMessage, format_name: str) -> list[dict[str, Any]]:
-    """Return the item that *message* was made for; none if that was of another format."""
+    """Return the item that *message* was created for; an empty list if it has another format."""
     item = message.attributes.get(format_name)
     return [item] if isinstance(item, dict) else []
 
 
 @contextmanager
 def _errors_at(item: object, where: str) -> Iterator[None]:
-    """A section whose errors say *where* the *item* is that they are about."""
+    """Add the path of *item*, *where*, to errors."""
     if not isinstance(item, dict):
         raise TypeError(f"{where} must be a dict, not {type(item).__name__}.")
     try:
@@ -140,7 +140,7 @@ def _errors_at(item: object, where: str) -> Iterator[None]:
 
 
 def storable(value: Any) -> Any:
-    """Return *value* with what no message can hold replaced: it is there word for word, too."""
+    """Return *value* without characters and numbers that cannot be stored; the original JSON still has them."""
     if isinstance(value, str):
         return value.translate(_UNSTORABLE)
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,1 +1,1 @@
-"""Other frameworks' stores of conversations, in the site's database: a module for each framework."""
+"""Adapters that store other frameworks' conversations in the site's database, in a module for each framework."""

@@ -1,4 +1,4 @@
-"""The history of a conversation as another framework reads and writes it: its own items, all of them, in order."""
+"""The history of a conversation as another framework reads and writes it: as a list of its own items."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from chatmemory_django.formats.verbatim import Format, items_of, to_given
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rows import Said
+from chatmemory_django.rows import HistoryRow
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 PAGE = 100
-"""How many messages are read at a time where only the last items are asked for."""
+"""The number of messages that are read at a time if only the last items are requested."""
 
 
 class History:
     """
     The history of the conversation *memory_id* as items of *format*; *owner* as for ``get_chat_memory``.
 
-    To make one reads nothing. A message that *format* cannot say, another framework's own for example, is left out.
+    Creating an instance reads nothing. Messages that *format* cannot represent, for example another framework's own,
+    are left out.
     """
 
     def __init__(self, memory_id: str, format: Format, owner: AbstractBaseUser | None = None) -> None:
@@ -34,48 +35,51 @@ class History:
         self._read = partial(self._store.read_history, memory_id)
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The items, or the last *limit* of them, in order."""
+        """Return the items, or the last *limit* of them, in order."""
         if limit is None:
-            return [item for said in reversed(self._read()) for item in self._items(said)]
+            return [item for row in reversed(self._read()) for item in self._items(row)]
         found: deque[dict[str, Any]] = deque()
         before: int | None = None
         while len(found) < limit and (page := self._read(before=before, count=PAGE)):
-            for said in page:
-                found.extendleft(reversed(self._items(said)))
+            for row in page:
+                found.extendleft(reversed(self._items(row)))
             before = page[-1].sequence
         return list(found)[max(0, len(found) - limit) :]
 
     def add(self, items: Sequence[object], where: str = "items") -> None:
         """
-        Add *items* at the end, all or none; errors say *where* they were given.
+        Add *items* at the end, all or none; *where* is their name in error messages.
 
         Raises:
             TypeError, ValueError: One of them cannot be stored; then none is.
-            PermissionDenied: The conversation belongs to somebody else.
+            PermissionDenied: The conversation belongs to another user.
 
         """
         given = [to_given(item, self.format, f"{where}[{index}]") for index, item in enumerate(items)]
         self.memory.add(*(each.message for each in given), verbatim=[each.verbatim for each in given])
 
     def pop(self) -> dict[str, Any] | None:
-        """Take the last item out, and return it; None if there is none."""
+        """Remove the last item, and return it; None if there is none."""
         if not self._read(count=1):
             return None
         with self._store.exclusive(self.memory.id):
-            # As it is now, and not as the caller's transaction has read it before.
+            # A locking read sees the latest rows, even if the caller's transaction has an older snapshot.
             conversation = self._store.named(self.memory.id).select_for_update().first()
-            if conversation is None:  # by now it is somebody else's
+            if conversation is None:  # it now belongs to another user
                 return None
-            newest = conversation.history().order_by("-sequence").select_for_update().values_list(*Said._fields)
-            said = newest.first()
-            while said is not None and not (items := self._items(Said._make(said))):
-                said = newest.filter(sequence__lt=said[0]).first()
-            if said is None:
+            newest = conversation.history().order_by("-sequence").select_for_update().values_list(*HistoryRow._fields)
+            row = newest.first()
+            while row is not None and not (items := self._items(HistoryRow._make(row))):
+                row = newest.filter(sequence__lt=row[0]).first()
+            if row is None:
                 return None
-            self.memory.remove(said[0])
+            self.memory.remove(row[0])
             self.add(items[:-1])
         return items[-1]
 
     def clear(self) -> None:
-        """Begin anew. What was said stays in the database, as a branch that is not in use, until it is erased."""
+        """
+        Start a new branch without messages. The others stay in the database, on an unused branch, until they are
+        erased.
+        """
         self.memory.rewind(0)

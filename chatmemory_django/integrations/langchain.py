@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 class DjangoChatMessageHistory(BaseChatMessageHistory):
     """
-    The conversation *session_id*, for ``RunnableWithMessageHistory`` and whatever else takes a history.
+    The conversation *session_id*, for ``RunnableWithMessageHistory`` and anything else that takes a history.
 
-    Messages come back as they were given, in order, and each of them is a message of the conversation: the admin, REST,
-    searches and memories read what a chain said, and the chain what was said elsewhere. With an *owner*, a new
-    conversation is the owner's, and one of somebody else is out of reach: ``PermissionDenied`` to a writer, empty to a
-    reader. Always give it where *session_id* comes from a request.
+    Messages are returned as they were given, in order, and each is also a message of the conversation: the admin, the
+    REST API, searches and memories show the messages of a chain, and the chain gets the messages that were added
+    elsewhere. With an *owner*, a new conversation belongs to that user, and conversations of other users are
+    inaccessible: writing raises ``PermissionDenied``, reading returns no messages. Always pass an owner if *session_id*
+    comes from a request.
 
-    To make one reads nothing. ``clear`` begins anew; what was said stays in the database, as a branch that is not in
-    use, until the conversation is erased.
+    Creating an instance reads nothing. After ``clear``, the history is empty; its messages stay in the database, on an
+    unused branch, until the conversation is erased.
     """
 
     def __init__(self, session_id: str, *, owner: AbstractBaseUser | None = None) -> None:
@@ -46,42 +47,42 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # the base class has an attribute
-        """All messages, oldest first; a new list each time."""
+        """All messages, oldest first; a new list on each access."""
         with self._in_this_thread():
             return messages_from_dict(self._history.read())
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Add *messages*, all or none; ``TypeError`` or ``ValueError`` if one of them cannot be stored."""
+        """Add *messages*, all or none; raise ``TypeError`` or ``ValueError`` if one of them cannot be stored."""
         with self._in_this_thread():
             self._add(messages)
 
     def clear(self) -> None:
-        """Begin anew: there is no message then."""
+        """Start again without messages."""
         with self._in_this_thread():
             self._history.clear()
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """See ``messages``."""
+        """Return what ``messages`` contains."""
         return messages_from_dict(await self._run(self._history.read))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """See ``add_messages``."""
+        """Do what ``add_messages`` does."""
         await to_its_end(self._run(self._add, messages))
 
     async def aclear(self) -> None:
-        """See ``clear``."""
+        """Do what ``clear`` does."""
         await to_its_end(self._run(self._history.clear))
 
     def _add(self, messages: Sequence[BaseMessage]) -> None:
         self._history.add([_to_item(message, index) for index, message in enumerate(messages)], "messages")
 
     def _in_this_thread(self) -> AbstractContextManager[None]:
-        """A section of what may run in another thread than the one that made this: LangChain has pools of them."""
+        """Return a context manager for work in any thread: LangChain's thread pools must not keep connections."""
         return nullcontext() if threading.get_ident() == self._thread else leaving_no_connection()
 
 
 def _to_item(message: object, index: int) -> dict[str, Any]:
-    """Return the JSON of *message*; ``TypeError`` if it would not come back equal from that."""
+    """Return the JSON of *message*; raise ``TypeError`` if an equal message cannot be created from it."""
     if not isinstance(message, BaseMessage):
         raise TypeError(f"messages[{index}] must be a BaseMessage, not {type(message).__name__}.")
     item = message_to_dict(message)
@@ -92,11 +93,9 @@ def _to_item(message: object, index: int) -> dict[str, Any]:
         with suppress(RecursionError, TypeError, ValueError):
             if _through_json(value) == value:
                 continue
-        raise TypeError(
-            f"messages[{index}].{name}, of type {type(value).__name__}, must be plain JSON, all that is in it."
-        )
+        raise TypeError(f"messages[{index}].{name}, of type {type(value).__name__}, must contain only plain JSON.")
     raise TypeError(
-        f"messages[{index}] is a {type(message).__name__}; only LangChain's own kinds of messages can be stored."
+        f"messages[{index}] is a {type(message).__name__}; only LangChain's own message classes can be stored."
     )
 
 

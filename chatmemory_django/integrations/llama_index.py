@@ -15,7 +15,7 @@ from chatmemory_django.formats.llama_index import LLAMA_INDEX
 from chatmemory_django.formats.verbatim import Given, items_of, to_given
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.provider import window_of
-from chatmemory_django.rows import Said, in_parts
+from chatmemory_django.rows import HistoryRow, in_parts
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.threads import to_its_end
 
@@ -37,20 +37,21 @@ Item: TypeAlias = dict[str, Any]
 ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
 
 BATCH = 500
-"""How many messages one statement names at most."""
+"""The maximum number of messages in one statement."""
 
 
 class DjangoChatStore(AsyncDBChatStore):
     """
-    The conversations of the site, for ``Memory.from_defaults(session_id=…, chat_store=…)``.
+    The site's conversations, for ``Memory.from_defaults(session_id=…, chat_store=…)``.
 
-    A key is the memory id of a conversation. What is active there is its memory, and what is archived is the rest of
-    its history. Messages come back as they were given, in order, and each of them is a message of the conversation.
-    LlamaIndex decides what is archived: what is added here stays in the memory until then, whatever the setting
-    ``MEMORY`` says, and only what the site itself adds evicts what that has no room for.
+    A key is the memory id of a conversation. Active messages are those in its memory, and archived messages are the
+    rest of its history. Messages are returned as they were given, in order, and each is also a message of the
+    conversation. LlamaIndex decides when messages are archived: until then, its messages stay in the memory, whatever
+    the setting ``MEMORY`` is. Only messages that the site itself adds evict others.
 
-    With an *owner*, new conversations are the owner's, and those of others are out of reach: ``PermissionDenied`` to a
-    writer, empty to a reader. Always give it where keys come from requests. To make a store reads nothing.
+    With an *owner*, new conversations belong to that user, and conversations of other users are inaccessible: writing
+    raises ``PermissionDenied``, reading returns no messages. Always pass an owner if keys come from requests. Creating
+    a store reads nothing.
     """
 
     owner: Any = Field(default=None, description="The user whose conversations these are; None for those of all.")
@@ -59,7 +60,7 @@ class DjangoChatStore(AsyncDBChatStore):
 
     def __init__(self, *, owner: AbstractBaseUser | None = None) -> None:
         super().__init__(owner=owner)  # type: ignore[call-arg]  # of the fields
-        # What is archived goes by what was read, so nothing is read from a replica.
+        # LlamaIndex archives what it has read, so reads must not come from a replica.
         self._store = DjangoChatMemoryStore(router.db_for_write(Conversation), owner=self.owner)
 
     @field_serializer("owner")
@@ -69,7 +70,7 @@ class DjangoChatStore(AsyncDBChatStore):
     @field_validator("owner")
     @classmethod
     def _of_key(cls, owner: Any) -> Any:
-        """Take the key that stands for a user in what was serialized."""
+        """Accept a user's key from serialized data."""
         users = get_user_model()
         return users(pk=users._meta.pk.to_python(owner)) if isinstance(owner, (int, str, uuid.UUID)) else owner
 
@@ -85,36 +86,36 @@ class DjangoChatStore(AsyncDBChatStore):
         limit: int | None = None,
         offset: int | None = None,
     ) -> list[ChatMessage]:
-        """Return the messages of that *status*, or of both, oldest first: all, or *limit* of them from *offset* on."""
+        """Return messages with *status*, or all for None, oldest first: all, or *limit* of them from *offset* on."""
         return _messages(await self._store.run(self._queue(key).read, status, limit, offset or 0))
 
     async def count_messages(self, key: str, status: MessageStatus | None = ACTIVE) -> int:
-        """Return how many messages of that *status*, or of both, there are; another framework's own are among them."""
+        """Return the number of messages with *status*, or of all for None, including other frameworks' own messages."""
         return await self._store.run(self._queue(key).count, status)
 
     async def add_message(self, key: str, message: ChatMessage, status: MessageStatus = ACTIVE) -> None:
-        """Add *message* at the end; ``TypeError`` or ``ValueError`` if it cannot be stored."""
+        """Add *message* at the end; raise ``TypeError`` or ``ValueError`` if it cannot be stored."""
         await self.add_messages(key, [message], status)
 
     async def add_messages(self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = ACTIVE) -> None:
-        """Add *messages* at the end, all or none; ``TypeError`` or ``ValueError`` if one of them cannot be stored."""
+        """Add *messages* at the end, all or none; raise ``TypeError`` or ``ValueError`` if one cannot be stored."""
         await to_its_end(self._store.run(self._queue(key).add, messages, status))
 
     async def set_messages(self, key: str, messages: Sequence[ChatMessage], status: MessageStatus = ACTIVE) -> None:
-        """Begin anew with *messages*, in the place of all that are there, the archived ones too."""
+        """Start again with *messages*, which replace all others, including archived ones."""
         await to_its_end(self._store.run(self._queue(key).set, messages, status))
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """Take out the message whose sequence is *idx*, and return it; None if there is none such."""
+        """Remove the message whose sequence is *idx*, and return it; None if there is no such message."""
         found = _messages(await to_its_end(self._store.run(self._queue(key).take, idx)))
         return found[0] if found else None
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
-        """Take out the messages of that *status*; for None, begin anew."""
+        """Remove the messages with *status*; for None, start again without messages."""
         await to_its_end(self._store.run(self._queue(key).delete, status))
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
-        """Take out the oldest *n* active messages, and return them."""
+        """Remove the oldest *n* active messages, and return them."""
         return _messages(await to_its_end(self._store.run(self._queue(key).delete_oldest, n)))
 
     async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
@@ -122,15 +123,15 @@ class DjangoChatStore(AsyncDBChatStore):
         return _messages(await to_its_end(self._store.run(self._queue(key).archive_oldest, n)))
 
     async def get_keys(self) -> list[str]:
-        """Return the keys that have messages."""
+        """Return the keys of all conversations with messages."""
         return await self._store.run(self._keys)
 
     def _queue(self, key: str) -> _Queue:
         return _Queue(key, self._store)
 
     def _keys(self) -> list[str]:
-        said = Message.objects.history().filter(conversation=OuterRef("pk"))
-        found = self._store.conversations().filter(Exists(said) | Q(memory_messages__gt=0))
+        messages = Message.objects.history().filter(conversation=OuterRef("pk"))
+        found = self._store.conversations().filter(Exists(messages) | Q(memory_messages__gt=0))
         return list(found.order_by("pk").values_list("memory_id", flat=True))
 
 
@@ -149,7 +150,7 @@ class _Queue:
         found: list[Item] = []
         behind = 0
         while end is None or len(found) < end:
-            page = _said(rows.filter(sequence__gt=behind)[:end])
+            page = _read_rows(rows.filter(sequence__gt=behind)[:end])
             found += _items(page)
             if end is None or len(page) < end:
                 break
@@ -174,7 +175,7 @@ class _Queue:
         with self._locked() as conversation:
             if conversation is None:
                 return []
-            found = _items(_said(_all(conversation).filter(sequence=sequence).select_for_update()))
+            found = _items(_read_rows(_all(conversation).filter(sequence=sequence).select_for_update()))
             if found:
                 self._store.remove(self._key, sequence)
             return found
@@ -195,7 +196,7 @@ class _Queue:
         return self._take_oldest(n, lambda oldest: self._store.evict(self._key, len(oldest)))
 
     def _rows(self, status: MessageStatus | None) -> MessageQuerySet:
-        """The rows that are archived, or all, in order."""
+        """Return the rows of archived messages, or of all messages, in order."""
         conversation = self._store.named(self._key).first()
         if conversation is None:
             return Message.objects.none()
@@ -214,15 +215,15 @@ class _Queue:
             )
 
     def _take_oldest(self, n: int, take: Callable[[Sequence[int]], object]) -> list[Item]:
-        """Take the oldest *n* messages that LlamaIndex can read, with what is between them, and return them."""
+        """Remove the oldest *n* messages that LlamaIndex can read, and any between them, and return them."""
         oldest: list[int] = []
         found: list[Item] = []
         with self._locked() as conversation:
-            for said in [] if conversation is None else _said(conversation.memory().select_for_update()):
+            for row in [] if conversation is None else _read_rows(conversation.memory().select_for_update()):
                 if len(found) >= n:
                     break
-                oldest.append(said.sequence)
-                found += _items([said])
+                oldest.append(row.sequence)
+                found += _items([row])
             if found:
                 take(oldest)
         return found
@@ -233,26 +234,26 @@ class _Queue:
 
     @contextmanager
     def _locked(self) -> Iterator[Conversation | None]:
-        """The conversation as it is, while nobody else writes to it; None where there is none of the owner's."""
-        if not self._store.named(self._key).exists():  # or it would be made
+        """Lock the conversation against other writers, and yield it; None if the owner has no such conversation."""
+        if not self._store.named(self._key).exists():  # otherwise it would be created
             yield None
             return
         with self._store.exclusive(self._key):
-            # As it is now, and not as the caller's transaction has read it before.
+            # A locking read sees the latest rows, even if the caller's transaction has an older snapshot.
             yield self._store.named(self._key).select_for_update().first()
 
 
 def _all(conversation: Conversation) -> MessageQuerySet:
-    """All messages, also those that the site has put into the memory alone."""
+    """Return all messages, including those that the site added only to the memory."""
     return conversation.history() | conversation.messages.in_memory()
 
 
-def _said(rows: MessageQuerySet) -> list[Said]:
-    return list(map(Said._make, rows.values_list(*Said._fields)))
+def _read_rows(rows: MessageQuerySet) -> list[HistoryRow]:
+    return list(map(HistoryRow._make, rows.values_list(*HistoryRow._fields)))
 
 
-def _items(rows: Iterable[Said]) -> list[Item]:
-    return [item for said in rows for item in items_of(said, LLAMA_INDEX)]
+def _items(rows: Iterable[HistoryRow]) -> list[Item]:
+    return [item for row in rows for item in items_of(row, LLAMA_INDEX)]
 
 
 def _messages(items: Iterable[Item]) -> list[ChatMessage]:

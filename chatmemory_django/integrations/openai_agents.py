@@ -23,13 +23,13 @@ class DjangoSession(SessionABC):
     """
     The conversation *session_id*, for ``Runner.run(agent, …, session=…)``.
 
-    Items come back as they were given, in order, and each of them is a message of the conversation: the admin, REST,
-    searches and memories read what an agent said, and the agent what was said elsewhere. With an *owner*, a new
-    conversation is the owner's, and one of somebody else is out of reach: ``PermissionDenied`` to a writer, empty to a
-    reader. Always give it where *session_id* comes from a request.
+    Items are returned as they were given, in order, and each is also a message of the conversation: the admin, the REST
+    API, searches and memories show the messages of an agent, and the agent gets the messages that were added elsewhere.
+    With an *owner*, a new conversation belongs to that user, and conversations of other users are inaccessible: writing
+    raises ``PermissionDenied``, reading returns no items. Always pass an owner if *session_id* comes from a request.
 
-    To make one reads nothing. ``clear_session`` begins anew; what was said stays in the database, as a branch that is
-    not in use, until the conversation is erased.
+    Creating an instance reads nothing. After ``clear_session``, the session is empty; its items stay in the database,
+    on an unused branch, until the conversation is erased.
     """
 
     session_settings: SessionSettings
@@ -47,18 +47,18 @@ class DjangoSession(SessionABC):
         self._run = self._history.memory.store.run
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the items, or the last *limit* of them: by default, what the settings say, and else all."""
+        """Return the items, or the last *limit* of them; without one, the limit in the session settings applies."""
         limit = resolve_session_limit(limit, self.session_settings)
         return cast("list[TResponseInputItem]", await self._run(self._history.read, limit))
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add *items*, all or none; ``TypeError`` or ``ValueError`` if one of them cannot be stored."""
+        """Add *items*, all or none; raise ``TypeError`` or ``ValueError`` if one of them cannot be stored."""
         await to_its_end(self._run(self._history.add, items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take out the last item and return it; None if there is none."""
+        """Remove the last item and return it; None if there is none."""
         return cast("TResponseInputItem | None", await to_its_end(self._run(self._history.pop)))
 
     async def clear_session(self) -> None:
-        """Begin anew: there is no item then."""
+        """Start again without items."""
         await to_its_end(self._run(self._history.clear))

@@ -1,5 +1,5 @@
 """
-Conversations that other frameworks keep, brought into the database: from their own tables, and from their JSON.
+Import of other frameworks' conversations, from their own tables and from their JSON.
 
-Each framework has a module that reads what it wrote; ``storing`` stores it. Nothing here imports a framework.
+Each framework has a module that reads its data; ``storing`` stores them. Nothing here imports a framework.
 """

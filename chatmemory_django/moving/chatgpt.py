@@ -1,9 +1,9 @@
 """
-Conversations as ChatGPT exports them: trees of messages, which are branches here.
+ChatGPT's exports: trees of messages, which become branches.
 
-What has no native form is beside the text, in the ``attributes`` of a message: pictures, which the export names only,
-quotations and the like. What the model thought is the ``thinking`` of the answer that follows. Messages that say
-nothing are left out.
+Content without a native form is kept in the ``attributes`` of a message: images, which the export only names,
+quotations and so on. The model's thoughts become the ``thinking`` of the answer that follows. Messages without content
+are left out.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from chatmemory_django.messages import (
 from chatmemory_django.moving.moved import Moved, MovedMessage, moment
 
 FILES = re.compile(r"conversations(-\d+)?\.json")
-"""What the files of an export are called: large exports have several."""
+"""The names of the files of an export: large exports have several."""
 
 NAME = "chatgpt"
-"""What the attributes of a message have that has no native form is under."""
+"""The attribute for the content that has no native form."""
 
 EVERYBODY = "all"
-"""Whom an answer is for that calls no tool."""
+"""The recipient of an answer that calls no tool."""
 
 MAX_TITLE = 255
 
 TEXTS = ("text", "result", "user_profile", "user_instructions")
-"""Where contents, and parts of them, have text."""
+"""The keys of text in contents, and in parts of them."""
 
 
 class _Place(NamedTuple):
-    """Where a node of the tree leaves those that follow it."""
+    """The state after a node of the tree, for the nodes that follow it."""
 
     message: int = -1
-    """The place of the last message up to there."""
+    """The position of the last message up to there."""
     thinking: str | None = None
-    """What was thought, and has no answer yet."""
+    """Thoughts that have no answer yet."""
     call: str | None = None
     """The id of the call that has no result yet."""
 
 
 def read_conversation(item: Any) -> tuple[str, Moved]:
-    """Return the id of the conversation *item*, and what it says; ``KeyError`` or ``TypeError`` for anything else."""
+    """Return the id and the messages of the conversation *item*; raise ``KeyError`` or ``TypeError`` otherwise."""
     memory_id = item.get("conversation_id") or item["id"]
     if not isinstance(memory_id, str):
-        raise TypeError(f"Its id must be a str, not {type(memory_id).__name__}.")
+        raise TypeError(f"Its id must be a string, not {type(memory_id).__name__}.")
     nodes: Mapping[str, Any] = item["mapping"]
     messages: list[MovedMessage] = []
     places: dict[str | None, _Place] = {}
@@ -83,7 +83,7 @@ def read_conversation(item: Any) -> tuple[str, Moved]:
 
 
 def _in_order(nodes: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of *nodes* by their times, each behind its parent: what is said later is at the end."""
+    """Yield the keys of *nodes* by time, each after its parent, so that new messages come last."""
     children: dict[str | None, list[str]] = {}
     for key, node in nodes.items():
         parent = node.get("parent")
@@ -99,7 +99,7 @@ def _in_order(nodes: Mapping[str, Any]) -> Iterator[str]:
         for child in children.get(key, ()):
             heappush(heap, (_time(nodes[child], time), ranks[child], child))
     if count < len(nodes):
-        raise ValueError(f"{len(nodes) - count} of its messages follow each other in a circle.")
+        raise ValueError(f"{len(nodes) - count} of its messages form a cycle.")
 
 
 def _time(node: Mapping[str, Any], otherwise: float) -> float:
@@ -108,7 +108,7 @@ def _time(node: Mapping[str, Any], otherwise: float) -> float:
 
 
 def _read(key: str, message: Mapping[str, Any] | None, before: _Place) -> tuple[ChatMessage | None, _Place]:
-    """Return the message of the node *key*, None if it says nothing, and where that leaves those that follow it."""
+    """Return the message of the node *key*, or None if it has no content, and the state after it."""
     if message is None:
         return None, before
     content = storable(message["content"])
@@ -121,8 +121,8 @@ def _read(key: str, message: Mapping[str, Any] | None, before: _Place) -> tuple[
             return None, before._replace(thinking="\n\n".join(filter(None, [before.thinking, *thoughts])))
         case "assistant" if (message.get("recipient") or EVERYBODY) != EVERYBODY:
             call = ToolExecutionRequest(key, _tool_name(message["recipient"]), _arguments(text))
-            said = AiMessage(None, before.thinking, [call], attributes)
-            return said, before._replace(thinking=None, call=key)
+            message_with_call = AiMessage(None, before.thinking, [call], attributes)
+            return message_with_call, before._replace(thinking=None, call=key)
         case "assistant" if content["content_type"] != "reasoning_recap" and (text or others):
             return AiMessage(text, before.thinking, (), attributes), before._replace(thinking=None, call=None)
         case "tool" if text or others or before.call:
@@ -131,13 +131,13 @@ def _read(key: str, message: Mapping[str, Any] | None, before: _Place) -> tuple[
             return result, before._replace(call=None)
         case "user" if content["content_type"] != "user_editable_context" and (text or others):
             return UserMessage(text, attributes=attributes), before._replace(call=None)
-        case "system" | "user" if text:  # a user's own instructions
+        case "system" | "user" if text:  # a user's custom instructions
             return SystemMessage(text), before
     return None, before
 
 
 def _parts(content: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Return the text of *content*, and what else is in it."""
+    """Return the text of *content*, and its other parts."""
     parts: Sequence[Any] = content.get("parts", [content])
     texts = [text for part in parts for text in _texts(part)]
     others = [part for part in parts if isinstance(part, dict) and not _texts(part)]
@@ -145,14 +145,14 @@ def _parts(content: Mapping[str, Any]) -> tuple[str, list[Any]]:
 
 
 def _texts(part: Any) -> list[str]:
-    """Return the texts in *part*; none if it is a picture, for example."""
+    """Return the texts in *part*; empty for an image, for example."""
     if isinstance(part, str):
         return [part]
     return [part[name] for name in TEXTS if isinstance(part, dict) and isinstance(part.get(name), str)]
 
 
 def _arguments(text: str) -> str:
-    """Return what a tool is called with as a JSON object, as it has to be; ChatGPT's own tools also take code."""
+    """Return the arguments of a call as a JSON object, which calls require; ChatGPT's own tools also take code."""
     try:
         if isinstance(json.loads(text), dict):
             return text
@@ -162,5 +162,5 @@ def _arguments(text: str) -> str:
 
 
 def _tool_name(name: str) -> str:
-    """Return *name* as models take it: ChatGPT's own tools have names with dots."""
+    """Return *name* as models accept it: ChatGPT's own tools have names with dots."""
     return re.sub("[^A-Za-z0-9_-]", "_", name)[:64]

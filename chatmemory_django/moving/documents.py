@@ -1,4 +1,4 @@
-"""Files of JSON: with one conversation or many, alone, in a folder, or in an archive."""
+"""JSON files with one or many conversations: a file, a folder, or an archive."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from zipfile import BadZipFile, ZipFile, is_zipfile
 from chatmemory_django.moving.moved import Moved, ReadMessages, Source, Step, UnreadableError, from_json
 
 READ_CHARACTERS = 1024 * 1024
-"""How much of an array is read at a time."""
+"""The number of characters of an array that are read at a time."""
 
 MAX_CHARACTERS = 256 * READ_CHARACTERS
-"""How long one conversation of an array may be."""
+"""The maximum length of one conversation in an array."""
 
 ReadConversation: TypeAlias = Callable[[Any], tuple[str, Moved]]
-"""Which conversation the item of an array is, and what it says."""
+"""Returns the id and the content of a conversation, which is an item of an array."""
 
 _SPACE = re.compile(r"[\s,]*")
 _decode = json.JSONDecoder().raw_decode
@@ -38,10 +38,10 @@ class _File(NamedTuple):
 @contextmanager
 def open_conversations(source: str, read: ReadMessages) -> Iterator[Source]:
     """
-    Open *source*, a file of JSON, or a folder or an archive of them. Each of them is read as a whole.
+    Open *source*, a JSON file, or a folder or an archive of such files. Each file is read as a whole.
 
     An array has the messages of one conversation, whose id is the name of the file. An object has such arrays by id;
-    they may also be in its "store".
+    they may also be in its key "store".
     """
     with _opened(source, re.compile(r"[^.].*\.json")) as files:
         yield Source("bytes", sum(file.size for file in files), _conversations(files, read))
@@ -50,9 +50,9 @@ def open_conversations(source: str, read: ReadMessages) -> Iterator[Source]:
 @contextmanager
 def open_array(source: str, name: re.Pattern[str], read: ReadConversation) -> Iterator[Source]:
     """
-    Open *source*, a file of JSON with an array, or a folder or an archive of them, whose names *name* matches.
+    Open *source*, a JSON file with an array, or a folder or an archive with such files whose names match *name*.
 
-    No more than one item of it is in memory at a time.
+    Only one item of the array is in memory at a time.
     """
     with _opened(source, name) as files:
         yield Source("bytes", sum(file.size for file in files), _items(files, read))
@@ -73,7 +73,7 @@ def _opened(source: str, name: re.Pattern[str]) -> Iterator[list[_File]]:
             return
         found = sorted((each for each in files if name.fullmatch(each.name)), key=attrgetter("name"))
         if not found:
-            raise UnreadableError(f"There is no file in {source!r} whose name is like {name.pattern!r}.")
+            raise UnreadableError(f"There is no file in {source!r} whose name matches {name.pattern!r}.")
         yield found
 
 
@@ -124,7 +124,7 @@ def _items(files: Sequence[_File], read: ReadConversation) -> Iterator[Step]:
                 try:
                     memory_id, found = read(item)
                 except (AttributeError, KeyError) as exc:
-                    found = ValueError(f"It is not written as it should be: {exc!r}.")
+                    found = ValueError(f"It has an invalid structure: {exc!r}.")
                 except (TypeError, ValueError) as exc:
                     found = ValueError(str(exc))
                 except RecursionError:
@@ -133,7 +133,7 @@ def _items(files: Sequence[_File], read: ReadConversation) -> Iterator[Step]:
 
 
 def _array(stream: IO[str], name: str) -> Iterator[Any]:
-    """Yield the items of the array in *stream*, each once all of it is there."""
+    """Yield the items of the array in *stream*, each as soon as it is complete."""
     text = _more(stream, name).lstrip()
     if not text.startswith("["):
         raise UnreadableError(f"{name} must be a list of conversations.")
@@ -147,7 +147,7 @@ def _array(stream: IO[str], name: str) -> Iterator[Any]:
         except (RecursionError, ValueError):
             more = _more(stream, name, len(text) - place)
             if not more or len(text) - place > MAX_CHARACTERS:
-                raise UnreadableError(f"{name} is cut off, or is no JSON, behind conversation {count}.") from None
+                raise UnreadableError(f"{name} is truncated or is not JSON after conversation {count}.") from None
             text, place = text[place:] + more, 0
         else:
             yield item

@@ -1,4 +1,4 @@
-"""Which framework is read how."""
+"""The reader for each framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLES: dict[str, tuple[Table, ReadRow]] = {
     "llamaindex": (llama_index.TABLE, llama_index.read_row),
     "openai": (openai_agents.TABLE, openai_agents.read_row),
 }
-"""The frameworks that keep messages in a table."""
+"""The frameworks that store messages in a table."""
 
 MESSAGES: dict[str, ReadMessages] = {
     "langchain": langchain.read_messages,
@@ -22,18 +22,18 @@ MESSAGES: dict[str, ReadMessages] = {
     "llamaindex": llama_index.read_messages,
     "pydantic-ai": pydantic_ai.read_messages,
 }
-"""The frameworks that write the messages of a conversation as a list."""
+"""The frameworks that write a conversation's messages as a list."""
 
 FRAMEWORKS = tuple(sorted({*TABLES, *MESSAGES}))
 
 
 def open_source(framework: str, source: str, table: str | None = None) -> AbstractContextManager[Source]:
     """
-    Open what *framework* has written: a database, or its *table*, if it has a name of its own, or a file of JSON.
+    Open the data of *framework*: a database, with *table* if the table is not named as by default, or a JSON file.
 
     Raises:
-        UnreadableError: It is neither, or it is not that framework's; also while it is read.
-        OSError: There is no such file, or it cannot be read.
+        UnreadableError: It is neither, or not that framework's; this may also be raised while it is read.
+        OSError: The file does not exist, or cannot be read.
 
     """
     if framework in TABLES and (table is not None or is_database(source)):
@@ -43,4 +43,4 @@ def open_source(framework: str, source: str, table: str | None = None) -> Abstra
         return open_array(source, chatgpt.FILES, chatgpt.read_conversation)
     if framework in MESSAGES and not is_database(source):
         return open_conversations(source, MESSAGES[framework])
-    raise UnreadableError(f"{framework} keeps no messages in a table; give its JSON.")
+    raise UnreadableError(f"{framework} does not store messages in a table; pass its JSON.")

@@ -1,7 +1,7 @@
 """
 The tables of LangChain's ``SQLChatMessageHistory`` and ``PostgresChatMessageHistory``, and its JSON.
 
-That is a list as ``messages_to_dict`` and ``FileChatMessageHistory`` write it.
+The JSON is a list as ``messages_to_dict`` and ``FileChatMessageHistory`` write it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ TABLE = Table("message_store", "id", "session_id", ("message",), optional=("crea
 
 
 def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
-    """Return the message that a row of a history is."""
+    """Return the message in a row of a history."""
     message, created_at = row
     return [MovedMessage(_given(from_json(message, where), where), moment(created_at))]
 
 
 def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
-    """Return the messages that *items* are."""
+    """Return the messages in *items*."""
     return [MovedMessage(_given(item, f"messages[{index}]")) for index, item in enumerate(items)]
 
 

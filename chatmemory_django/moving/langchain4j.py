@@ -1,4 +1,4 @@
-"""The JSON of LangChain4j's ``ChatMessageSerializer``, which is this project's own."""
+"""The JSON of LangChain4j's ``ChatMessageSerializer``, which is also this project's own."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from chatmemory_django.moving.moved import MovedMessage
 
 
 def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
-    """Return the messages that *items* are."""
+    """Return the messages in *items*."""
     return [MovedMessage(Given(message, None)) for message in messages_from_json(json.dumps(items))]

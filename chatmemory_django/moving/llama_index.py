@@ -1,7 +1,7 @@
 """
 The table of LlamaIndex's ``SQLAlchemyChatStore``, and the JSON of its ``SimpleChatStore``.
 
-What is archived there and what is active is one history here; the site's own window says what of it is the memory.
+Archived and active messages become one history; the site's own window determines which of them are in the memory.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from chatmemory_django.moving.tables import Table
 TABLE = Table("llama_index_memory", "id", "key", ("data", "timestamp"))
 
 NANOSECONDS = 1_000_000_000
-"""Of a second: LlamaIndex counts them."""
+"""LlamaIndex's timestamps are in this unit of a second."""
 
 
 def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
-    """Return the message that a row of a chat store is."""
+    """Return the message in a row of a chat store."""
     data, timestamp = row
     time = moment(timestamp / NANOSECONDS) if isinstance(timestamp, int) else None
     return [MovedMessage(_given(from_json(data, where), where), time)]
 
 
 def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
-    """Return the messages that *items* are."""
+    """Return the messages in *items*."""
     return [MovedMessage(_given(item, f"messages[{index}]")) for index, item in enumerate(items)]
 
 

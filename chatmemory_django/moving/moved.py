@@ -1,4 +1,4 @@
-"""What was read of another framework's, before it is stored."""
+"""The data that was read from another framework, before it is stored."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any, NamedTuple, TypeAlias
 from chatmemory_django.formats.verbatim import Given
 
 YEARS = range(1970, 9999)
-"""Of which moments are believed: databases, time zones, lists and their cursors all know them."""
+"""The years that are accepted in dates: databases, time zones and cursors support all of them."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UnreadableError(ValueError):
-    """The source as a whole is not what it should be."""
+    """The source as a whole is invalid."""
 
 
 class MovedMessage(NamedTuple):
-    """A message, and when it was said, where that is known."""
+    """A message, and its time if it is known."""
 
     given: Given
     created_at: datetime | None = None
     client_message_id: str | None = None
     follows: int | None = None
-    """The place of the message that it follows, counted from 0; -1 for none, None for the one before it."""
+    """The position of the message that it follows, counted from 0; -1 for none, None for the previous one."""
 
 
 ReadMessages: TypeAlias = Callable[[Sequence[Any]], list[MovedMessage]]
-"""Returns what the messages of a conversation say; errors say which of them is wrong."""
+"""Returns the messages of a conversation; errors name the invalid one."""
 
 
 class Moved(NamedTuple):
-    """A conversation: its messages in the order in which they were said, so that what is new is at the end."""
+    """A conversation with its messages in chronological order, so that new ones come last."""
 
     messages: Sequence[MovedMessage]
     title: str = ""
@@ -42,20 +42,20 @@ class Moved(NamedTuple):
     updated_at: datetime | None = None
     is_archived: bool = False
     goes_on_from: int | None = None
-    """The place of the message that the next one follows; None for the last."""
+    """The position of the message that the next one follows; None for the last."""
 
 
 class Step(NamedTuple):
-    """As much of a source as was read at once: a conversation, or why it is none."""
+    """The result of one read: a conversation, or the error that makes it invalid."""
 
     memory_id: str
     conversation: Moved | ValueError
     size: int
-    """How much of the source that was, in what its *noun* counts."""
+    """The amount of the source that was read, in units of its *noun*."""
 
 
 class Source(NamedTuple):
-    """What is to be moved, and how much that is."""
+    """A source, and its size."""
 
     noun: str
     total: int
@@ -63,7 +63,7 @@ class Source(NamedTuple):
 
 
 def moment(value: Any) -> datetime | None:
-    """Return *value*, a time or the seconds since 1970, as an aware time, by UTC if it names no zone; None if none."""
+    """Return *value*, a time or the seconds since 1970, as an aware time, in UTC unless it has a time zone, or None."""
     try:
         if isinstance(value, str):
             value = datetime.fromisoformat(value)
@@ -78,23 +78,23 @@ def moment(value: Any) -> datetime | None:
 
 
 def from_json(text: Any, where: str) -> Any:
-    """Return what the JSON *text* says, unless it is read already; ``ValueError`` says *where* it is, not what."""
-    if isinstance(text, (dict, list)):  # of a column of PostgreSQL's, for example
+    """Parse the JSON *text*, unless it is parsed already; ``ValueError`` names *where* it is, and not its content."""
+    if isinstance(text, (dict, list)):  # a JSON column of PostgreSQL, for example
         return text
     try:
         if isinstance(text, str):
-            text.encode()  # of a file of SQLite's, it may be anything
+            text.encode()  # a column of SQLite may hold anything
         return json.loads(text)
     except UnicodeError:
         raise ValueError(f"{where} is not UTF-8.") from None
     except RecursionError:
         raise ValueError(f"{where} is nested too deeply.") from None
     except (TypeError, ValueError):
-        raise ValueError(f"{where} is no JSON.") from None
+        raise ValueError(f"{where} is not JSON.") from None
 
 
 def having(item: Any, keys: Sequence[str], where: str) -> Any:
-    """Return *item*; ``ValueError`` says *where* it is if it is an object without one of *keys*: somebody else's."""
+    """Return *item*; raise ``ValueError``, which names *where* it is, if it is an object without one of *keys*."""
     missing = [key for key in keys if isinstance(item, dict) and key not in item]
     if missing:
         raise ValueError(f"{where} has no {missing[0]!r}.")

@@ -1,4 +1,4 @@
-"""The tables of the OpenAI Agents SDK: those of its ``SQLiteSession``, and of its ``SQLAlchemySession``."""
+"""The tables of the OpenAI Agents SDK: those of its ``SQLiteSession`` and of its ``SQLAlchemySession``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ TABLE = Table("agent_messages", "id", "session_id", ("message_data", "created_at
 
 
 def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
-    """Return the message that a row of ``agent_messages`` is."""
+    """Return the message in a row of ``agent_messages``."""
     data, created_at = row
     return [MovedMessage(to_given(from_json(data, where), OPENAI_ITEMS, where), moment(created_at))]

@@ -10,7 +10,7 @@ from chatmemory_django.moving.moved import MovedMessage, having, moment
 
 
 def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
-    """Return the messages that *items*, requests and responses, are: a request may be several."""
+    """Return the messages in *items*, requests and responses; a request may become several."""
     return [
         MovedMessage(given, moment(_time(item)))
         for index, item in enumerate(items)
@@ -19,11 +19,11 @@ def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
 
 
 def _time(item: Mapping[str, Any]) -> Any:
-    """When *item* was said; of requests, only their parts said it before pydantic-ai 1."""
+    """Yield the timestamps of *item*; before pydantic-ai 1, only the parts of requests had one."""
     return next(_times(item), None)
 
 
 def _times(item: Mapping[str, Any]) -> Iterator[Any]:
-    for said in (item, *(item.get("parts") or ())):
-        if isinstance(said, dict) and said.get("timestamp") is not None:
-            yield said["timestamp"]
+    for each in (item, *(item.get("parts") or ())):
+        if isinstance(each, dict) and each.get("timestamp") is not None:
+            yield each["timestamp"]

@@ -1,4 +1,4 @@
-"""What was read of another framework's, stored: each conversation whole or not at all, and once however often."""
+"""Storing of other frameworks' conversations: each completely or not at all, and only once."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 MAX_TIMES = 200
-"""How many messages one statement gives their times."""
+"""The maximum number of messages whose times are set by one statement."""
 
 
 class Outcome(Enum):
-    """What became of a conversation."""
+    """The result for a conversation."""
 
     STORED = auto()
     CONTINUED = auto()
-    """What was new of it is stored."""
+    """Its new messages were stored."""
     PRESENT = auto()
-    """All of it was there already, and perhaps more."""
+    """All of its messages, and perhaps more, were stored already."""
 
 
 class ConflictError(ValueError):
-    """The conversation is there, but not as it was read. Nothing of it is changed."""
+    """The stored conversation differs from the one that was read. It is not changed."""
 
 
 def store(memory_id: str, moved: Moved, owner: AbstractBaseUser | None = None, *, using: str | None = None) -> Outcome:
     """
-    Store *moved* as the conversation *memory_id*, of *owner*; of one that is there already, what is new.
+    Store *moved* as the conversation *memory_id* of *owner*; if it exists already, add the new messages.
 
-    All of it is in the history, whatever the setting ``KEEP_HISTORY`` says, and what fits in the memory. Signals are
-    sent as by any other write.
+    All messages are added to the history, whatever the setting ``KEEP_HISTORY`` is, and those that fit to the memory.
+    Signals are sent as by any other write.
 
     Raises:
-        ConflictError: It is there with other messages, or is somebody else's.
+        ConflictError: It exists with other messages, or belongs to another user.
         TypeError, ValueError: It cannot be stored.
 
     """
@@ -59,7 +59,7 @@ def store(memory_id: str, moved: Moved, owner: AbstractBaseUser | None = None, *
 
 
 class _Storing:
-    """A conversation on its way into the database *using*. What cannot be stored is refused before anything is."""
+    """The import of one conversation into the database *using*. All messages are validated before any is stored."""
 
     def __init__(self, memory_id: str, moved: Moved, owner: AbstractBaseUser | None, using: str) -> None:
         self._memory_id = memory_id
@@ -72,7 +72,7 @@ class _Storing:
         self._rows = [(row.type, row.text, row.payload, row.verbatim) for row in rows]
 
     def run(self) -> Outcome:
-        """Store what is new of it, in one transaction."""
+        """Store the new messages, in one transaction."""
         result = Outcome.PRESENT
         with self._store.exclusive(self._memory_id):
             conversation = self._locked()
@@ -81,7 +81,7 @@ class _Storing:
                 result = Outcome.CONTINUED if sequences else Outcome.STORED
                 self._append(sequences)
                 self._date(conversation, sequences)
-        if conflict is not None:  # raised here, so that the caller's transaction can go on
+        if conflict is not None:  # raised here, so that the caller's transaction stays usable
             raise conflict
         return result
 
@@ -90,23 +90,23 @@ class _Storing:
         return named.select_for_update().get()
 
     def _present(self, conversation: Conversation) -> tuple[list[int], ConflictError | None]:
-        """Return the sequences of the messages that are there already, and why no others can be added, if so."""
+        """Return the sequences of the messages that exist already, and an error if the others cannot be added."""
         if self._owner is not None and conversation.owner_id != self._owner.pk:
-            return [], ConflictError("It is not that user's.")
+            return [], ConflictError("It belongs to another user.")
         rows = conversation.history(all_branches=True).order_by("sequence")
-        if connections[rows.db].vendor == "mysql":  # as they are now, and not as the caller's transaction saw them
+        if connections[rows.db].vendor == "mysql":  # a locking read sees rows that are newer than the caller's snapshot
             rows = rows.select_for_update()
         sequences: list[int] = []
         for wanted, (sequence, *there) in zip(
             self._rows, rows.values_list("sequence", "type", "text", "payload", "verbatim"), strict=False
         ):
             if tuple(there) != wanted:
-                return [], ConflictError(f"Its message {len(sequences) + 1} is another one here.")
+                return [], ConflictError(f"Its message {len(sequences) + 1} differs from the stored one.")
             sequences.append(sequence)
         return sequences, None
 
     def _append(self, sequences: list[int]) -> None:
-        """Add the messages behind those whose *sequences* these are, and theirs to them: each branch in one write."""
+        """Add the messages that follow those with *sequences*, and extend that list: one write for each branch."""
         messages = self._moved.messages
         start = len(sequences)
         while start < len(messages):
@@ -127,12 +127,12 @@ class _Storing:
             self._store.rewind(self._memory_id, sequences[self._moved.goes_on_from], self._window)
 
     def _date(self, conversation: Conversation, sequences: list[int]) -> None:
-        """Have *conversation*, as it was before, and its messages be as old as they are, as far as that is known."""
+        """Set the times of *conversation*, as it was before, and of its messages, as far as they are known."""
         moved, is_new = self._moved, conversation.next_sequence == 1
         known = moved.created_at
         times: dict[int, datetime] = {}
         for sequence, message in zip(sequences, moved.messages, strict=True):
-            known = message.created_at or known  # when the one before it was said is nearer the truth than now
+            known = message.created_at or known  # the previous message's time is closer than the current time
             if known is not None and sequence >= conversation.next_sequence:
                 times[sequence] = to_moment(known)
         messages = messages_of(conversation)

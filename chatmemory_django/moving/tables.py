@@ -1,4 +1,4 @@
-"""Tables of others: in a file of SQLite's, in a database of the site's, or in one at a URL. They are only read."""
+"""Other frameworks' tables: in a SQLite file, in a database of the site, or in one at a URL. They are only read."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from chatmemory_django.moving.moved import Moved, MovedMessage, Source, Step, Un
 from chatmemory_django.rows import in_parts
 
 ENGINES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
-"""What URLs call the databases that Django knows."""
+"""The URL schemes of the databases that Django supports."""
 
 SQLITE = b"SQLite format 3\0"
-"""How a file of SQLite's begins."""
+"""The first bytes of a SQLite file."""
 
 PAGE = 10_000
-"""How many keys one statement reads."""
+"""The maximum number of keys in one statement."""
 
 ROWS = 500
-"""How many rows one statement reads."""
+"""The maximum number of rows in one statement."""
 
 ReadRow: TypeAlias = Callable[[Sequence[Any], str], list[MovedMessage]]
-"""Returns what a row says; errors say where it is."""
+"""Returns the message in a row; errors name the row."""
 
 
 class Table(NamedTuple):
-    """Where a framework keeps messages, a row each: the names of the table and of its columns."""
+    """A framework's table with a row for each message: the names of the table and of its columns."""
 
     name: str
     key: str
     conversation: str
     columns: tuple[str, ...]
-    """Those that say what the message is."""
+    """The columns with the message."""
     optional: tuple[str, ...] = ()
-    """Others that may be there; None is read where they are not."""
+    """Optional columns; a missing one is read as None."""
 
 
 def is_database(source: str) -> bool:
-    """Whether *source* is an alias, a URL, or a file of SQLite's."""
+    """Return whether *source* is an alias, a URL, or a SQLite file."""
     if source in connections or "://" in source:
         return True
     path = Path(source)
@@ -59,7 +59,7 @@ def is_database(source: str) -> bool:
 
 @contextmanager
 def open_table(source: str, table: Table, read: ReadRow) -> Iterator[Source]:
-    """Open *source*, an alias, a URL, or the path of a file of SQLite's, and read the conversations in *table*."""
+    """Open *source*, an alias, a URL, or the path of a SQLite file, and read the conversations in *table*."""
     connection = _connection(source)
     try:
         rows = _Rows(connection, table)
@@ -69,7 +69,7 @@ def open_table(source: str, table: Table, read: ReadRow) -> Iterator[Source]:
 
 
 class _Rows:
-    """The rows of *table*. Which belong to which conversation is known first: there may be no index that says it."""
+    """The rows of *table*. They are first assigned to conversations, because the table may have no index for that."""
 
     def __init__(self, connection: BaseDatabaseWrapper, table: Table) -> None:
         self._connection = connection
@@ -97,16 +97,16 @@ class _Rows:
             return ValueError(str(exc))
 
     def _names(self) -> set[str]:
-        """The names of the columns that there are."""
+        """Return the names of the table's columns."""
         with _unreadable(), self._connection.cursor() as cursor:
             _tolerate_other_encodings(self._connection)
             introspection = self._connection.introspection
             if self._table.name not in introspection.table_names(cursor):
-                raise UnreadableError(f"There is no table {self._table.name!r}; --table names another.")
+                raise UnreadableError(f"There is no table {self._table.name!r}; use --table for another name.")
             return {column.name for column in introspection.get_table_description(cursor, self._table.name)}
 
     def _read_keys(self) -> dict[Any, array[int]]:
-        """The keys of each conversation's rows, in the order in which the conversations began: 8 bytes a message."""
+        """Return the keys of each conversation's rows, ordered by the conversation's first row: 8 bytes per message."""
         key, conversation = map(self._quote, (self._table.key, self._table.conversation))
         found: dict[Any, array[int]] = {}
         page, last = self._fetch(f"{key}, {conversation}", f"ORDER BY {key} LIMIT {PAGE}"), 0
@@ -117,7 +117,7 @@ class _Rows:
         return found
 
     def _rows(self, keys: array[int]) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Yield the rows *keys*, in order, each with its key, as the columns say: None for one that is not there."""
+        """Yield the columns of the rows *keys*, in order, each with its key; None for a missing optional column."""
         key = self._quote(self._table.key)
         columns = ", ".join([key, *("NULL" if name is None else self._quote(name) for name in self._columns)])
         for some in in_parts(keys, ROWS):
@@ -139,33 +139,34 @@ class _Rows:
 def _unreadable() -> Iterator[None]:
     try:
         yield
-    except (DatabaseError, ImproperlyConfigured, TypeError) as exc:  # MySQL's driver raises this for a wrong option
+    # MySQL's driver raises TypeError for an invalid option.
+    except (DatabaseError, ImproperlyConfigured, TypeError) as exc:
         raise UnreadableError(f"The database cannot be read: {exc}") from exc
 
 
 def _tolerate_other_encodings(connection: BaseDatabaseWrapper) -> None:
-    """Read texts of SQLite's that are no UTF-8, so that it is one conversation that is refused, and not all."""
+    """Replace bytes that are not UTF-8 in SQLite's texts, so that only their conversation is rejected."""
     if connection.vendor == "sqlite":
         connection.connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 def _connection(source: str) -> BaseDatabaseWrapper:
-    """A connection of its own: what is stored meanwhile, perhaps in the same database, has nothing to do with it."""
+    """Open a separate connection, independent of writes to the same database in the meantime."""
     if source in connections:
         return connections[source].copy()
     settings = _of_url(source) if "://" in source else _of_file(Path(source))
-    with _unreadable():  # without the driver, for example
+    with _unreadable():  # a missing driver, for example
         return ConnectionHandler({"default": settings})["default"]
 
 
 def _of_file(path: Path) -> dict[str, Any]:
     if not is_database(str(path)):
-        raise UnreadableError(f"{str(path)!r} is no database of SQLite's.")
+        raise UnreadableError(f"{str(path)!r} is not a SQLite database.")
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{path.resolve().as_uri()}?mode=ro"}
 
 
 def _of_url(url: str) -> dict[str, Any]:
-    """The settings for *url*, as Django's own or as SQLAlchemy's, whose drivers it may name, are written."""
+    """Return the settings for *url*, in the notation of Django or of SQLAlchemy, which may name a driver."""
     parts = urlsplit(url)
     kind = parts.scheme.partition("+")[0]
     if kind == "sqlite":

@@ -1,1 +1,1 @@
-"""What pydantic-ai keeps of a conversation beside its messages, in an app that other sites do without."""
+"""The records that pydantic-ai keeps with a conversation, in an app that other sites do not need to install."""

@@ -1,10 +1,10 @@
-"""The app as Django sees it."""
+"""The app's configuration."""
 
 from django.apps import AppConfig
 
 
 class RecordsConfig(AppConfig):
-    """The records of ``DjangoConversationStore``. Its table is in the database that has the conversations."""
+    """The records of ``DjangoConversationStore``. The table is in the same database as the conversations."""
 
     name = "chatmemory_django.records"
     label = "chatmemory_records"

@@ -1,4 +1,4 @@
-"""The table of what pydantic-ai keeps of a conversation beside its messages."""
+"""The table of pydantic-ai's records of conversations."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Record(models.Model):
     """
     The record of a conversation, as it was last saved.
 
-    It is no part of the conversation's metadata, which belong to its owner, and nothing of it is the owner's to write.
+    It is not part of the conversation's metadata, because the owner can edit those but must not edit the record.
     """
 
     conversation = models.OneToOneField(Conversation, on_delete=models.CASCADE, primary_key=True)
     scope = ExactCharField(max_length=MAX_SCOPE_LENGTH, null=True)
     updated_at = models.DateTimeField()
-    # All of it, as JSON in text: where the history ends, the usage, the calls that wait for an answer, the revision.
+    # The whole record as JSON: where the history ends, the usage, the pending tool calls, the revision.
     text = models.TextField()
 
     class Meta:
-        # So that the adapter can be imported, and its messages mapped, where the app is not installed.
+        # Explicit, so that the adapter can be imported where the app is not installed.
         app_label = "chatmemory_records"
         indexes = (
             models.Index(fields=["scope", "-updated_at"], name="chatmemory_record_of_scope"),

@@ -1,7 +1,7 @@
 """
-What comes back: the pieces of a stream, and their sum.
+Reading of answers: the pieces of a stream, and the response that they add up to.
 
-A whole answer is read as a stream of one piece, so a stream ends with the response that the same call returns.
+A complete answer is read as a stream of one piece, so both end with the same response.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FINISH_REASONS = {
 }
 
 THINKING = ("reasoning_content", "reasoning")
-"""Where servers put thinking: the first of these that has any. OpenAI sends none."""
+"""The fields in which servers send thinking: the first one with text is read. OpenAI sends none."""
 
 METADATA = ("service_tier", "system_fingerprint")
 
@@ -51,7 +51,7 @@ class _Call:
 
 
 class Answer:
-    """An answer in the making."""
+    """An answer that is being read."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -69,20 +69,20 @@ class Answer:
 
     @classmethod
     def of(cls, completion: object) -> ChatResponse:
-        """Return *completion*, the client's whole answer."""
+        """Return the response for *completion*, the client's complete answer."""
         whole = _plain(completion)
         if not whole.get("choices"):
-            raise UnavailableError("The model's server sends something without choices, so no answer; check base_url.")
+            raise UnavailableError("The model's server sent no choices, so this is not an answer; check base_url.")
         answer = cls()
         answer._add(whole, "message")
         return answer._response()
 
     def add(self, chunk: object) -> Sequence[ChatEvent]:
-        """Add the client's next *chunk* of a stream; return the events in it."""
+        """Add the client's next *chunk* of a stream, and return its events."""
         return self._add(_plain(chunk), "delta")
 
     def end(self) -> ChatResponse:
-        """Return the answer when the stream has ended; ``BrokenStreamError`` if it ended too early."""
+        """Return the response at the end of the stream; raise ``BrokenStreamError`` if it ended too early."""
         if self._finish_reason is None:
             raise BrokenStreamError("The stream ended without a finish reason, so the end of the answer is missing.")
         return self._response()
@@ -94,7 +94,7 @@ class Answer:
         self._metadata |= {name: part[name] for name in METADATA if part.get(name) is not None}
         events: list[ChatEvent] = []
         for choice in part.get("choices") or ():
-            if not choice.get("index"):  # the others, which only extra_body can ask for, are further answers
+            if not choice.get("index"):  # other indexes are alternative answers, which only extra_body can request
                 self._finish_reason = choice.get("finish_reason") or self._finish_reason
                 events += self._add_piece(choice.get(key) or {})
         return events
@@ -120,9 +120,9 @@ class Answer:
         call_id, name, arguments = _text(piece, "id"), _text(function, "name"), _text(function, "arguments")
         index = piece.get("index")
         call = self._calls_by_index.get(index)
-        # Some servers give no index, or the same to all calls: then a piece with a name begins another call.
+        # Some servers send no index, or the same for all calls: then a piece with a name begins another call.
         if call is None or (name and (index is None or call_id not in {"", call.id})):
-            # Without an id there could be no result of the call.
+            # A result needs the id of its call.
             call = _Call(len(self._calls), call_id or f"call_{uuid4().hex}", name, [arguments])
             self._calls.append(call)
             self._calls_by_index[index] = call
@@ -156,8 +156,8 @@ class Answer:
 
 
 def _plain(part: object) -> Mapping[str, Any]:
-    """Return *part* as JSON; empty if it is not one of the client's objects, as when a server sends HTML."""
-    # warnings: pydantic would warn of everything that is not as OpenAI's documentation has it.
+    """Return *part* as a dict; empty if it is not one of the client's objects, as when a server sends HTML."""
+    # warnings: pydantic warns about every difference from OpenAI's documentation.
     return part.to_dict(warnings=False) if isinstance(part, openai.BaseModel) else {}
 
 
@@ -181,6 +181,6 @@ def _sound(pieces: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return pieces[0] if pieces else {}
     merged = {name: value for piece in pieces for name, value in piece.items()}
     merged["transcript"] = "".join(_text(piece, "transcript") for piece in pieces)
-    # Each piece is encoded alone, so the encoded pieces can end in "=".
+    # Each piece is encoded separately, so any of them can end with "=".
     data = b"".join(base64.b64decode(_text(piece, "data")) for piece in pieces)
     return {**merged, "data": base64.b64encode(data).decode()}

@@ -13,9 +13,9 @@ import openai
 
 class Clients:
     """
-    The clients with *options*, each made when it is first needed.
+    The clients with *options*, each created when it is first needed.
 
-    They are closed when this object is no longer used. If it still is, the client for threads is closed when the
+    They are closed when this object is no longer referenced. Otherwise, the client for threads is closed when the
     process ends, and that of an event loop when the loop closes its asynchronous generators, as ``asyncio.run`` does.
     """
 
@@ -25,18 +25,18 @@ class Clients:
         self._of_loops: dict[asyncio.AbstractEventLoop, tuple[openai.AsyncOpenAI, AsyncGenerator[None, None]]] = {}
 
     def for_threads(self) -> openai.OpenAI:
-        """Return the client of all threads of this process. A fork has its own, with connections of its own."""
+        """Return the client for all threads of this process. A forked process gets its own client and connections."""
         process = os.getpid()
         if process not in self._of_processes:
             transport = openai.DefaultHttpxClient(event_hooks={"response": [_give_up_without_quota]})
             client = openai.OpenAI(http_client=transport, **self._options)
-            # Two threads may both make one. Only the first is kept; the other has no connections yet.
+            # Two threads may both create one. Only the first is kept; the other has no connections yet.
             if self._of_processes.setdefault(process, client) is client:
                 weakref.finalize(self, _close, client, process)
         return self._of_processes[process]
 
     async def for_loop(self) -> openai.AsyncOpenAI:
-        """Return the client of the running event loop."""
+        """Return the client for the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._of_loops:
             for ended in [each for each in tuple(self._of_loops) if each.is_closed()]:
@@ -50,7 +50,7 @@ class Clients:
 
 
 class _Response(Protocol):
-    """What is used of httpx2's response. The client decides which package that is, so it is not imported here."""
+    """The used part of httpx's response. The client chooses the HTTP package, so it is not imported here."""
 
     status_code: int
     content: bytes
@@ -85,6 +85,6 @@ async def _agive_up_without_quota(response: _Response) -> None:
 
 
 def _refuse_to_repeat(response: _Response) -> None:
-    # The client repeats a request for every 429 unless this header forbids it. Waiting does not bring back a quota.
+    # The client retries every 429 unless this header forbids it; waiting does not restore a quota.
     if b'"insufficient_quota"' in response.content:
         response.headers["x-should-retry"] = "false"

@@ -1,4 +1,4 @@
-"""The model: what each request has in common, and the four ways to ask."""
+"""The chat model: its configuration, and its four ways to call the server."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from chatmemory_django.chat.openai.requests import to_messages, to_options
 
 class OpenAiChatModel(ChatModel):
     """
-    A model behind OpenAI's chat completions, at OpenAI or at any server that has the same API.
+    A model behind OpenAI's chat completions API, at OpenAI or at any compatible server.
 
-    Where *base_url* or *api_key* is None, the environment's ``OPENAI_BASE_URL`` or ``OPENAI_API_KEY`` is read when the
-    model is first asked. A server that needs no key takes any.
+    If *base_url* or *api_key* is None, it is read from the environment variable ``OPENAI_BASE_URL`` or
+    ``OPENAI_API_KEY`` at the first call. Servers without keys accept any value.
 
-    *timeout* is how many seconds the server may be silent, *connect_timeout* how many it may take to accept a
-    connection. A request is repeated up to *max_retries* times when either is over, when the connection fails, and for
-    the statuses 408, 409, 429 and 5xx. It is not repeated when a quota is used up, or when a stream has begun.
+    *timeout* is the number of seconds for which the server may send nothing, *connect_timeout* the limit for
+    connecting. A request is retried up to *max_retries* times after a timeout, after a failed connection, and after the
+    statuses 408, 409, 429 and 5xx. It is not retried when a quota is exhausted, or after a stream has begun.
 
-    *temperature*, *top_p*, *max_output_tokens* and *stop_sequences* are the defaults for requests that have none. Many
-    servers know ``max_tokens`` but not ``max_completion_tokens``; *max_tokens_parameter* says which to send. With
-    *strict*, tool calls and JSON fit their schemas in every case, but OpenAI refuses many schemas. *extra_body* is a
-    JSON object of what else the server knows. Whatever is None is not sent.
+    *temperature*, *top_p*, *max_output_tokens* and *stop_sequences* are defaults for requests that do not set them.
+    Many servers support ``max_tokens`` but not ``max_completion_tokens``; *max_tokens_parameter* selects which of them
+    is sent. With *strict*, tool calls and JSON always match their schemas, but OpenAI rejects many schemas.
+    *extra_body* is a JSON object with other parameters of the server. Values that are None are not sent.
 
-    One model serves all threads, event loops and forked processes. Closing a stream closes its connection, so that the
-    server stops; use ``contextlib.aclosing`` for an ``astream``.
+    One instance can be used in all threads, event loops and forked processes. Closing a stream closes its connection,
+    which stops the server; use ``contextlib.aclosing`` for ``astream``.
 
-    A message's thinking, attributes and ``is_error`` are not sent, nor is an AI message with neither text nor calls.
-    What a tool returns beside text is sent in a user message behind all results. A content that has no place in the API
-    is an ``InvalidRequestError``.
+    A message's thinking, attributes and ``is_error`` are not sent, and neither are AI messages without text and calls.
+    Files in the results of tools are sent in a user message after all results. A content that the API does not support
+    raises ``InvalidRequestError``.
     """
 
     def __init__(

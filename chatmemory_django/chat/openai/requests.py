@@ -1,4 +1,4 @@
-"""What is sent: messages, tools and the format of the answer."""
+"""The content of requests: messages, tools and the format of the answer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from chatmemory_django.messages import (
 )
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What a tool can be called."""
+"""The valid names of tools."""
 
 
 def to_messages(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
     """
-    Return *messages* as they are sent; ``InvalidRequestError`` names the first that cannot be sent.
+    Return *messages* as they are sent; raise ``InvalidRequestError`` for the first that cannot be sent.
 
-    AI messages with neither text nor calls are left out, and so are custom messages: only the framework that gave them
-    understands them. The API takes only text as the result of a tool: anything else is sent in a user message behind
-    all results, since nothing may come between these. Calls that another framework keeps apart become one message:
-    their results follow all of them.
+    AI messages without text and calls are left out, and so are custom messages, which only the framework that created
+    them understands. The API accepts only text as the result of a tool, so anything else is sent in a user message
+    after all results. Consecutive messages with calls become one message, since the results have to follow all calls.
     """
     sent: list[dict[str, Any]] = []
     files: list[dict[str, Any]] = []
@@ -66,12 +65,12 @@ def _sent(message: ChatMessage) -> list[dict[str, Any]]:
         return [message_to_openai(message)]
     if not message.text and not message.tool_execution_requests:
         return []
-    # Its attributes may be another server's, so they are no part of what is sent.
+    # Attributes may be those of another server, so they are not sent.
     return [message_to_openai(AiMessage(message.text or None, None, message.tool_execution_requests))]
 
 
 def _join(calls: dict[str, Any], message: AiMessage) -> None:
-    """Make *message* a part of *calls*, which has no result yet."""
+    """Merge *message* into *calls*, which has no result yet."""
     for more in _sent(message):
         calls["content"] = "\n\n".join(filter(None, (calls.get("content"), more.get("content")))) or None
         calls["tool_calls"] = [*calls["tool_calls"], *more.get("tool_calls", [])]
@@ -79,7 +78,7 @@ def _join(calls: dict[str, Any], message: AiMessage) -> None:
 
 def _result(message: ToolExecutionResultMessage) -> dict[str, Any]:
     texts = [content.text for content in message.contents if isinstance(content, TextContent)]
-    text = "\n".join(texts) if texts else "The result is in the next message of the user."
+    text = "\n".join(texts) if texts else "The result is in the next user message."
     return message_to_openai(ToolExecutionResultMessage(message.id, message.tool_name, text))
 
 
@@ -98,7 +97,9 @@ def _from_user(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _function(tool: ToolSpecification, strict: bool) -> dict[str, Any]:
     if not NAME.fullmatch(tool.name):
-        raise InvalidRequestError(f"The tool {tool.name!r} needs a name of 1 to 64 ASCII letters, digits, '_' and '-'.")
+        raise InvalidRequestError(
+            f"The tool name {tool.name!r} is invalid; use 1 to 64 ASCII letters, digits, '_' and '-'."
+        )
     function: dict[str, Any] = {"name": tool.name, "parameters": dict(tool.parameters)}
     if tool.description:
         function["description"] = tool.description

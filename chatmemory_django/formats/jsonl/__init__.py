@@ -1,8 +1,8 @@
 """
-Conversations to JSON lines and back: whole, with their history and their memory, a few messages in Python at a time.
+Export and import of complete conversations as JSON lines, with only a few messages in memory at a time.
 
-A line for each conversation, then one for each of its messages, which are the codec's JSON with what their rows say of
-them. Wrong lines are a ``JsonLinesError``, which names the line and never repeats what was said.
+A conversation is one line, followed by a line for each of its messages, which has the codec's JSON and the columns of
+the row. Invalid lines raise ``JsonLinesError``, which names the line and never repeats its content.
 """
 
 from chatmemory_django.formats.jsonl.exporting import export_lines

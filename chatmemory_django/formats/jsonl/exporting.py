@@ -1,4 +1,4 @@
-"""Conversations to lines."""
+"""Export of conversations to lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from django.db.models import QuerySet
 
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.formats.jsonl.lines import SPOOL_BYTES, Head, Said
+from chatmemory_django.formats.jsonl.lines import SPOOL_BYTES, Head, MessageLine
 from chatmemory_django.lineage import Thinning
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
@@ -31,7 +31,7 @@ _PLACES = (
 
 
 class _Row(NamedTuple):
-    """The row of a message."""
+    """The columns of a message."""
 
     sequence: int
     created_at: datetime
@@ -56,12 +56,12 @@ def export_lines(
     """
     Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline.
 
-    All branches are among them. Where messages of other types are left out, the nearest ones before them on their path
-    stand for them, as parents of others, and nothing is told as another framework gave it: that may say what they say.
+    All branches are included. If messages of other types are left out, their nearest predecessors on the path replace
+    them as parents, and other frameworks' original JSON is left out, since it may repeat their content.
 
-    Each is told as it was at one moment, when its turn came; what was erased before that is left out. No transaction is
-    open and no lock is held between two lines, however slowly they are read. ``ValueError`` if something is stored that
-    the format cannot say: a row that holds no message, for example.
+    Each conversation is a snapshot of the moment when its turn comes; those that were erased before are left out. No
+    transaction is open and no lock is held between two lines, however slowly they are read. ``ValueError`` is raised if
+    a stored value is not valid in this format: a row that does not hold a message, for example.
     """
     for key in keys(conversations):
         with SpooledTemporaryFile(SPOOL_BYTES) as spool:
@@ -73,7 +73,7 @@ def export_lines(
 
 
 def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation: Conversation) -> bytes:
-    """Write the lines of the messages of *conversation* to *spool*, and return the one that comes before them."""
+    """Write the lines of the messages of *conversation* to *spool*, and return the line that precedes them."""
     spool.seek(0)
     spool.truncate()
     name = f"conversation {conversation.memory_id!r}"
@@ -87,15 +87,15 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
     count = last = 0
     for page in pages(rows, *_Row._fields):
         for row in page:
-            said = _Row._make(row)
+            values = _Row._make(row)
             if leaves_out:
-                said = said._replace(verbatim=None)
-            if thinning is not None and said.in_history:
-                last = said.sequence
-                said = said._replace(parent_sequence=thinning.parent_of(last))
-            elif thinning is not None and said.parent_sequence is not None:
-                said = said._replace(parent_sequence=thinning.stand_in(said.parent_sequence))
-            spool.write(_line(f"message {said.sequence} of {name}", _said, said))
+                values = values._replace(verbatim=None)
+            if thinning is not None and values.in_history:
+                last = values.sequence
+                values = values._replace(parent_sequence=thinning.parent_of(last))
+            elif thinning is not None and values.parent_sequence is not None:
+                values = values._replace(parent_sequence=thinning.stand_in(values.parent_sequence))
+            spool.write(_line(f"message {values.sequence} of {name}", _message_line, values))
         count += len(page)
     columns: dict[str, Any] = {}
     if types is not None and MessageType.SYSTEM not in types:
@@ -107,7 +107,7 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
 
 
 def _newest(conversation: Conversation) -> int:
-    """The message from which *conversation* goes on."""
+    """Return the sequence of the message from which *conversation* continues."""
     if conversation.parent_sequence is not None:
         return conversation.parent_sequence
     history = messages_of(conversation).history(all_branches=True)
@@ -118,14 +118,14 @@ def _thinning(conversation: Conversation, newest: int) -> Thinning:
     named = messages_of(conversation).filter(parent_sequence__isnull=False)
     found = list(named.values_list("sequence", "parent_sequence", "in_history"))
     pairs = [(sequence, parent or 0) for sequence, parent, in_history in found if in_history]
-    # Those that are not in the history are summaries, and their parents what they cover.
+    # Messages outside the history are summaries; their parents are the last messages that they cover.
     return Thinning(pairs, [newest, *(parent or 0 for _, parent, _ in found)])
 
 
-def _line(name: str, tell: Callable[..., Head | Said], *told: Any) -> bytes:
-    """Return the line of what *name* is the name of."""
+def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> bytes:
+    """Return a line; *name* identifies it in errors."""
     try:
-        return _encode(tell(*told)) + b"\n"
+        return _encode(build(*args)) + b"\n"
     except (KeyError, ValueError, OverflowError) as exc:
         raise ValueError(f"Cannot export {name}: {type(exc).__name__}. See check_chatmemory.") from None
 
@@ -146,10 +146,10 @@ def _head(conversation: Conversation, columns: dict[str, Any], messages: int) ->
     )
 
 
-def _said(row: _Row) -> Said:
+def _message_line(row: _Row) -> MessageLine:
     message = to_message(row.type, row.text, row.payload)
     written = message_to_json(message) if row.payload is None else _one_line(row.payload)
-    return Said(
+    return MessageLine(
         sequence=row.sequence,
         created_at=_utc(row.created_at),
         message=msgspec.Raw(written.encode()),
@@ -167,7 +167,7 @@ def _said(row: _Row) -> Said:
 
 
 def _one_line(payload: str) -> str:
-    """Return *payload*, which somebody else than the store may have written on several lines, on one."""
+    """Return *payload* on one line: software other than the store may have written it on several."""
     return payload.replace("\n", " ").replace("\r", " ")
 
 

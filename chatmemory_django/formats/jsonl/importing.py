@@ -1,4 +1,4 @@
-"""Lines to conversations."""
+"""Import of conversations from lines."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from chatmemory_django.formats.jsonl.lines import (
     Head,
     ImportLimits,
     JsonLinesError,
+    MessageLine,
     Record,
-    Said,
     read_records,
 )
 from chatmemory_django.formats.jsonl.paths import Branches
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 MAX_ROWS = 500
-"""How many rows go into one INSERT at most."""
+"""The maximum number of rows in one INSERT."""
 
 YEARS = range(1970, 9999)
-"""Of which moments may be: databases, time zones, lists and their cursors all know them."""
+"""The years that are valid for dates: databases, time zones and cursors support all of them."""
 
 
 def import_lines(
@@ -56,19 +56,20 @@ def import_lines(
     each: Callable[[Conversation, str], object] | None = None,
 ) -> int:
     """
-    Store the conversations that *lines* tell of as those of *owner*, each whole or not at all, and return how many.
+    Store the conversations in *lines* as those of *owner*, each completely or not at all, and return their number.
 
-    History and memory are then what they were. Blank lines mean nothing. With *rename*, each gets a new memory id.
-    Where the lines are not *trusted*, the token counts in them are left out, and made anew where they are needed. No
-    signals are sent; *each* is called with every conversation once it is stored, and with the memory id in its line.
+    History and memory are restored as they were exported. Blank lines are ignored. With *rename*, each conversation
+    gets a new memory id. If the lines are not *trusted*, their token counts are ignored, and computed again when
+    needed. No signals are sent; *each* is called with every conversation after it is stored, and with the memory id in
+    its line.
 
-    Each is read as a whole before its transaction begins, so slow lines hold up nobody; and each has a transaction of
-    its own, so two imports cannot wait for each other, unless the caller puts a transaction around them. To store
-    nothing because of one wrong line, call ``check_lines`` first.
+    Each conversation is read completely before its transaction begins, so slow lines block no other writer; and each
+    has its own transaction, so two imports cannot deadlock, unless the caller wraps them in a transaction. To store
+    nothing if any line is invalid, call ``check_lines`` first.
 
     Raises:
-        JsonLinesError: A line is wrong. The conversations before it are stored.
-        ConversationExistsError: A conversation with that memory id is there already, and is not to be skipped.
+        JsonLinesError: A line is invalid. The conversations before it are stored.
+        ConversationExistsError: A conversation with that memory id exists, and is not to be skipped.
 
     """
     using = using or router.db_for_write(Conversation)
@@ -86,10 +87,10 @@ def import_lines(
 
 def check_lines(lines: Iterable[str | bytes], limits: ImportLimits | None = None, *, rename: bool = False) -> list[str]:
     """
-    Return the memory ids in *lines*, in order, if all can be imported; ``JsonLinesError`` names the first wrong line.
+    Return the memory ids in *lines*, in order, if all can be imported; ``JsonLinesError`` names the first invalid line.
 
-    The database is not asked, so nothing is said of whether a conversation is there. Unless each gets a new id by
-    *rename*, no two may have the same.
+    This does not query the database, so it does not check whether conversations exist already. Unless *rename* gives
+    each a new id, no two may have the same.
     """
     memory_ids: list[str] = []
     known: set[str] = set()
@@ -104,7 +105,7 @@ def check_lines(lines: Iterable[str | bytes], limits: ImportLimits | None = None
 
 
 def _imports(lines: Iterable[str | bytes], limits: ImportLimits | None, **options: Any) -> Iterator[_Import]:
-    """Yield the conversations of *lines*; the rows of each are to be read before the next is asked for."""
+    """Yield the conversations of *lines*; read the rows of each before asking for the next."""
     records = read_records(lines, limits)
     record = next(records, None)
     while record is not None:
@@ -114,7 +115,7 @@ def _imports(lines: Iterable[str | bytes], limits: ImportLimits | None, **option
 
 
 class _Import:
-    """A conversation on its way into the database. What can be counted of it is counted, not believed."""
+    """An import of one conversation. Everything that can be counted is counted, not trusted."""
 
     def __init__(
         self,
@@ -126,12 +127,12 @@ class _Import:
         trusted: bool = True,
         rename: bool = False,
     ) -> None:
-        if isinstance(record.said, JsonLinesError):
-            raise record.said
-        if not isinstance(record.said, Head):
-            raise JsonLinesError(record.number, "a message before the first conversation.")
+        if isinstance(record.content, JsonLinesError):
+            raise record.content
+        if not isinstance(record.content, Head):
+            raise JsonLinesError(record.number, "a message precedes the first conversation.")
         self.number = record.number
-        self.head = head = record.said
+        self.head = head = record.content
         self.trusted = trusted
         self.limits = limits
         self.columns: dict[str, Any] = {
@@ -152,28 +153,28 @@ class _Import:
             "updated_at": _checked_moment(self.number, head.updated_at),
         }
         self.following: Record | None = None
-        """What comes after the conversation, once its rows are read."""
+        """The record after the conversation, once its rows are read."""
         self._records = records
-        self._last = self._rows = self._said = self._remembered = self._tokens = 0
+        self._last = self._rows = self._in_history = self._remembered = self._tokens = 0
         self._counted_by: set[str] = set()
         self._client_message_ids: set[str] = set()
         self._is_pinned_there = head.pinned_sequence is None
         self._branches = Branches(head)
 
     def rows(self) -> Iterator[tuple[dict[str, Any], int]]:
-        """Yield the columns of the rows to come, each with the bytes it takes in an INSERT; then check the whole."""
+        """Yield the columns of the rows, each with its size in bytes in an INSERT; then check them all."""
         following = next(self._records, None)
-        while following is not None and isinstance(following.said, Said):
-            yield self._row(following.number, following.said)
+        while following is not None and isinstance(following.content, MessageLine):
+            yield self._row(following.number, following.content)
             following = next(self._records, None)
-        # Behind the messages that there are to be, it is not this conversation that is wrong.
-        if following is not None and isinstance(following.said, JsonLinesError) and self._rows != self.head.messages:
-            raise following.said
+        # After the expected number of messages, the error is not part of this conversation.
+        if following is not None and isinstance(following.content, JsonLinesError) and self._rows != self.head.messages:
+            raise following.content
         self.following = following
         self._end()
 
     def store(self, spool: IO[bytes], using: str, *, skip_existing: bool) -> Conversation | None:
-        """Store the conversation with its rows, which are in *spool* meanwhile; None if it is there already."""
+        """Store the conversation with its rows, which are in *spool*; return None if it exists and is to be skipped."""
         spool.seek(0)
         spool.truncate()
         count = 0
@@ -187,9 +188,7 @@ class _Import:
             if not is_there(memory_id, using):
                 raise
             if not skip_existing:
-                raise ConversationExistsError(
-                    self.number, f"the conversation {memory_id!r} is there already."
-                ) from None
+                raise ConversationExistsError(self.number, f"the conversation {memory_id!r} exists already.") from None
             return None
 
     def _store(self, spool: IO[bytes], batches: int, using: str) -> Conversation:
@@ -208,7 +207,7 @@ class _Import:
         except ValueError as exc:
             raise self._error(str(exc)) from None
         if self.limits.uuids_only and not is_uuid(memory_id):
-            raise self._error(f"memory_id is {memory_id!r}, but must be a UUID, in lower case and with dashes.")
+            raise self._error(f"memory_id is {memory_id!r}, but must be a UUID in lower case with hyphens.")
         return memory_id
 
     def _checked_head(self) -> Metadata:
@@ -225,31 +224,33 @@ class _Import:
         except ValueError as exc:
             raise self._error(str(exc)) from None
 
-    def _row(self, number: int, said: Said) -> tuple[dict[str, Any], int]:
-        """Return the columns of the row of *said*, and how many bytes it takes in an INSERT."""
+    def _row(self, number: int, line: MessageLine) -> tuple[dict[str, Any], int]:
+        """Return the columns of the message in a line, and their size in bytes in an INSERT."""
         head = self.head
-        if not self._last < said.sequence < head.next_sequence:
+        if not self._last < line.sequence < head.next_sequence:
             raise JsonLinesError(
                 number,
-                f"sequence is {said.sequence}, but must be above {self._last}, the one before it, and below "
+                f"sequence is {line.sequence}, but must be above {self._last}, the one before it, and below "
                 f"{head.next_sequence}, the next of its conversation.",
             )
-        self._last = said.sequence
+        self._last = line.sequence
         try:
-            metadata = to_metadata(said.metadata, self.limits.max_metadata_bytes)
-            new = new_row(message_from_json(bytes(said.message)), metadata, said.verbatim)
-            client_message_id = checked_client_message_id(said.client_message_id, "client_message_id")
-            on_path = self._branches.add(said, new.type)
+            metadata = to_metadata(line.metadata, self.limits.max_metadata_bytes)
+            new = new_row(message_from_json(bytes(line.message)), metadata, line.verbatim)
+            client_message_id = checked_client_message_id(line.client_message_id, "client_message_id")
+            on_path = self._branches.add(line, new.type)
         except ValueError as exc:
             raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
         if client_message_id is not None:
             if client_message_id in self._client_message_ids:
-                raise JsonLinesError(number, "client_message_id is that of another message of the conversation.")
+                raise JsonLinesError(
+                    number, "client_message_id is already used by another message of the conversation."
+                )
             self._client_message_ids.add(client_message_id)
-        tokens, counted_by = (said.token_count, said.counted_by) if self.trusted else (None, "")
+        tokens, counted_by = (line.token_count, line.counted_by) if self.trusted else (None, "")
         columns = {
-            "sequence": said.sequence,
-            "created_at": _checked_moment(number, said.created_at),
+            "sequence": line.sequence,
+            "created_at": _checked_moment(number, line.created_at),
             "type": new.type,
             "text": new.text,
             "payload": new.payload,
@@ -257,50 +258,54 @@ class _Import:
             "verbatim": new.verbatim,
             "token_count": tokens,
             "counted_by": counted_by,
-            "superseded": said.superseded,
-            "in_history": said.in_history,
-            "is_complete": said.is_complete,
+            "superseded": line.superseded,
+            "in_history": line.in_history,
+            "is_complete": line.is_complete,
             "on_path": on_path,
-            "parent_sequence": said.parent_sequence,
+            "parent_sequence": line.parent_sequence,
             "client_message_id": client_message_id,
         }
         self._rows += 1
-        self._said += said.in_history
-        if said.sequence == head.pinned_sequence:
-            self._is_pinned_there = new.type == MessageType.SYSTEM and not said.superseded
+        self._in_history += line.in_history
+        if line.sequence == head.pinned_sequence:
+            self._is_pinned_there = new.type == MessageType.SYSTEM and not line.superseded
         places = head.window_start, head.pinned_sequence, head.summary_sequence
-        if is_in_memory(said.sequence, *places, superseded=said.superseded):
+        if is_in_memory(line.sequence, *places, superseded=line.superseded):
             self._remembered += 1
             self._tokens += tokens or 0
             self._counted_by.add("" if tokens is None else counted_by)
         return columns, new.sent_bytes
 
     def _end(self) -> None:
-        """Check what can be checked once all rows are read, and count."""
+        """Check everything that requires all rows, and count."""
         head = self.head
         if head.messages not in {None, self._rows}:
-            raise self._error(f"{head.messages} messages are to follow, but {self._rows} do.")
+            raise self._error(f"{head.messages} messages should follow, but {self._rows} do.")
         if not self._is_pinned_there:
-            raise self._error(f"pinned_sequence is {head.pinned_sequence}, which is no system message in the memory.")
+            raise self._error(
+                f"pinned_sequence is {head.pinned_sequence}, which is not a system message in the memory."
+            )
         try:
             self._branches.check()
         except ValueError as exc:
             raise self._error(str(exc)) from None
-        if self._said > head.total_messages:
-            raise self._error(f"total_messages is {head.total_messages}, but there are {self._said} in the history.")
-        if head.total_messages + self._rows - self._said >= head.next_sequence:
+        if self._in_history > head.total_messages:
             raise self._error(
-                f"total_messages is {head.total_messages}, but only {self._said} of the {head.next_sequence - 1} "
+                f"total_messages is {head.total_messages}, but there are {self._in_history} in the history."
+            )
+        if head.total_messages + self._rows - self._in_history >= head.next_sequence:
+            raise self._error(
+                f"total_messages is {head.total_messages}, but only {self._in_history} of the {head.next_sequence - 1} "
                 "that there ever were can be in the history."
             )
         if self._remembered > self.limits.max_memory_messages:
             raise self._error(
-                f"the memory has {self._remembered} messages, but may have {self.limits.max_memory_messages}."
+                f"the memory has {self._remembered} messages; at most {self.limits.max_memory_messages} are allowed."
             )
         counted_by = self._counted_by.pop() if len(self._counted_by) == 1 else ""
         tokens = self._tokens if counted_by else 0
         if tokens > MAX_INTEGER:
-            raise self._error(f"the memory has {tokens} tokens, but may have {MAX_INTEGER}.")
+            raise self._error(f"the memory has {tokens} tokens; at most {MAX_INTEGER} are allowed.")
         self.columns |= {"memory_messages": self._remembered, "memory_tokens": tokens, "counted_by": counted_by}
 
     def _error(self, reason: str) -> JsonLinesError:
@@ -314,4 +319,4 @@ def _checked_moment(number: int, moment: datetime) -> datetime:
             return to_moment(utc)
     except OverflowError:
         pass
-    raise JsonLinesError(number, f"{moment.isoformat()} must be a moment of the years {YEARS[0]} to {YEARS[-1]}.")
+    raise JsonLinesError(number, f"{moment.isoformat()} must be between the years {YEARS[0]} and {YEARS[-1]}.")

@@ -1,4 +1,4 @@
-"""What the lines are: what they may say, and what they may not."""
+"""The schema of the lines, and their limits."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from chatmemory_django import conf
 from chatmemory_django.bounds import check_bounds
 
 SPOOL_BYTES = 1024 * 1024
-"""How much of a conversation is in memory at a time. What is more is in a file without a name."""
+"""The size in bytes up to which a conversation is spooled in memory; larger ones use an unnamed temporary file."""
 
 MAX_OTHER_BYTES = 64 * 1024
-"""What a line may have beside its message and its metadata."""
+"""The maximum size in bytes of a line, apart from its message and its metadata."""
 
-_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]  # room for a few more
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]  # below 2³¹, with room for more messages
 _Place: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2_000_000_000)]
 _Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", forbid_unknown_fields=True):
-    """The line of a conversation. *messages* is how many lines follow, so that none can get lost at the end."""
+    """The line of a conversation. *messages* is the number of lines that follow, to detect truncated files."""
 
     memory_id: str
     next_sequence: _Place
@@ -44,10 +44,10 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     forgotten_through: _Number = 0
 
 
-class Said(
+class MessageLine(
     msgspec.Struct, frozen=True, tag_field="record", tag="message", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The line of a message. One of the history is on the path unless it says otherwise."""
+    """The line of a message. Unless stated otherwise, a message of the history is on the path."""
 
     sequence: _Place
     created_at: _Moment
@@ -65,25 +65,25 @@ class Said(
 
 
 class ImportLimits(NamedTuple):
-    """What lines may have that come from somebody who is not trusted."""
+    """Limits for lines from untrusted users."""
 
     max_conversations: int = sys.maxsize
     max_messages: int = sys.maxsize
-    """How many messages all conversations may have together."""
+    """The maximum number of messages in all conversations together."""
     max_memory_messages: int = sys.maxsize
-    """How many messages may be in one memory: every read reads them all."""
+    """The maximum number of messages in one memory: every read loads all of them."""
     max_text_length: int = sys.maxsize
-    """How many characters any text may have, but for files."""
+    """The maximum number of characters of any text, except for files."""
     max_depth: int = sys.maxsize
-    """How deep the JSON of a line may be nested; that of a text of a user is 4."""
+    """The maximum nesting depth of the JSON of a line; a user's text has a depth of 4."""
     max_metadata_bytes: int = sys.maxsize
-    """How large the metadata of a conversation, or of a message, may be as JSON."""
+    """The maximum size in bytes of the metadata of a conversation, or of a message, as JSON."""
     uuids_only: bool = False
     """Whether memory ids must be UUIDs, unless they are renamed."""
 
 
 class JsonLinesError(ValueError):
-    """Lines that cannot be imported. *line* is the number of the first one that is wrong, counted from 1."""
+    """An invalid line. *line* is the number of the first invalid one, counted from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"Line {line}: {reason}")
@@ -92,42 +92,44 @@ class JsonLinesError(ValueError):
 
 
 class ConversationExistsError(JsonLinesError):
-    """The conversation is there already."""
+    """The conversation exists already."""
 
 
 class Record(NamedTuple):
-    """What a line says, and its number; or why it says nothing."""
+    """The number and the content of a line, or the error that makes it invalid."""
 
     number: int
-    said: Head | Said | JsonLinesError
+    content: Head | MessageLine | JsonLinesError
 
 
-_decoder = msgspec.json.Decoder(Head | Said)
+_decoder = msgspec.json.Decoder(Head | MessageLine)
 
 
 def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> Iterator[Record]:
-    """Yield what each of *lines* says that is not blank."""
-    # Escaped, a character of a message may take six bytes for one; its metadata is measured as it is in the line.
+    """Yield a record for each of *lines* that is not blank."""
+    # Escaped, a character of a message takes up to six bytes instead of one; metadata is measured as it is in the line.
     max_length = 7 * conf.max_message_bytes() + MAX_OTHER_BYTES
     counts = Counter[type]()
     for number, line in enumerate(lines, 1):
         if len(line) > max_length:
-            yield Record(number, JsonLinesError(number, f"it has {len(line)} characters, but may have {max_length}."))
+            yield Record(
+                number, JsonLinesError(number, f"it has {len(line)} characters; at most {max_length} are allowed.")
+            )
         elif line.strip():
             try:
-                said = _decoder.decode(line)
-                counts[type(said)] += 1
+                content = _decoder.decode(line)
+                counts[type(content)] += 1
                 if limits is not None:
                     _check_limits(line, counts, limits)
-                yield Record(number, said)
-            except (ValueError, msgspec.MsgspecError, RecursionError) as exc:  # of UTF-8 and of the bounds, too
+                yield Record(number, content)
+            except (ValueError, msgspec.MsgspecError, RecursionError) as exc:  # errors of UTF-8 and of the limits, too
                 yield Record(number, JsonLinesError(number, f"{_without_text(exc)}."))
 
 
 def _check_limits(line: str | bytes, counts: Counter[type], limits: ImportLimits) -> None:
     if counts[Head] > limits.max_conversations:
         raise ValueError(f"there are more than {limits.max_conversations} conversations")
-    if counts[Said] > limits.max_messages:
+    if counts[MessageLine] > limits.max_messages:
         raise ValueError(f"there are more than {limits.max_messages} messages")
     check_bounds(msgspec.json.decode(line), limits.max_depth, limits.max_text_length)
 

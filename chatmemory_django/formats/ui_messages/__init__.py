@@ -1,9 +1,9 @@
 """
-Messages to the ``UIMessage``s of the Vercel AI SDK and back: what ``useChat`` of its versions 5, 6 and 7 holds.
+Conversion from and to the ``UIMessage``s of the Vercel AI SDK, which ``useChat`` of its versions 5, 6 and 7 holds.
 
-``to_ui_messages`` returns the messages that a page begins with, from rows. ``from_ui_message`` reads what a page says
-that its user said; nothing else that a page says is ever read. What a ``UIMessage`` has and a ``UserMessage`` has no
-place for is kept in the attributes of that, and comes back as it was.
+``to_ui_messages`` converts rows to the messages that a page starts with. ``from_ui_message`` reads a user's message
+that a page sends; other messages from a page are never read. Fields of a ``UIMessage`` that a ``UserMessage`` does not
+have are kept in its attributes, and returned unchanged.
 """
 
 from chatmemory_django.formats.ui_messages.reading import from_ui_message, message_sequence

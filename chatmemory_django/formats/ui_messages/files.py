@@ -1,4 +1,4 @@
-"""Images, sounds, films and documents, and the file parts that they are in a ``UIMessage``."""
+"""Conversion of images, audio, videos and documents from and to the file parts of a ``UIMessage``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chatmemory_django.messages import (
 
 PDF = "application/pdf"
 KINDS = {ImageContent: "image", AudioContent: "audio", VideoContent: "video", PdfFileContent: PDF}
-"""What the media type of each content begins with."""
+"""The prefix of the media types of each content."""
 
 _MEDIA_TYPE = re.compile(
     r"((image|audio|video)(/[\w.+*-]{1,100})?|application/pdf)(; ?[\w.+-]{1,50}=[\w.+,-]{1,50}){0,5}", re.ASCII
@@ -33,18 +33,18 @@ _BASE64 = ";base64,"
 _ADDRESS = re.compile(r"https?://[^\x00-\x20\x7f<>\"\\^`{|}]{1,8192}")
 _HOST = re.compile(r"[\w.:-]+")
 _HEAD = 64
-"""How many characters of Base64 have enough bytes to tell a file's type."""
+"""The number of Base64 characters with enough bytes to detect a file's type."""
 
 
 class _FileUrl(NamedTuple):
-    """What a URL holds, in Base64, and of which type; a type alone where the file is elsewhere."""
+    """The Base64 content and the media type of a data URL; only a media type if the file is elsewhere."""
 
     media_type: str | None
     data: str | None = None
 
 
 def to_part(content: Content | None) -> dict[str, Any] | None:
-    """Return the part that shows *content*; None if nothing does: no content, or a file without a usable URL."""
+    """Return the part that shows *content*; None for an empty content, or a file without a usable URL."""
     if isinstance(content, TextContent):
         return {"type": "text", "text": content.text}
     source = source_of(content)
@@ -56,7 +56,7 @@ def to_part(content: Content | None) -> dict[str, Any] | None:
     if data is None and isinstance(source, Audio) and source.binary_data is not None:
         data = base64.b64encode(source.binary_data).decode()
     if data is not None:
-        media_type = media_type or _told_type(data, kind) or _any(kind)
+        media_type = media_type or _detected_type(data, kind) or _any(kind)
         return {"type": "file", "mediaType": media_type, "url": f"data:{media_type}{_BASE64}{data}"}
     try:
         there = _read_url(source.url or "")
@@ -69,24 +69,24 @@ def to_part(content: Content | None) -> dict[str, Any] | None:
 
 def to_content(media_type: str, url: str, where: str, image_detail: DetailLevel) -> Content:
     """
-    Return the file that is at *url*, or in it: an image, a sound, a film or a PDF document.
+    Return the file at *url*, which may be a data URL: an image, audio, a video or a PDF document.
 
-    A page does not say how closely a model should look at an image, so *image_detail* does.
+    A page does not choose the detail level of an image, so it is given as *image_detail*.
 
-    Text files are refused as all others are: as a text content, one could not be told from what the user wrote, and no
-    other content holds text. A page can read such a file itself, and send its text.
+    Text files are rejected like all other types: as a text content, a file could not be distinguished from the user's
+    own text, and no other content holds text. A page can read such a file itself, and send its text.
     """
     kind = _kind(media_type)
     if kind is None:
-        raise ValueError(f"{where}.mediaType: it must be that of an image, audio, video or {PDF}.")
+        raise ValueError(f"{where}.mediaType: it must be a type of image, audio or video, or {PDF}.")
     try:
         there = _read_url(url)
     except ValueError as exc:
         raise ValueError(f"{where}.url: {exc}") from None
     if there.media_type is not None and _kind(there.media_type) != kind:
-        raise ValueError(f"{where}.url: the media type in it must agree with mediaType.")
-    told = there.media_type or media_type
-    mime_type = None if "/" not in told or "*" in told else told  # "image" and "image/*" say no more than the class
+        raise ValueError(f"{where}.url: its media type must match mediaType.")
+    stated = there.media_type or media_type
+    mime_type = None if "/" not in stated or "*" in stated else stated  # "image" and "image/*" only name the class
     held = (url if there.data is None else None, there.data, mime_type)
     match kind:
         case "image":
@@ -100,7 +100,7 @@ def to_content(media_type: str, url: str, where: str, image_detail: DetailLevel)
 
 
 def _kind(media_type: str | None) -> str | None:
-    """Return which of ``KINDS`` *media_type* is of, if any."""
+    """Return the one of ``KINDS`` that *media_type* belongs to, or None."""
     match = _MEDIA_TYPE.fullmatch(media_type or "")
     return None if match is None else match[2] or PDF
 
@@ -109,37 +109,37 @@ def _any(kind: str) -> str:
     return kind if "/" in kind else f"{kind}/*"
 
 
-def _told_type(data: str, kind: str) -> str | None:
-    """Return the media type that the first bytes of *data* tell, if it is of *kind*."""
+def _detected_type(data: str, kind: str) -> str | None:
+    """Return the media type that the first bytes of *data* indicate, if it is of *kind*."""
     try:
-        told = file_type(base64.b64decode(data[:_HEAD]))
+        detected = file_type(base64.b64decode(data[:_HEAD]))
     except ValueError:
         return None
-    return told if _kind(told) == kind else None
+    return detected if _kind(detected) == kind else None
 
 
 def _read_url(url: str) -> _FileUrl:
-    """Return what *url* says; ``ValueError`` saying why if it is none that a page or a model may be given."""
+    """Parse *url*; raise ``ValueError`` if it is not safe for a page or a model."""
     if url.startswith("data:"):
         media_type, found, data = url.removeprefix("data:").partition(_BASE64)
         if not found or _kind(media_type) is None:
-            raise ValueError("a data URL must be data:TYPE;base64,DATA, of a type that is accepted.")
+            raise ValueError("a data URL must have the form data:TYPE;base64,DATA and an accepted type.")
         try:
             is_empty = not base64.b64decode(data, validate=True)
         except ValueError:
-            raise ValueError("what it has behind ';base64,' is not Base64.") from None
+            raise ValueError("the data after ';base64,' is not Base64.") from None
         if is_empty:
             raise ValueError("the file is empty.")
         return _FileUrl(media_type, data)
     if not _is_address(url):
-        raise ValueError("it must be an address with http or https, or a data URL.")
+        raise ValueError("it must be an http or https URL, or a data URL.")
     return _FileUrl(None)
 
 
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        port = parts.port  # raises where it is none
+        port = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return False
     return _ADDRESS.fullmatch(url) is not None and port != 0 and _HOST.fullmatch(parts.hostname or "") is not None

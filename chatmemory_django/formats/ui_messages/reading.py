@@ -1,4 +1,4 @@
-"""What a page says that its user said, as a message. It is a stranger's word: strict, and bounded."""
+"""Parsing of a user's message that a page sends. It is untrusted, so parsing is strict and limited."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from chatmemory_django.formats.ui_messages.files import to_content, to_part
 from chatmemory_django.messages import BLANK, Content, DetailLevel, TextContent, UserMessage, copy_json
 
 UI = "ui"
-"""The attribute with what a ``UIMessage`` has beside its texts and files: its ``parts`` and ``metadata``."""
+"""
+The attribute for the fields of a ``UIMessage`` other than texts and files: ``parts`` and ``metadata``.
+"""
 
 MAX_DEPTH = 20
-"""How deep that may nest."""
+"""The maximum nesting depth of these fields."""
 
 MAX_SEQUENCE = 2**31 - 1
-"""The largest that the database's column for it takes."""
+"""The maximum value of the database's column."""
 
 SERVERS_METADATA = "createdAt"
-"""The entry of a user message's metadata that is the server's own."""
+"""The key of a user message's metadata that only the server sets."""
 
 _UI_ID = re.compile(r"message-([1-9][0-9]{0,9})")
 _MISSING = object()
@@ -35,24 +37,25 @@ def from_ui_message(
     image_detail: DetailLevel = DetailLevel.AUTO,
 ) -> UserMessage:
     """
-    Return the message that a page says its user wrote.
+    Return the user's message that a page sent.
 
-    Texts become texts, and files images, sounds, films or PDF documents; see ``files.to_content``. All else of the
-    parts, and ``metadata`` but for its ``createdAt``, is kept in the attribute ``ui``, which no model is sent.
+    Texts become texts, and files become images, audio, videos or PDF documents; see ``files.to_content``. All other
+    fields of the parts, and ``metadata`` except its ``createdAt``, are kept in the attribute ``ui``, which is not sent
+    to models.
 
-    *max_text_length* bounds the characters of all texts together, and of all that is kept beside them as JSON. What a
-    data URL holds is not bounded here, but by the size of the request. *image_detail* is how closely a model should
-    look at images; by default it decides itself.
+    *max_text_length* limits the total number of characters of all texts, and of all other fields as JSON. The content
+    of data URLs is limited only by the size of the request. *image_detail* is the detail level of images; by default,
+    the model chooses.
 
     Raises:
-        ValueError: It is no message of a user, it has neither a text that is not blank nor a file, or it is larger than
-            allowed. The error begins with the path of what is wrong, ``$.parts[0].url``, and repeats nothing.
+        ValueError: It is not a user's message, it has neither a text that is not blank nor a file, or it is too
+            large. The error begins with the path of the invalid value, ``$.parts[0].url``, and repeats no content.
 
     """
     if not isinstance(message, Mapping):
-        raise ValueError("$: a message must be an object.")  # noqa: TRY004  # whatever is wrong is a ValueError
+        raise ValueError("$: a message must be an object.")  # noqa: TRY004  # every invalid value is a ValueError
     if message.get("role") != "user":
-        raise ValueError("$.role: it must be 'user'; what others said is not the page's to say.")
+        raise ValueError("$.role: it must be 'user'; a page cannot send messages of others.")
     parts = message.get("parts")
     if not isinstance(parts, list) or not 1 <= len(parts) <= max_parts:
         raise ValueError(f"$.parts: it must be a list of 1 to {max_parts} parts.")
@@ -67,18 +70,20 @@ def from_ui_message(
     if len(texts) == len(contents) and not any(text.strip(BLANK) for text in texts):
         raise ValueError("$.parts: a message needs a text that is not blank, or a file.")
     if (length := sum(map(len, texts))) > max_text_length:
-        raise ValueError(f"$.parts: the texts have {length} characters, but may have {max_text_length}.")
+        raise ValueError(f"$.parts: the texts have {length} characters; at most {max_text_length} are allowed.")
     kept = _kept(beside, message.get("metadata"))
     if kept and (length := len(msgspec.json.encode(kept).decode())) > max_text_length:
-        raise ValueError(f"$: all beside texts and files has {length} characters, but may have {max_text_length}.")
+        raise ValueError(
+            f"$: the fields other than texts and files have {length} characters; at most {max_text_length} are allowed."
+        )
     return UserMessage(contents, attributes={UI: kept} if kept else {})
 
 
 def message_sequence(ui_id: str) -> int | None:
     """
-    Return the sequence in an id that ``ui_id`` makes for a row that has none of its own; None for any other.
+    Return the sequence in an id that ``ui_id`` generates for a row without a client id; None for any other id.
 
-    A page may give such an id, too: look for a row with that ``client_message_id`` first.
+    A page may use such an id as its own, so look for a row with that ``client_message_id`` first.
     """
     match = _UI_ID.fullmatch(ui_id)
     sequence = 0 if match is None else int(match[1])
@@ -87,9 +92,9 @@ def message_sequence(ui_id: str) -> int | None:
 
 def _read_part(part: object, where: str, image_detail: DetailLevel) -> tuple[Content | None, dict[str, Any]]:
     """
-    Return the content that *part* is, and what else there is to keep of it.
+    Return the content of *part*, and the other fields to keep.
 
-    Where it is no content, that is all of it, with its type; what is kept of a content never has a type.
+    If it has no content, these are all of its fields, with its type; the kept fields of a content never have a type.
     """
     if not isinstance(part, Mapping):
         raise ValueError(f"{where}: a part must be an object.")  # noqa: TRY004
@@ -99,13 +104,13 @@ def _read_part(part: object, where: str, image_detail: DetailLevel) -> tuple[Con
     elif kind == "text" and (text := _text(part, "text", where)):
         content = TextContent(text)
     else:
-        return None, _verbatim(part, where)  # an empty text, too: some models refuse one
+        return None, _verbatim(part, where)  # including empty texts, which some models reject
     shown = to_part(content) or {}
     return content, _verbatim({key: part[key] for key in part if part[key] != shown.get(key, _MISSING)}, where)
 
 
 def _kept(beside: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
-    """Return the attribute for what is *beside* the contents, an item a part; what says nothing is left out."""
+    """Return the attribute for the fields *beside* the contents, an item for each part; empty ones are left out."""
     while beside and not beside[-1]:
         beside.pop()
     kept: dict[str, Any] = {"parts": beside} if beside else {}
@@ -118,17 +123,17 @@ def _kept(beside: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
 def _text(part: Mapping[str, Any], key: str, where: str) -> str:
     text = part.get(key)
     if not isinstance(text, str):
-        raise ValueError(f"{where}.{key}: it must be a text.")  # noqa: TRY004
+        raise ValueError(f"{where}.{key}: it must be a string.")  # noqa: TRY004
     _check_characters(text, f"{where}.{key}")
     return text
 
 
 def _verbatim(value: object, where: str) -> Any:
-    """Return a copy of *value*, which is to come back as it is; ``ValueError`` if it could not."""
+    """Return a copy of *value*; raise ``ValueError`` if it cannot be stored and returned unchanged."""
     try:
         copied = copy_json(value, where, MAX_DEPTH)
     except (TypeError, ValueError):
-        raise ValueError(f"{where}: it must be JSON that nests at most {MAX_DEPTH} levels.") from None
+        raise ValueError(f"{where}: it must be JSON with at most {MAX_DEPTH} levels of nesting.") from None
     for text in _texts(copied):
         _check_characters(text, where)
     try:
@@ -154,7 +159,7 @@ def _texts(value: object) -> Iterator[str]:
 
 def _check_characters(text: str, where: str) -> None:
     if "\0" in text or not _is_unicode(text):
-        raise ValueError(f"{where}: it has a NUL character or half a surrogate pair, which no database keeps.")
+        raise ValueError(f"{where}: it has a NUL character or a lone surrogate, which databases cannot store.")
 
 
 def _is_unicode(text: str) -> bool:

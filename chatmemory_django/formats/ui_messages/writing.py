@@ -1,4 +1,4 @@
-"""Rows to the messages that a page begins with."""
+"""Conversion of rows to the messages that a page starts with."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ FINISH_REASONS = {
     "content_filter": "content-filter",
     "other": "other",
 }
-"""What the AI SDK calls the finish reasons of a chat model; all its versions know them."""
+"""The AI SDK's names of finish reasons, which all its versions support."""
 
 _USAGE = {"input": "inputTokens", "output": "outputTokens", "total": "totalTokens"}
 
 
 class Row(Protocol):
-    """What is needed of a stored message; ``models.Message`` is one."""
+    """The required attributes of a stored message; ``models.Message`` has them."""
 
     @property
     def sequence(self) -> int:
-        """Its place in the conversation, from 1 on."""
+        """Its position in the conversation, from 1 on."""
 
     @property
     def client_message_id(self) -> str | None:
-        """The id that its client gave it."""
+        """The id that the client gave it."""
 
     @property
     def metadata(self) -> Mapping[str, Any] | None:
-        """What is kept beside the message."""
+        """The metadata that are stored with it."""
 
     @property
     def created_at(self) -> datetime:
@@ -68,45 +68,45 @@ class _Answer(NamedTuple):
 
 def to_ui_messages(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """
-    Return *rows*, the oldest first, as ``UIMessage``s.
+    Return *rows*, oldest first, as ``UIMessage``s.
 
-    What stands between two user messages is one answer, with a step for each message of the model and a part for each
-    of its calls. Messages of the system and custom messages are left out, and results without a call, and contents that
-    nothing shows. *rows* must not begin within an answer: its id is that of its first row.
+    All messages between two user messages are one answer, with a step for each message of the model and a part for each
+    of its calls. System messages, custom messages, results without a call and contents that cannot be shown are left
+    out. *rows* must not begin within an answer, because the id of an answer is that of its first row.
 
-    ``metadata`` has ``createdAt`` and, of an answer, what is known of ``model``, ``finishReason``, ``usage``,
-    ``latencyMs`` (milliseconds) and ``partial``; see ``answer_metadata``.
+    ``metadata`` has ``createdAt`` and, for an answer, ``model``, ``finishReason``, ``usage``, ``latencyMs``
+    (milliseconds) and ``partial``, if they are known; see ``answer_metadata``.
     """
-    said: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     answer: list[_Answer] = []
     for row in rows:
         message = row.chat_message
         if isinstance(message, AiMessage) or (isinstance(message, ToolExecutionResultMessage) and answer):
             answer.append(_Answer(row, message))
         elif isinstance(message, UserMessage):
-            said += _answered(answer)
+            messages += _answered(answer)
             answer = []
             if parts := _question_parts(message):
-                said.append(_ui_message(row, "user", parts, _kept(message, "metadata", {})))
-    return said + _answered(answer)
+                messages.append(_ui_message(row, "user", parts, _kept(message, "metadata", {})))
+    return messages + _answered(answer)
 
 
 def ui_id(row: Row) -> str:
-    """Return the id of the ``UIMessage`` that begins with *row*: the one that its client gave it, if it did."""
+    """Return the id of the ``UIMessage`` that begins with *row*: its client id if it has one."""
     return unedited(row.client_message_id or f"message-{row.sequence}")
 
 
 def timestamp(moment: datetime) -> str:
-    """*moment* as ISO 8601 in UTC. A naive one, of a site without ``USE_TZ``, is in the time zone of the process."""
+    """Return *moment* as ISO 8601 in UTC. A naive one, without ``USE_TZ``, is in the time zone of the process."""
     return moment.astimezone(UTC).isoformat()
 
 
 def answer_metadata(stored: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     """
-    Return the metadata of an answer from those *stored* with the messages of the model that it consists of.
+    Return the metadata of an answer from those *stored* with its messages of the model.
 
-    Usage and latency are sums, the model is the last that is known, the rest the last one's. What is missing or of
-    another kind is left out.
+    Usage and latency are sums, the model is the last known one, and the others are those of the last message. Missing
+    and invalid values are left out.
     """
     known = [each or {} for each in stored]
     last = known[-1] if known else {}
@@ -126,15 +126,15 @@ def answer_metadata(stored: Sequence[Mapping[str, Any] | None]) -> dict[str, Any
 
 def call_id(given: str | None, taken: Collection[str], step: int, place: int) -> str:
     """
-    Return the id of the call at *place* in a step, which has calls with the ids *taken* already.
+    Return the id of the call at *place* in a step whose ids *taken* are already used.
 
-    It is the one *given*, unless that is none or taken: a page takes two calls with one id for one call.
+    It is the one *given*, unless that is missing or taken: a page treats two calls with one id as the same call.
     """
     return given if given and given not in taken else f"call-{step}-{place}"
 
 
 def call_input(arguments: str | None) -> tuple[Any, bool]:
-    """Return the value of the JSON *arguments* and True, or themselves and False if they are no JSON."""
+    """Return the value of the JSON *arguments* and True, or the text itself and False if it is not JSON."""
     if not arguments or arguments.isspace():
         return {}, True  # some models write nothing for no arguments
     try:
@@ -144,18 +144,18 @@ def call_input(arguments: str | None) -> tuple[Any, bool]:
 
 
 def result_text(result: ToolExecutionResultMessage) -> str:
-    """Return the texts of *result*; other contents have no place in a tool's part."""
+    """Return the texts of *result*; other contents cannot be shown in a tool's part."""
     return "\n".join(content.text for content in result.contents if isinstance(content, TextContent))
 
 
 def _ui_message(row: Row, role: str, parts: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
-    if isinstance(metadata, Mapping):  # a page may have given any other JSON; then that is all
+    if isinstance(metadata, Mapping):  # a page may have sent any other JSON there
         metadata = {SERVERS_METADATA: timestamp(row.created_at), **metadata}
     return {"id": ui_id(row), "role": role, "metadata": metadata, "parts": parts}
 
 
 def _question_parts(message: UserMessage) -> list[dict[str, Any]]:
-    """Return the parts of *message* as its page gave them: with what is kept beside its contents, in its place."""
+    """Return the parts of *message* as its page sent them, with the other kept fields in their places."""
     shown = [part for part in map(to_part, message.contents) if part is not None]
     parts: list[dict[str, Any]] = []
     for beside in _kept(message, "parts", []):
@@ -169,14 +169,14 @@ def _question_parts(message: UserMessage) -> list[dict[str, Any]]:
 
 
 def _kept(message: UserMessage, name: str, default: Any) -> Any:
-    """Return what ``from_ui_message`` has kept in *message* under *name*: anybody may write attributes."""
+    """Return the field *name* that ``from_ui_message`` kept in *message*; attributes may contain anything."""
     kept = message.attributes.get(UI)
     value = kept.get(name, default) if isinstance(kept, Mapping) else default
     return value if name != "parts" or isinstance(value, list) else default
 
 
 def _answered(answer: Sequence[_Answer]) -> list[dict[str, Any]]:
-    """Return *answer* as one message, or none if there is none."""
+    """Return a list with *answer* as one message; empty if there is no answer."""
     if not answer:
         return []
     messages = [each.message for each in answer]
@@ -192,7 +192,7 @@ def _answered(answer: Sequence[_Answer]) -> list[dict[str, Any]]:
 
 
 def _step_parts(message: AiMessage, results: Sequence[ChatMessage | None], step: int) -> list[dict[str, Any]]:
-    """Return the parts of *message*, the answer's *step*; *results* has one for each of its calls that has one."""
+    """Return the parts of *message*, the answer's *step*; *results* has one for each of its calls with a result."""
     parts: list[dict[str, Any]] = [{"type": "step-start"}]
     if message.thinking:
         parts.append({"type": "reasoning", "id": f"reasoning-{step}", "text": message.thinking, "state": "done"})
@@ -218,6 +218,6 @@ def _call_part(call: ToolExecutionRequest, id: str, result: ChatMessage | None) 
 
 
 def _sum(values: Iterable[Any]) -> float | None:
-    """Return the sum of those of *values* that are numbers; None if none is."""
+    """Return the sum of those of *values* that are numbers; None if there are none."""
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     return sum(numbers) if numbers else None

@@ -1,12 +1,12 @@
 """
 pydantic-ai's conversations in the site's database.
 
-From the bottom up: ``messages`` are requests and responses, ``entries`` those that are stored, ``records`` what there
-is of a conversation beside them, ``writing`` changes both, and the ``store`` is what pydantic-ai is given.
+The layers from the bottom up: ``messages`` converts requests and responses, ``entries`` reads the stored ones,
+``records`` reads the other data of a conversation, ``writing`` changes both, and ``store`` is the public class.
 """
 
 try:
-    import pydantic_ai.conversation_store  # noqa: F401  # what is missing is said here
+    import pydantic_ai.conversation_store  # noqa: F401  # raises ImportError if it is missing
 except ModuleNotFoundError as exc:
     raise ImportError(
         "DjangoConversationStore requires pydantic-ai: pip install 'chatmemory_django[pydantic-ai]'."

@@ -1,4 +1,4 @@
-"""The messages of a conversation as pydantic-ai's entries: each a request or a response, with an id."""
+"""The messages of a conversation as pydantic-ai's entries: each is a request or a response, with an id."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.rows import aware, is_storable, to_message
 
 ROWS = 1.5
-"""How many rows are read for an entry at first, since a request may be several; then four times as many."""
+"""The number of rows that are first read for an entry, since a request may be several rows; then four times as many."""
 
 UNNAMED = re.compile(r"message:(\d{1,18}):(\d{1,9})")
-"""The id of an entry whose message has none: its conversation's key, and its sequence."""
+"""The id of an entry whose message has none: the key of its conversation, and its sequence."""
 
 
 class EntryId(str):
     """
-    The id of an entry, read in the conversation of that key.
+    The id of an entry in the conversation with the given key.
 
-    A fork has a copy of what was said before it, with the same ids; so an id alone may be in several conversations.
+    A fork has a copy of the earlier messages with the same ids, so an id may exist in several conversations.
     """
 
     conversation_id: int
@@ -39,7 +39,7 @@ class EntryId(str):
 
 
 class Place(NamedTuple):
-    """Where in a conversation an entry ends: what follows it goes on from that message."""
+    """The position at which an entry ends: the next entry continues from that message."""
 
     conversation_id: int
     sequence: int
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
     item: dict[str, Any]
     """The request or the response, as JSON."""
     sequence: int
-    """Its last message: what follows goes on from that."""
+    """The sequence of its last message, from which the next entry continues."""
 
 
 class _Row(NamedTuple):
@@ -68,12 +68,12 @@ class _Row(NamedTuple):
 
 
 def unnamed_id(conversation_id: int, sequence: int) -> str:
-    """Return the id of the entry whose message there has none."""
+    """Return the id of an entry whose message has no id."""
     return f"message:{conversation_id}:{sequence}"
 
 
 def find(messages: MessageQuerySet, entry_id: str) -> Place | None:
-    """Return where entry *entry_id* is among *messages*: of several conversations that have it, in the oldest."""
+    """Return the position of entry *entry_id* among *messages*, in the oldest conversation that has it."""
     if not is_storable(entry_id):
         return None
     if isinstance(entry_id, EntryId):
@@ -87,7 +87,7 @@ def find(messages: MessageQuerySet, entry_id: str) -> Place | None:
 
 
 def places_of(messages: MessageQuerySet, conversation_id: int, entry_ids: Sequence[str]) -> dict[str, int]:
-    """Return where those of *entry_ids* are, by their sequence, that *messages*, of that conversation, have."""
+    """Return the positions by sequence of those of *entry_ids* that *messages*, of that conversation, have."""
     history = messages.history(all_branches=True).order_by()
     entry_ids = list(filter(is_storable, entry_ids))
     named = history.filter(client_message_id__in=entry_ids).values_list("client_message_id", "sequence")
@@ -104,13 +104,13 @@ def places_of(messages: MessageQuerySet, conversation_id: int, entry_ids: Sequen
 
 
 def newest(messages: MessageQuerySet, limit: int | None = 1) -> list[Entry]:
-    """Return the newest *limit* entries on the path of *messages*, of one conversation, or all, the newest first."""
+    """Return the newest *limit* entries, or all, on the path of *messages*, of one conversation, newest first."""
     return _read([messages.history().order_by("-sequence")], limit)
 
 
 def read_to(messages: MessageQuerySet, head_id: str, limit: int | None) -> list[Entry]:
-    """Return the last *limit* entries up to *head_id*, or all, the newest first; none if it is not among *messages*."""
-    if isinstance(head_id, EntryId):  # most often the newest there is, which need not be looked for
+    """Return the last *limit* entries up to *head_id*, or all, newest first; an empty list if *head_id* is unknown."""
+    if isinstance(head_id, EntryId):  # usually the newest entry, which needs no search
         entries = newest(messages.filter(conversation=head_id.conversation_id), limit)
         if entries and entries[0].id == head_id:
             return entries
@@ -140,7 +140,7 @@ def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[Entry]:
 
 
 def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[Entry]:
-    """Yield the entries that *rows* are, the newest first; unless that *is_all*, not one that may begin before them."""
+    """Yield the entries in *rows*, newest first; unless the rows are *is_all*, not one that may begin before them."""
     place = 0
     while place < len(rows):
         row = rows[place]
@@ -148,7 +148,8 @@ def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[Entry]:
         group = rows[place : place + size]
         if len(group) < size and not is_all:
             return
-        if group[-1].sequence != row.sequence - size + 1:  # some of it was taken out: what is left stands for itself
+        # Parts of it were removed: each remaining message is an entry of its own.
+        if group[-1].sequence != row.sequence - size + 1:
             item, size = None, 1
         if item is None:
             message = to_message(row.type, row.text, row.payload)

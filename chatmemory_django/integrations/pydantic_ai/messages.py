@@ -1,4 +1,4 @@
-"""Requests and responses as messages, and back, for those who keep the history of an agent themselves."""
+"""Conversion between requests or responses and messages, also for sites that store an agent's history themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chatmemory_django.messages import ChatMessage
 
 
 def to_pydantic_ai(messages: Iterable[ChatMessage]) -> list[ModelMessage]:
-    """Return *messages* as requests and responses, for ``message_history``; parts of a request are one again."""
+    """Convert *messages* to requests and responses, for ``message_history``; parts of a request are joined again."""
     items: list[dict[str, Any]] = []
     for item in (item for message in messages for item in from_message(message)):
         before = items[-1] if items else {}
@@ -28,30 +28,29 @@ def to_pydantic_ai(messages: Iterable[ChatMessage]) -> list[ModelMessage]:
 
 def from_pydantic_ai(model_messages: Sequence[ModelMessage]) -> list[ChatMessage]:
     """
-    Return requests and responses, ``result.new_messages()`` for example, as messages; a request may be several.
+    Convert requests and responses, for example ``result.new_messages()``, to messages; a request may become several.
 
     Raises:
-        UserError: One of them is none, or cannot be JSON.
+        UserError: One of them is neither, or cannot be serialized to JSON.
 
     """
     return [given.message for _, group in stored_form(model_messages) for given in group]
 
 
 def stored_form(model_messages: Sequence[ModelMessage]) -> list[tuple[dict[str, Any], list[Given]]]:
-    """Return each of *model_messages* as JSON and as the rows that stand for it; ``UserError`` as above."""
+    """Return each of *model_messages* as JSON and as the rows that represent it; raise ``UserError`` as above."""
     try:
-        # What is wrong is found when it is read back, and said without the values that a warning has in it.
+        # Errors are found by reading the JSON back, and reported without values, which pydantic's warnings would
+        # contain.
         items = ModelMessagesTypeAdapter.dump_python(list(model_messages), mode="json", warnings=False)
         ModelMessagesTypeAdapter.validate_python(items)
         return [(item, to_given(item, f"messages[{index}]")) for index, item in enumerate(items)]
     except ValidationError as exc:
-        raise UserError(
-            f"messages must be requests and responses of pydantic-ai; this is wrong: {places_in(exc)}."
-        ) from None
+        raise UserError(f"messages must be requests and responses of pydantic-ai; invalid: {places_in(exc)}.") from None
     except (TypeError, ValueError) as exc:
         raise UserError(str(exc)) from exc
 
 
 def places_in(exc: ValidationError) -> str:
-    """Return where what *exc* is about is wrong; its own text has what was said in it."""
+    """Return the paths of the errors in *exc*, whose own text contains the messages."""
     return ", ".join(dict.fromkeys(".".join(map(str, error["loc"])) for error in exc.errors(include_input=False)))

@@ -1,4 +1,4 @@
-"""What pydantic-ai keeps of a conversation beside its messages, as it was saved, and as it is by now."""
+"""The data that pydantic-ai keeps with a conversation: as it was saved, and updated for newer messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.records.models import MAX_SCOPE_LENGTH, Record
 from chatmemory_django.rows import aware, is_storable
 
-# Of a list, since a dataclass takes no configuration. As in ModelMessagesTypeAdapter, bytes are Base64.
+# A list, since a dataclass takes no configuration. As in ModelMessagesTypeAdapter, bytes are Base64.
 _records = TypeAdapter(
     list[ConversationRecord],
     config=ConfigDict(defer_build=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"),
@@ -26,16 +26,16 @@ _records = TypeAdapter(
 
 
 def to_text(record: ConversationRecord) -> str:
-    """Return *record* as JSON; ``UserError`` if it cannot be stored."""
+    """Return *record* as JSON; raise ``UserError`` if it cannot be stored."""
     which = f"The record of conversation {record.conversation_id!r}"
     try:
         memory_key(record.conversation_id)
         _check_scope(record.scope)
         plain = _records.dump_python([record], mode="json", warnings=False)
-        text = json.dumps(plain)  # in ASCII, so that any character can be kept
+        text = json.dumps(plain)  # in ASCII, so that any character can be stored
         of_text(text)
     except ValidationError as exc:
-        raise UserError(f"{which} cannot be stored; this is wrong: {places_in(exc)}.") from None
+        raise UserError(f"{which} cannot be stored; invalid: {places_in(exc)}.") from None
     except (TypeError, ValueError, RecursionError) as exc:
         raise UserError(f"{which} cannot be stored: {exc}") from exc
     return text
@@ -47,30 +47,30 @@ def _check_scope(scope: str | None) -> None:
 
 
 def of_text(text: str) -> ConversationRecord:
-    """Return the record that ``to_text`` has made JSON of."""
+    """Return the record for the JSON that ``to_text`` returned."""
     return _records.validate_python(json.loads(text))[0]
 
 
 def with_heads(conversations: ConversationQuerySet) -> ConversationQuerySet:
-    """Return *conversations* with their stored record, and the id of their newest message: the ``head``."""
+    """Return *conversations* with their stored record, and the id of their newest message as ``head``."""
     history = Message.objects.history().filter(conversation=OuterRef("pk")).order_by("-sequence")
     head = Subquery(history.values("client_message_id")[:1])
     return conversations.select_related("record").annotate(head=head)
 
 
 def last_saved(scope: str | None, limit: int | None, using: str) -> list[Conversation]:
-    """Return the conversations whose records were saved last, of that *scope* if it is given, like ``with_heads``."""
+    """Return the conversations whose records were saved last, with *scope* if it is given, as ``with_heads`` does."""
     rows = Record.objects.using(using).order_by("-updated_at")
     rows = rows if scope is None else rows.filter(scope=scope)
     if limit is None:
         return list(with_heads(Conversation.objects.using(using).filter(record__in=rows.order_by())))
-    # First by the index alone: joined, MariaDB would read and sort them all.
+    # Filter by the index first: with a join, MariaDB would read and sort all rows.
     keys = list(rows.values_list("pk", flat=True)[:limit])
     return list(with_heads(Conversation.objects.using(using).filter(pk__in=keys)))
 
 
 def read(conversation: Any) -> ConversationRecord | None:
-    """Return the record of *conversation*, one of ``with_heads``, as it is by now."""
+    """Return the up-to-date record of *conversation*, one of ``with_heads``."""
     row: Record | None = getattr(conversation, "record", None)
     if row is not None and conversation.head is not None:
         stored = of_text(row.text)
@@ -84,10 +84,10 @@ def up_to_date(
     conversation: Conversation, row: Record | None, head: Entry | None, messages: MessageQuerySet
 ) -> ConversationRecord | None:
     """
-    Return the record of *conversation*, whose newest entry is *head*; None if nothing was ever said or saved in it.
+    Return the record of *conversation*, whose newest entry is *head*; None if it has neither messages nor a record.
 
-    Where the site has gone on, so does the record: then it has another revision, so that nobody who has not read what
-    the site said can save it.
+    If the site has added messages, the record continues from them and has another revision, so that a client that has
+    not read them cannot save it.
     """
     head_id = None if head is None else head.id
     if row is None:
@@ -102,7 +102,7 @@ def up_to_date(
     stored = of_text(row.text)
     if stored.head_id == head_id:
         return stored
-    # A history that was left, and is still there, is a branch; one that is gone, or is in use again, is none.
+    # The former history is a branch if it still exists and is not in use.
     tips = dict.fromkeys([*stored.branches, *([] if stored.head_id is None else [stored.head_id])])
     places = places_of(messages, conversation.pk, list(tips))
     left = messages.history(all_branches=True).filter(sequence__in=places.values(), on_path=False)

@@ -1,4 +1,4 @@
-"""The store that agents, and the adapters of their user interfaces, are given."""
+"""The store for agents, and for the adapters of their user interfaces."""
 
 from __future__ import annotations
 
@@ -35,50 +35,49 @@ APP = "chatmemory_django.records"
 
 class DjangoConversationStore(ConversationStore):
     """
-    Conversations of pydantic-ai in the site's database, each the conversation whose memory id is its id.
+    Conversations of pydantic-ai in the site's database; a conversation's id is its memory id.
 
-    A request or a response is one or more messages, and comes back as it was given; what the site says is read with
-    it. A scope is the user whose primary key it is, and a conversation with that scope is the user's. Without a scope,
-    as in any ``ConversationStore``, each conversation is in reach: always give it where an id comes from a request.
-
-    ``delete`` erases the conversation with all that was said in it. A fork is a conversation of its own with a copy.
+    A request or a response is stored as one or more messages, and returned as it was given, along with the messages
+    that the site added. A scope is the primary key of a user, who owns all conversations with that scope. Without a
+    scope, as in any ``ConversationStore``, every conversation is accessible: always pass one if an id comes from a
+    request. ``delete`` erases the conversation with all its messages. A fork is a separate conversation with a copy of
+    the messages.
     """
 
     def __init__(self) -> None:
         if not apps.is_installed(APP):
             raise ImproperlyConfigured(
-                f"DjangoConversationStore keeps records in an app that is not installed: add {APP!r} to "
-                "INSTALLED_APPS, and migrate."
+                f"DjangoConversationStore needs the app of its records: add {APP!r} to INSTALLED_APPS, and run migrate."
             )
         self._run = DjangoChatMemoryStore().run
 
     def get_owner(self, scope: str) -> AbstractBaseUser | None:
         """
-        Return the user that *scope* stands for, None if it is nobody; called where the database can be used.
+        Return the user for *scope*, or None if there is none; called where the database can be used.
 
-        Override it together with ``get_scope`` if scopes are something else than primary keys of users.
+        Override it together with ``get_scope`` if scopes are something other than primary keys of users.
         """
         users = get_user_model()
         try:
             key = users._meta.pk.to_python(scope)
         except ValidationError:
             return None
-        # Only as the key is written: "7 " is not "7".
+        # The key must match exactly: "7 " is not "7".
         return users._default_manager.filter(pk=key).first() if str(key) == scope else None
 
     def get_scope(self, owner_key: object) -> str | None:
-        """Return the scope that stands for the user whose primary key is *owner_key*; None for nobody, None."""
+        """Return the scope of the user whose primary key is *owner_key*; None for no user."""
         return None if owner_key is None else str(owner_key)
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the record of a conversation, also of one that the site has begun; None if nothing was said in it."""
+        """Return the record of a conversation, even if the site began it; None if it has no messages."""
         return await self._run(self._find_record, conversation_id)
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> list[ConversationRecord]:
         """
-        Return the records with that *scope*, or all, at most *limit*, the one that was saved last first.
+        Return at most *limit* records with *scope*, or all, those that were saved last first.
 
-        With a *scope*, the user's conversations that only the site has written to are among them.
+        With a *scope*, these include the user's conversations that only the site has written to.
         """
         return await self._run(self._find_records, scope, limit)
 
@@ -93,48 +92,51 @@ class DjangoConversationStore(ConversationStore):
         Store *record* and *new_entries*, all or none.
 
         Raises:
-            ConversationConflict: Somebody else has written to the conversation, or it is somebody else's.
-            UserError: Some of it cannot be stored.
+            ConversationConflict: Another writer changed the conversation, or it belongs to another user.
+            UserError: Some of the data cannot be stored.
 
         """
         await to_its_end(self._run(self._save, record, new_entries, expected_revision))
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """
-        Erase a conversation with all that was said in it. Forks of it stay: they have copies.
+        Erase a conversation with all its messages. Its forks remain: they have copies.
 
         Raises:
-            ConversationConflict: Somebody has written to it meanwhile, or erased it.
+            ConversationConflict: Another writer changed or erased it in the meantime.
 
         """
         await to_its_end(self._run(self._erase, conversation_id, expected_revision))
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
-        """Return the entry *entry_id*; ``LookupError`` if there is none."""
+        """Return the entry *entry_id*; raise ``LookupError`` if there is none."""
         return (await self.read_history(entry_id, limit=1))[-1]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        """Return the entries up to *head_id*, or the last *limit* of them, in order; else ``LookupError``."""
+        """
+        Return the entries up to *head_id*, or the last *limit* of them, in order; raise ``LookupError`` for an unknown
+        id.
+        """
         return [] if head_id is None or limit == 0 else await self._run(self._find_history, head_id, limit)
 
     def _find_history(self, head_id: str, limit: int | None) -> list[ConversationEntry]:
         messages = Message.objects.using(router.db_for_read(Message))
-        # One more than is asked for: the entry before the first one is its parent.
+        # One more than requested: the entry before the first one is its parent.
         found = read_to(messages, head_id, None if limit is None else limit + 1)
         if not found:
             raise LookupError(f"There is no entry {head_id!r}.")
-        said = ModelMessagesTypeAdapter.validate_python([entry.item for entry in found])
+        model_messages = ModelMessagesTypeAdapter.validate_python([entry.item for entry in found])
         parents = [*(entry.id for entry in found[1:]), None]
         entries = [
             ConversationEntry(id=entry.id, parent_id=parent, message=message)
-            for entry, parent, message in zip(found, parents, said, strict=True)
+            for entry, parent, message in zip(found, parents, model_messages, strict=True)
         ]
         return entries[:limit][::-1]
 
     def _find_record(self, conversation_id: str) -> ConversationRecord | None:
         try:
             named = DjangoChatMemoryStore().named(conversation_id, router.db_for_read(Conversation))
-        except (TypeError, ValueError):  # no conversation has such an id
+        except (TypeError, ValueError):  # no conversation can have such an id
             return None
         found = records.with_heads(named).first()
         return None if found is None else self._owned(found)
@@ -152,7 +154,7 @@ class DjangoConversationStore(ConversationStore):
         return sorted(in_scope, key=lambda record: record.updated_at, reverse=True)[:limit]
 
     def _owned(self, conversation: Any) -> ConversationRecord | None:
-        """Return the record of *conversation*, in the scope of its owner of today."""
+        """Return the record of *conversation*, with its current owner as scope."""
         record = records.read(conversation)
         if record is None:
             return None

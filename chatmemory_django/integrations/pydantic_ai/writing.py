@@ -1,4 +1,4 @@
-"""Records and entries as they are written: one transaction, in which nobody else writes to the conversation."""
+"""Writing of records and entries, in one transaction that locks the conversation against other writers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 ENTRIES = 250
-"""How many entries one ``add`` stores at most."""
+"""The maximum number of entries that one ``add`` stores."""
 
 
 class NewRow(NamedTuple):
-    """A message to be stored: the last one of its entry has the entry's id, and what its call took."""
+    """A message to store; the last one of an entry has the entry's id, and the metadata of its call."""
 
     message: ChatMessage
     verbatim: str | None
@@ -42,7 +42,7 @@ class NewRow(NamedTuple):
 
 
 class NewEntry(NamedTuple):
-    """An entry to be stored."""
+    """An entry to store."""
 
     id: str
     parent_id: str | None
@@ -50,20 +50,20 @@ class NewEntry(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A conversation to which nobody else writes."""
+    """A conversation that is locked against other writers."""
 
     conversation: Conversation
     messages: MessageQuerySet
     row: Record | None
     """Its stored record."""
     at: int
-    """The message that what is said next follows."""
+    """The message that the next message follows."""
     revision: str | None
-    """None if nothing was ever said or saved in it."""
+    """None if it has neither messages nor a record."""
 
 
 def checked(entries: Sequence[ConversationEntry]) -> list[NewEntry]:
-    """Return *entries* as they are stored; ``UserError`` if one of them cannot be."""
+    """Return *entries* as they are stored; raise ``UserError`` if one of them cannot be."""
     try:
         for index, entry in enumerate(entries):
             checked_client_message_id(entry.id, f"new_entries[{index}].id")
@@ -83,7 +83,7 @@ def write(
     owner: AbstractBaseUser | None,
     using: str,
 ) -> None:
-    """Store *record* and *entries*; ``ConversationConflict`` unless the conversation is *owner*'s and as expected."""
+    """Store *record* and *entries*; raise ``ConversationConflict`` if *owner* or revision are not as expected."""
     text = to_text(record)
     memory = get_chat_memory(record.conversation_id, owner=owner)
     is_nested = connections[using].in_atomic_block
@@ -106,7 +106,7 @@ def write(
 
 
 def delete(conversation_id: str, expected_revision: str, using: str) -> None:
-    """Erase a conversation; ``ConversationConflict`` unless it is as expected."""
+    """Erase a conversation; raise ``ConversationConflict`` if its revision is not as expected."""
     is_nested = connections[using].in_atomic_block
     with transaction.atomic(using=using), _held(conversation_id, None, using, is_nested=is_nested) as held:
         if held.revision is None or held.revision != expected_revision:
@@ -116,12 +116,12 @@ def delete(conversation_id: str, expected_revision: str, using: str) -> None:
 
 @contextmanager
 def _held(conversation_id: str, owner: AbstractBaseUser | None, using: str, *, is_nested: bool) -> Iterator[_Held]:
-    """Hold a conversation, which is made if there is none; what is made goes with the transaction."""
+    """Lock a conversation, which is created if needed; a rollback of the transaction removes it again."""
     key = memory_key(conversation_id)
     with DjangoChatMemoryStore(using, owner=owner).exclusive(key):
         conversations = Conversation.objects.using(using).filter(memory_id=key)
         messages, rows = Message.objects.using(using).order_by(), Record.objects.using(using).order_by()
-        if is_nested:  # as it is now, and not as the caller's transaction has read it before
+        if is_nested:  # a locking read, which sees the latest rows
             conversations, messages = conversations.select_for_update(), messages.select_for_update()
             rows = rows.select_for_update()
         conversation = conversations.get()
@@ -141,9 +141,9 @@ def _forked(
     using: str,
 ) -> dict[str, int] | None:
     """
-    Make the conversation of *record* with a copy of what it goes on from, if that was said in another one.
+    Create the conversation of *record* with a copy of its earlier messages, if these belong to another conversation.
 
-    Returns where in the copy the entry is that it goes on from; None if it goes on from nothing.
+    Returns the position in the copy from which it continues; None if it continues from nothing.
     """
     own = {entry.id for entry in entries}
     others = [each for each in [*(entry.parent_id for entry in entries), record.head_id] if each and each not in own]
@@ -163,7 +163,7 @@ def _forked(
 def _add(
     record: ConversationRecord, entries: Sequence[NewEntry], held: _Held, memory: ChatMemory, places: dict[str, int]
 ) -> int:
-    """Store *entries*, go on from the record's head, and return which message that is."""
+    """Store *entries* after the record's head, and return the sequence of the last message."""
     wanted = {record.head_id, *(each for entry in entries for each in (entry.id, entry.parent_id))}
     known: dict[str | None, int] = {None: 0}
     known.update(places_of(held.messages, held.conversation.pk, [each for each in wanted if each is not None]))
@@ -187,7 +187,7 @@ def _add(
         if at != known[record.head_id]:
             at = known[record.head_id]
             memory.rewind(at)
-    except (KeyError, MessageNotFoundError):  # what they follow is not there, or no longer
+    except (KeyError, MessageNotFoundError):  # the message that they follow does not exist, or no longer
         raise ConversationConflict(record.conversation_id) from None
     except (TypeError, ValueError) as exc:
         raise UserError(str(exc)) from exc
@@ -195,7 +195,7 @@ def _add(
 
 
 def _runs(entries: Sequence[NewEntry]) -> Iterator[list[NewEntry]]:
-    """Yield *entries* in lists in which each follows the one before it."""
+    """Yield *entries* in lists in which each entry follows the one before it."""
     run: list[NewEntry] = []
     for entry in entries:
         if run and (entry.parent_id != run[-1].id or len(run) == ENTRIES):
