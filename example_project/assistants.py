@@ -27,17 +27,17 @@ SYSTEM_MESSAGE = (
     "tools where they help; if you do not know something, say so."
 )
 FOUND = 3
-"""How many messages a search shows: the memory is small."""
+"""The maximum number of search results: the memory is small."""
 
 
 def get_time() -> str:
-    """Return the date and the time of day now."""
+    """Return the current date and time."""
     return timezone.localtime().strftime("It is %H:%M on %A, %d %B %Y (%Z).")
 
 
 def get_weather(city: str) -> str:
     """
-    Return the weather in a city now.
+    Return the current weather in a city.
 
     Args:
         city: The name of the city, in English.
@@ -62,10 +62,10 @@ def add(numbers: list[float]) -> str:
 
 def search_conversation(text: str, owner: User | None, memory_id: str) -> str:
     """
-    Search in what was said in this conversation and has left the memory since.
+    Search the messages of this conversation that are no longer in the memory.
 
     Args:
-        text: Words that the message has, all of them.
+        text: Words that a message must contain, all of them.
 
     """
     left = Message.objects.filter(conversation__memory_id=memory_id).evicted()
@@ -74,7 +74,7 @@ def search_conversation(text: str, owner: User | None, memory_id: str) -> str:
         f"- message {row.sequence}, {'you' if row.type == MessageType.USER else 'I'}: {row.text[:200].splitlines()[0]}"
         for row in found
     ]
-    return "\n".join(lines) or f"No message that has left the memory has all of these words: {text}."
+    return "\n".join(lines) or f"No evicted message contains all of these words: {text}."
 
 
 TOOLS: list[Callable[..., str]] = [get_time, get_weather]

@@ -1,4 +1,4 @@
-"""What the demo loads: the conversations in the folder beside this file, and 7,168 real ones from chitchat-dataset."""
+"""The conversations that the demo loads: those in ``conversations/``, and 7,168 real ones from chitchat-dataset."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -19,11 +19,11 @@ TITLES = {
     "kyoto": "京都で過ごす秋の二日間",
     "bread": "Twelve weeks of bread",
 }
-"""The names of the files in the folder, and what the conversations in them are called."""
+"""The names of the files in the folder, and the titles of their conversations."""
 
 
 class Transcript(NamedTuple):
-    """A conversation that was had elsewhere."""
+    """A conversation to load."""
 
     memory_id: str
     title: str
@@ -31,7 +31,7 @@ class Transcript(NamedTuple):
 
 
 def shipped() -> list[Transcript]:
-    """The conversations that ship with the example, in the JSON of the codec."""
+    """Return the conversations that ship with the example, in the codec's JSON."""
     return [
         Transcript(f"demo-{name}", title, messages_from_json((FOLDER / f"{name}.json").read_bytes()))
         for name, title in TITLES.items()
@@ -40,30 +40,30 @@ def shipped() -> list[Transcript]:
 
 def chitchat() -> Iterator[Transcript]:
     """
-    The conversations of chitchat-dataset, where two people talk: who speaks first is the user here, the other the AI.
+    Yield the conversations of chitchat-dataset between two people: the first speaker is the user, the other one the AI.
 
-    Every message is kept, the 33 empty ones too, and so are those that follow one of the same speaker. The title is
-    the question that the two were given to talk about, if there was one. ``ModuleNotFoundError`` without the package.
+    All messages are kept, including 33 empty ones, and so are consecutive messages of one speaker. The title is the
+    question that the two were given as a topic, if there was one. Raises ``ModuleNotFoundError`` without the package.
     """
-    # The package has a class that reads this file, but leaves it open and takes its encoding from the locale.
+    # The package has a class that reads this file, but leaves it open and uses the locale's encoding.
     dataset = files("chitchat_dataset").joinpath("dataset.json").read_bytes()
     for key, conversation in msgspec.json.decode(dataset, type=dict[str, _Conversation]).items():
-        said = [message for turn in conversation.messages for message in turn]
+        lines = [message for turn in conversation.messages for message in turn]
         yield Transcript(
             f"chitchat-{key}",
             conversation.prompt[:255],
             [
-                UserMessage(message.text) if message.sender == said[0].sender else AiMessage(message.text)
-                for message in said
+                UserMessage(message.text) if message.sender == lines[0].sender else AiMessage(message.text)
+                for message in lines
             ],
         )
 
 
-class _Said(msgspec.Struct):
+class _Line(msgspec.Struct):
     text: str
     sender: str
 
 
 class _Conversation(msgspec.Struct):
-    messages: list[list[_Said]]
+    messages: list[list[_Line]]
     prompt: str = ""

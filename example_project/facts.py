@@ -1,4 +1,4 @@
-"""What people say of themselves in plain English or German: found in messages, put in sentences, kept in summaries."""
+"""Facts that users state about themselves, in plain English or German: extraction, sentences and summaries."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -15,16 +15,16 @@ from chatmemory_django.messages import (
 
 Language: TypeAlias = Literal["en", "de"]
 Facts: TypeAlias = dict[str, str]
-"""What is known, the latest last: *name*, *home*, *age*, *likes*, *note*, or a thing in somebody's own word for it."""
+"""The known facts, the latest last: *name*, *home*, *age*, *likes*, *note*, or any thing that the user named."""
 
 EVERYTHING = "*"
-"""What "What do you know about me?" asks for."""
+"""The question for all facts, such as "What do you know about me?"."""
 
 _END = r"(?=[.,;!?\n]|\s+(?:and|but|und|aber)\s+(?:i|my|ich|meine?|what|was|how|wie)\b|$)"
 _VALUE = rf"[\"“„]?(?P<value>[^.,;!?\n\"“”]{{1,60}}?)[\"”“]?{_END}"
 _THING = r"(?P<thing>[^\W\d_][\w' -]{0,29}?)"
 
-_SAID = (
+_PHRASES = (
     (r"\b(?:<my> name is|<I> <am> called)\s+", "name"),
     (r"\b(?:<mein> name ist|<ich> hei(?:ß|ss)[et])\s+", "name"),
     (r"\b<I> live in\s+", "home"),
@@ -37,21 +37,21 @@ _SAID = (
     (rf"\b<my> {_THING} (?:is called|is|are)\s+", None),
     (rf"\b<mein> {_THING} (?:hei(?:ß|ss)t|ist|sind)\s+", None),
 )
-"""How a fact is said, and what it is about; None where the words say that."""
+"""The phrases that introduce a fact, and its key; None if the phrase contains the key."""
 
 
-def _said_by(**words: str) -> list[tuple[re.Pattern[str], str | None]]:
-    """The patterns of ``_SAID`` in the words that somebody says "I" and "my" with."""
+def _patterns_for(**words: str) -> list[tuple[re.Pattern[str], str | None]]:
+    """Return the patterns of ``_PHRASES`` with these words for "I" and "my"."""
     patterns = []
-    for pattern, key in _SAID:
+    for pattern, key in _PHRASES:
         for place, word in words.items():
             pattern = pattern.replace(f"<{place}>", word)
         patterns.append((re.compile(pattern + _VALUE, re.IGNORECASE), key))
     return patterns
 
 
-_USER = _said_by(my="my", I="i", am="am", mein="meine?", ich="ich", bin="bin")
-_AI = _said_by(my="your", I="you", am="are", mein="deine?", ich="du", bin="bist")
+_USER = _patterns_for(my="my", I="i", am="am", mein="meine?", ich="ich", bin="bin")
+_AI = _patterns_for(my="your", I="you", am="are", mein="deine?", ich="du", bin="bist")
 
 _ASKED = (
     (r"\b(?:what(?:.s| is) my name|what am i called|who am i)\b", "name"),
@@ -83,20 +83,20 @@ _SUMMARY = re.compile(r"Summary of earlier messages \((\d+)\): (.*)", re.DOTALL)
 
 
 class Summary(NamedTuple):
-    """A summary of *covered* messages, which keeps their facts."""
+    """A summary of *covered* messages, with their facts."""
 
     covered: int
     facts: Facts
 
     @property
     def text(self) -> str:
-        """It in words, from which ``read_summary`` makes it again."""
+        """The summary as text, which ``read_summary`` can read."""
         known = "; ".join(f"{key} = {value}" for key, value in self.facts.items())
         return f"Summary of earlier messages ({self.covered}): {known or 'nothing to remember'}."
 
 
 def read_summary(text: str) -> Summary | None:
-    """Return the summary that *text* is; None if it is none."""
+    """Return the summary in *text*, or None if it is not a summary."""
     match = _SUMMARY.fullmatch(text)
     if match is None:
         return None
@@ -106,14 +106,14 @@ def read_summary(text: str) -> Summary | None:
 
 def summarize(previous: str | None, messages: Iterable[ChatMessage]) -> Summary:
     """Return the facts in *previous*, a summary, and in *messages*."""
-    said = list(messages)
+    all_messages = list(messages)
     before = None if previous is None else read_summary(previous)
-    covered = len(said) + (0 if before is None else before.covered)
-    return Summary(covered, facts_in([*([] if previous is None else [SystemMessage(previous)]), *said]))
+    covered = len(all_messages) + (0 if before is None else before.covered)
+    return Summary(covered, facts_in([*([] if previous is None else [SystemMessage(previous)]), *all_messages]))
 
 
 def facts_in(messages: Iterable[ChatMessage]) -> Facts:
-    """Return what *messages* say of the user, whoever says it; of two that differ, the later counts."""
+    """Return the facts about the user in *messages*; of two values, the later one counts."""
     found: Facts = {}
     for message in messages:
         for key, value in _facts_of(message):
@@ -132,24 +132,24 @@ def questions_in(text: str) -> list[str]:
     ]
     places: dict[int, str] = {}
     for place, key in asked:
-        places.setdefault(place, key)  # "my name" is no thing of somebody's
+        places.setdefault(place, key)  # "my name" must not also be read as a thing
     return [key for _, key in sorted(places.items())]
 
 
 def in_words(key: str, value: str, language: Language) -> str:
-    """Return a fact as a clause: "your name is Ada"."""
+    """Return a fact as a clause, for example "your name is Ada"."""
     if key in _SENTENCES:
         return _SENTENCES[key][language].format(value)
     return f"your {key} is {value}" if language == "en" else f"zu „{key}“ weiß ich: {value}"
 
 
 def to_search_for(key: str, language: Language) -> str:
-    """Return words that are in the message in which somebody says a fact."""
+    """Return words that a message with this fact contains."""
     return _SEARCHED[key][language] if key in _SEARCHED else key
 
 
 def text_of(message: ChatMessage) -> str:
-    """Return the texts of *message*, without images and the like."""
+    """Return the texts of *message*, without images and other files."""
     match message:
         case UserMessage() | ToolExecutionResultMessage():
             return "\n".join(content.text for content in message.contents if isinstance(content, TextContent))
@@ -167,15 +167,15 @@ def _facts_of(message: ChatMessage) -> Iterator[tuple[str, str]]:
         summary = read_summary(text)
         yield from () if summary is None else summary.facts.items()
         return
-    # What a search has found are the words of either.
+    # The results of a search contain messages of both.
     speakers = {UserMessage: (_USER,), AiMessage: (_AI,)}.get(type(message), (_USER, _AI))
     for sentence in re.findall(r"[^.!?\n]+[.!?\n]?", text):
         if not sentence.endswith("?"):
             for patterns in speakers:
-                yield from _facts_said(sentence, patterns)
+                yield from _facts_in_sentence(sentence, patterns)
 
 
-def _facts_said(sentence: str, patterns: list[tuple[re.Pattern[str], str | None]]) -> Iterator[tuple[str, str]]:
+def _facts_in_sentence(sentence: str, patterns: list[tuple[re.Pattern[str], str | None]]) -> Iterator[tuple[str, str]]:
     taken: set[int] = set()
     for pattern, key in patterns:
         for match in pattern.finditer(sentence):

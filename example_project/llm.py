@@ -1,4 +1,4 @@
-"""The model of the example site: a real one where the environment names a server or a key, else a parrot."""
+"""The model of the example site: a real one if the environment has a server or a key, otherwise Parrot."""
 
 import os
 
@@ -8,25 +8,25 @@ from example_project import smollm
 from example_project.parrot import Parrot
 
 COUNTED_AS = "gpt-4o"
-"""The model whose tokens are counted. In low detail an image takes 85 of them, however large it is."""
+"""The model for counting tokens. It counts 85 tokens for an image in low detail, whatever its size."""
 
 IS_REAL = bool(os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY"))
 
 NAME = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
 
 IS_TINY = IS_REAL and NAME == smollm.NAME
-"""Whether the model is too small for tools and for more than a few words of instructions."""
+"""Whether the model is too small for tools and for long instructions."""
 
 
 def chat_model() -> ChatModel:
-    """Return what the environment names: ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``, ``OPENAI_MODEL``; else a parrot."""
+    """Return the model for ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``, or Parrot if none is set."""
     if not IS_REAL:
         return Parrot(OpenAiTokenCountEstimator(COUNTED_AS))
-    from chatmemory_django.chat.openai import OpenAiChatModel  # a parrot needs no client
+    from chatmemory_django.chat.openai import OpenAiChatModel  # Parrot does not need the client
 
-    # Servers that need no key take any, but the client insists on one.
+    # Servers without keys accept any value, but the client requires one.
     key = os.environ.get("OPENAI_API_KEY", "none")
-    if IS_TINY:  # at another temperature, and without an end, it rambles
+    if IS_TINY:  # other temperatures and no limit make it ramble
         return OpenAiChatModel(NAME, api_key=key, temperature=0, max_output_tokens=100)
     return OpenAiChatModel(NAME, api_key=key)
 

@@ -1,4 +1,4 @@
-"""How much the conversations of the example site remember, and what becomes of the rest."""
+"""The memories of the example site's conversations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ SHIPPED: Mapping[str, Any] = {
     "OPTIONS": {"max_tokens": 4000, "token_count_estimator": "gpt-4o-mini"},
 }
 
-# A parrot says little: after some ten messages it forgets, and a few later it summarizes. A real model says more.
+# Parrot's answers are short: it evicts after about ten messages, and summarizes a few later. Real models write more.
 SIZES = (
     {"max_tokens": 4000, "summary_tokens": 400, "after_tokens": 1000}
     if IS_REAL
@@ -33,24 +33,24 @@ CHAT: Mapping[str, Any] = {
 
 
 def memory_of(memory_id: object) -> Mapping[str, Any]:
-    """Return the memory of a chat, which is so small that one can watch it, or that of a conversation with a name."""
+    """Return the settings of a memory: a small window for chats, to show evictions, and a larger one for the demo."""
     return CHAT if is_uuid(str(memory_id)) else SHIPPED
 
 
 def summarize(previous: str | None, messages: list[ChatMessage]) -> str:
-    """Return the facts in *previous* and *messages*; of a real model, a summary in its own words."""
+    """Return the facts in *previous* and *messages*; with a real model, return its summary."""
     if IS_REAL:
         asked = SystemMessage(
-            "Summarize what was said, in at most 150 words, for somebody who goes on with the conversation: who the "
-            "user is, what the user wants, what was found out. Until now the summary is: " + (previous or "(none)")
+            "Summarize the conversation in at most 150 words, for an assistant that will continue it: who the "
+            "user is, what the user wants, and the results so far. The summary until now is: " + (previous or "(none)")
         )
-        said = "\n".join(f"{message.type}: {facts.text_of(message)}" for message in messages)
-        return model.chat(asked, UserMessage(said)).ai_message.text or ""
+        transcript = "\n".join(f"{message.type}: {facts.text_of(message)}" for message in messages)
+        return model.chat(asked, UserMessage(transcript)).ai_message.text or ""
     summary = facts.summarize(previous, messages)
     estimator = OpenAiTokenCountEstimator(COUNTED_AS)
     while (
         summary.facts
         and estimator.estimate_token_count_in_message(SystemMessage(summary.text)) > SIZES["summary_tokens"]
     ):
-        del summary.facts[next(iter(summary.facts))]  # the oldest
+        del summary.facts[next(iter(summary.facts))]  # the oldest fact
     return summary.text

@@ -1,4 +1,4 @@
-"""A table of the site's own that points at messages: what people thought of an answer."""
+"""A model of the site itself with a foreign key to messages: users' ratings of answers."""
 
 from django.db import models
 
@@ -6,13 +6,13 @@ from chatmemory_django.models import Conversation, Message
 
 
 class Feedback(models.Model):
-    """A thumb up or down for a message."""
+    """A thumbs up or down for a message."""
 
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="+")
     sequence = models.PositiveIntegerField()
     message = models.ForeignObject(
         Message,
-        on_delete=models.DO_NOTHING,  # it goes with its conversation; a cascade from here would read every message
+        on_delete=models.DO_NOTHING,  # deleted with its conversation; a cascade from here would query every message
         from_fields=["conversation", "sequence"],
         to_fields=["conversation", "sequence"],
         related_name="feedback",

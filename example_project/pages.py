@@ -1,4 +1,4 @@
-"""The page at ``/``: to sign in, and to chat. All else is done by the REST API and the chat endpoint."""
+"""The pages at ``/``: signing in and chatting. The rest is done by the REST API and the chat endpoint."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -25,14 +25,14 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""Nothing is fetched from elsewhere, and nothing that stands in a page is a script or a style."""
+"""Pages load nothing from other sites, and inline scripts and styles are forbidden."""
 
 DEMO = "demo"
-"""The name of the user that ``manage.py demo`` makes, and the password."""
+"""The user name and the password that ``manage.py demo`` creates."""
 
 
 def strict(view: View) -> View:
-    """Have what *view* answers under ``POLICY``, in the language of the browser."""
+    """Return *view* with the header of ``POLICY``, and in the language of the browser."""
 
     @wraps(view)
     def respond(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -50,15 +50,15 @@ def strict(view: View) -> View:
 @strict
 @never_cache
 @login_required
-@ensure_csrf_cookie  # the scripts send it back with whatever changes something
+@ensure_csrf_cookie  # the scripts send the token with unsafe requests
 def chat(request: HttpRequest) -> HttpResponse:
-    """Show the chat. The conversation is that of ``?chat=``, which is the scripts' affair."""
+    """Render the chat. The scripts open the conversation in ``?chat=``."""
     context = {"texts": TEXTS, "model": getattr(model, "model_name", getattr(model, "name", "")), "is_real": IS_REAL}
     return render(request, "chat/page.html", context)
 
 
 class SignIn(LoginView):
-    """Signs people in; where ``DEBUG`` says that this is no public site, the demo user is offered."""
+    """Sign users in; with ``DEBUG``, the page offers the demo user."""
 
     template_name = "chat/sign_in.html"
     redirect_authenticated_user = True

@@ -1,4 +1,4 @@
-"""A chat model with no network, no key and no understanding, so that one can see what a memory does."""
+"""An offline chat model that understands nothing, to demonstrate what a memory does."""
 
 from __future__ import annotations
 
@@ -50,23 +50,26 @@ WORDS = {
     "known": {"en": "{}.", "de": "{}."},
     "all": {"en": "This is what I know of you:", "de": "Das weiß ich von dir:"},
     "unknown": {
-        "en": "I do not know: nothing that I was sent says so. I can search what has left my memory: “Search for {}”.",
+        "en": "I do not know: it is not in the messages that I was sent. I can search evicted ones: “Search for {}”.",
         "de": "Das weiß ich nicht: Nichts, was ich bekommen habe, sagt es. Ich kann suchen, was mein Gedächtnis "
         "verlassen hat: „Suche nach {}“.",
     },
-    "failed": {"en": "That did not work: {}", "de": "Das hat nicht geklappt: {}"},
+    "failed": {"en": "That failed: {}", "de": "Das hat nicht geklappt: {}"},
     "hello": {
-        "en": "Hello! I am Parrot, and no real LLM. What is your name?",
+        "en": "Hello! I am Parrot, not a real LLM. What is your name?",
         "de": "Hallo! Ich bin Parrot und kein echtes LLM. Wie heißt du?",
     },
-    "image": {"en": "I was sent an image, but cannot see.", "de": "Ich habe ein Bild bekommen, kann aber nicht sehen."},
+    "image": {
+        "en": "I was sent an image, but I cannot see it.",
+        "de": "Ich habe ein Bild bekommen, kann aber nicht sehen.",
+    },
     "self": {
-        "en": "I am **Parrot**, a few pages of Python and no real LLM. I repeat what the messages that I am sent "
-        "say:\n\n"
+        "en": "I am **Parrot**, a few pages of Python and not a real LLM. I repeat facts from the messages that "
+        "I am sent:\n\n"
         "- *My name is Ada*, then *What is my name?*\n"
         "- *What time is it?*, *What is the weather in Bergen?*, *What is 2 + 3?*\n"
-        "- *Search for name* looks in what has left my memory\n"
-        "- *Count to 100* takes a while, *Think aloud* shows reasoning, *Fail* fails",
+        "- *Search for name* looks at evicted messages\n"
+        "- *Count to 100* takes a while, *Think aloud* shows thinking, *Fail* raises an error",
         "de": "Ich bin **Parrot**, ein paar Seiten Python und kein echtes LLM. Ich wiederhole, was in den Nachrichten "
         "steht, die ich bekomme:\n\n"
         "- *Ich heiße Ada*, dann *Wie heiße ich?*\n"
@@ -75,17 +78,17 @@ WORDS = {
         "- *Zähle bis 100* dauert, *Denk laut* zeigt Überlegungen, *Scheitere* scheitert",
     },
     "lost": {
-        "en": "I am no real LLM and have no answer to that. Ask *What can you do?*",
+        "en": "I am not a real LLM and have no answer to that. Ask *What can you do?*",
         "de": "Ich bin kein echtes LLM und habe darauf keine Antwort. Frag *Was kannst du?*",
     },
     "thinking": {
-        "en": "I look through the {} messages that I was sent, and find these facts: {}.",
+        "en": "I search the {} messages that I was sent, and find these facts: {}.",
         "de": "Ich sehe die {} Nachrichten durch, die ich bekommen habe, und finde: {}.",
     },
     "nothing": {"en": "none", "de": "nichts"},
     "sent": {"en": "(Messages that I was sent: {}.)", "de": "(Nachrichten, die ich bekommen habe: {}.)"},
 }
-"""All that it can say."""
+"""All of its texts."""
 
 _GERMAN = re.compile(
     r"(?i)\b(?:ich|du|dir|meine?|mich|wie|wer|wo|was|ist|und|bitte|suche?|wetter|zähle|denk|uhr|hallo|guten)\b|[äöüß]"
@@ -108,11 +111,11 @@ _SELF = re.compile(r"(?i)\b(?:what can you do|who are you|help|was kannst du|wer
 
 class Parrot(ChatModel):
     """
-    Repeats what it is sent. The same messages always get the same answer, in English or German.
+    A model that repeats facts from the messages. Equal messages always get the same answer, in English or German.
 
     Args:
-        estimator: What the tokens are counted with that it reports.
-        pause: How many seconds pass between two words of a stream.
+        estimator: The estimator for the token usage that it reports.
+        pause: Seconds between two words of a stream.
 
     """
 
@@ -161,12 +164,12 @@ class Parrot(ChatModel):
 
 
 def reply(request: ChatRequest) -> AiMessage:
-    """Return the answer to *request*. ``UnavailableError`` if that is what the user asks for."""
+    """Return the answer to *request*; raise ``UnavailableError`` if the user asks for an error."""
     asked, results = _last_turn(request.messages)
     text = "" if asked is None else text_of(asked)
     language: Language = "de" if len(_GERMAN.findall(text)) > len(_ENGLISH.findall(text)) else "en"
     if _FAIL.fullmatch(text) and not results:
-        raise UnavailableError("Parrot was asked to fail, and did.")
+        raise UnavailableError("Parrot failed, as it was asked to.")
     facts = facts_in(request.messages)
     thinking = None
     if _THINK.search(text) and not results:
@@ -181,7 +184,7 @@ def reply(request: ChatRequest) -> AiMessage:
 
 
 def _last_turn(messages: Sequence[ChatMessage]) -> tuple[UserMessage | None, list[ToolExecutionResultMessage]]:
-    """The last that the user said, and what tools have returned since."""
+    """Return the user's last message, and the results of tools since then."""
     results: list[ToolExecutionResultMessage] = []
     for message in reversed(messages):
         if isinstance(message, UserMessage):
@@ -224,7 +227,7 @@ def _result(result: ToolExecutionResultMessage, language: Language) -> str:
 
 
 def _calls(request: ChatRequest, text: str) -> tuple[ToolExecutionRequest, ...]:
-    """The calls that *text* asks for, of tools that there are."""
+    """Return calls of the available tools that *text* asks for."""
     wanted: list[tuple[str, dict[str, Any]]] = []
     if _TIME.search(text):
         wanted.append(("get_time", {}))
@@ -238,7 +241,7 @@ def _calls(request: ChatRequest, text: str) -> tuple[ToolExecutionRequest, ...]:
     if search := _SEARCH.search(text):
         wanted.append(("search_conversation", {"text": search[1].strip()}))
     tools = () if request.tool_choice == ToolChoice.NONE else {tool.name for tool in request.tools}
-    # Always the same for the same messages, and another one for others.
+    # The same id for the same messages, and different ids for different messages.
     digest = hashlib.sha256(messages_to_json(request.messages).encode(errors="replace")).hexdigest()[:12]
     return tuple(
         ToolExecutionRequest(f"call_{digest}_{number}", name, json.dumps(arguments, ensure_ascii=False))

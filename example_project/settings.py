@@ -1,4 +1,4 @@
-"""The smallest real site: SQLite by default, another database by ``DATABASE_URL``."""
+"""The settings of a minimal real site: SQLite by default, or another database with ``DATABASE_URL``."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ DEBUG = os.environ.get("DEBUG", "1") == "1"
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 INSTALLED_APPS = [
-    "example_project",  # first, so that its runserver is taken
+    "example_project",  # first, so that its runserver command is used
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -60,11 +60,11 @@ DATABASES = {"default": dj_database_url.config(default=f"sqlite:///{BASE_DIR / '
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     DATABASES["default"].setdefault("OPTIONS", {}).update(
         transaction_mode="IMMEDIATE",  # writers queue instead of failing
-        timeout=20,  # seconds that one waits for its turn
+        timeout=20,  # seconds to wait for the lock
         init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
     )
 
-# Django's own default from 6.0 on; before, it warns of a site that does not say.
+# This is Django's default since 6.0; earlier versions warn about sites that do not set it.
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 LOGIN_URL = "sign-in"
@@ -77,8 +77,8 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 
 REST_FRAMEWORK = {
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",  # for the views that are not of this API
-    # Tokens first, so that who is not signed in is told so by 401, and not by 403.
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",  # for views that do not belong to the API
+    # Tokens first, so that unauthenticated requests get 401 and not 403.
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "rest_framework.authentication.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
@@ -90,7 +90,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
-    # The page and its scripts from this site: nothing is fetched from elsewhere.
+    # The documentation page and its scripts are served by this site, not by a CDN.
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
@@ -99,6 +99,6 @@ CHATMEMORY = {
     "MEMORY": "example_project.memories.memory_of",
     "CHAT": {
         "ASSISTANT": "example_project.assistants.assistant",
-        "IMAGE_DETAIL": "LOW",  # so that images fit small memories
+        "IMAGE_DETAIL": "LOW",  # so that images fit in small memories
     },
 }

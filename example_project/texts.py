@@ -1,4 +1,4 @@
-"""What the scripts of the page say. What stands in its templates is there."""
+"""The texts of the page's scripts; other texts are in its templates."""
 
 from django.utils.translation import gettext_lazy as _
 
@@ -11,7 +11,7 @@ TEXTS = {
     "you": _("You"),
     "assistant": _("Assistant"),
     "system": _("System message"),
-    "hidden": _("(not for you to read)"),
+    "hidden": _("(hidden)"),
     "older": _("Older messages"),
     "edit": _("Edit"),
     "save": _("Send"),
@@ -19,15 +19,15 @@ TEXTS = {
     "edit_label": _("Edit your message"),
     "regenerate": _("Regenerate"),
     "retry": _("Try again"),
-    "unanswered": _("This has no answer."),
-    "partial": _("Stopped before its end."),
+    "unanswered": _("There is no answer."),
+    "partial": _("Stopped before the end."),
     "place": _("{number} of {of}"),
     "previous_version": _("Previous version"),
     "next_version": _("Next version"),
     "versions": _("All versions"),
     "thinking": _("Thinking …"),
     "thoughts": _("Thoughts"),
-    "tool_runs": _("is running"),
+    "tool_runs": _("running"),
     "tool_done": _("done"),
     "tool_failed": _("failed"),
     "arguments": _("Arguments"),
@@ -36,11 +36,11 @@ TEXTS = {
     "image": _("Image"),
     "remove_image": _("Remove image {number}"),
     "usage": _("{model}: {input} tokens read, {output} written"),
-    "answering": _("The answer begins."),
+    "answering": _("The answer has started."),
     "answered": _("The answer is complete."),
     "stopped": _("Stopped."),
     "not_an_image": _("Only images can be attached."),
-    # What becomes of a message
+    # The status of a message
     "in_window": _("sent"),
     "pinned": _("pinned"),
     "summary": _("summary"),
@@ -66,7 +66,7 @@ TEXTS = {
     "cleared": _("The memory is cleared."),
     "erased": _("The conversation is erased."),
     # Errors
-    "failed": _("That did not work."),
+    "failed": _("Something went wrong."),
     "offline": _("The site cannot be reached."),
     "signed_out": _("You are signed out. Reload the page to sign in."),
 }

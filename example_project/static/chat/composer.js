@@ -1,14 +1,14 @@
-// Where one writes: a text, and images that are attached or pasted.
+// The message field: a text, and images that are attached or pasted.
 
 import {element, icon, text} from "./dom.js";
 
-const LARGE = 1_000_000; // bytes; a larger image is made smaller
-const LONGEST_SIDE = 1600; // pixels of one that was
+const LARGE = 1_000_000; // bytes; larger images are scaled down
+const LONGEST_SIDE = 1600; // pixels, after scaling down
 
 export class Composer {
     #images = [];
 
-    /** *onSend* is given the parts of a message; *onStop* stops the answer that is being made. */
+    /** *onSend* is called with the parts of a message; *onStop* stops the answer in progress. */
     constructor(form, {onSend, onStop, onProblem}) {
         this.form = form;
         this.field = form.querySelector("textarea");
@@ -42,7 +42,7 @@ export class Composer {
         this.stop.addEventListener("click", onStop);
     }
 
-    /** While an answer is being made, there is a button to stop it in place of the one to send. */
+    /** While an answer is in progress, show the button to stop it instead of the one to send. */
     setBusy(isBusy) {
         const hadFocus = this.form.contains(document.activeElement) && document.activeElement !== this.field;
         [this.send.hidden, this.stop.hidden] = [isBusy, !isBusy];
@@ -63,9 +63,9 @@ export class Composer {
     }
 
     #submit() {
-        const said = this.field.value;
-        if (this.isBusy || (!said.trim() && !this.#images.length)) return;
-        const parts = [...(said.trim() ? [{kind: "text", text: said}] : []), ...this.#images];
+        const typed = this.field.value;
+        if (this.isBusy || (!typed.trim() && !this.#images.length)) return;
+        const parts = [...(typed.trim() ? [{kind: "text", text: typed}] : []), ...this.#images];
         this.field.value = "";
         this.#images = [];
         this.#showImages();
@@ -87,8 +87,8 @@ export class Composer {
 }
 
 /**
- * The part of a message that *file* is, with a *picture* to show until the site serves it: on a canvas, since the page's
- * policy allows for no images but the site's. An error if it is none that the browser can read.
+ * Return the message part for *file*, with a *picture* to show until the site serves it: on a canvas, since the page's
+ * policy only allows images of the site. Throws an error if the browser cannot read the image.
  */
 async function toImage(file) {
     const bitmap = await createImageBitmap(file);
@@ -101,7 +101,7 @@ async function toImage(file) {
     return {kind: "file", mediaType: content.type, url: await toDataUrl(content), picture};
 }
 
-/** A file of the site's own with its content, since nobody else can fetch it there. */
+/** Return a file of this site with its content, since the model's server cannot fetch it. */
 export async function withContent(part) {
     if (new URL(part.url).origin !== location.origin) return part;
     const blob = await (await fetch(part.url)).blob();

@@ -1,4 +1,4 @@
-// The conversation that is open: what it says, what it asks the chat for, and how answers come.
+// The open conversation: its messages, its requests to the chat, and the streams of answers.
 
 import {conversationPath, post, Refused, rest, resume, stop} from "./api.js";
 import {withContent} from "./composer.js";
@@ -7,8 +7,8 @@ import {textOf, toMessages, toUiMessage} from "./messages.js";
 import {Answer, chunks} from "./stream.js";
 
 const PAGE = 50;
-const MOST = 200; // messages that the REST API gives at once
-const TRIES = 4; // to come back to an answer that the connection was lost of
+const MOST = 200; // messages in a page of the REST API
+const TRIES = 4; // to reconnect to an answer
 const TITLE = 60; // characters
 
 export class Conversation {
@@ -17,15 +17,15 @@ export class Conversation {
     #rows = [];
     #older = null;
     #fates = new Map();
-    #title = null; // what a new conversation is to be called
+    #title = null; // the title of a new conversation
     #leaving = new AbortController();
 
-    /** *page* has what is on it: transcript, memory, composer, and what to do when something happens. */
+    /** *page* has the parts of the page: transcript, memory, composer, and callbacks. */
     constructor(page) {
         this.page = page;
     }
 
-    /** Open conversation *id*; null for a new one. An answer that is being made there goes on to be shown. */
+    /** Open conversation *id*, or a new one for null. An answer in progress is shown from its beginning. */
     async open(id) {
         this.#leave();
         this.id = id;
@@ -38,7 +38,7 @@ export class Conversation {
         });
     }
 
-    /** Read anew what was said, and what of it is in the memory. */
+    /** Reload the history and the memory. */
     async refresh(signal = this.#leaving.signal) {
         const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
         const page = this.id === null ? null : await this.#read(`messages/?page_size=${size}`, signal);
@@ -57,7 +57,7 @@ export class Conversation {
         });
     }
 
-    /** What becomes of the messages, as the memory panel has it. */
+    /** Update the status of the messages from the memory panel. */
     setFates(fates) {
         this.#fates = fates;
         if (!this.isBusy) this.#show();
@@ -80,16 +80,16 @@ export class Conversation {
     async edit(message, words) {
         if (this.isBusy) return;
         const files = message.parts.filter(part => part.kind === "file");
-        const said = {kind: "text", text: words};
+        const textPart = {kind: "text", text: words};
         this.page.transcript.cut(message.sequences[0] - 1);
-        this.page.transcript.showSent([said, ...files]);
+        this.page.transcript.showSent([textPart, ...files]);
         await this.#ask(async () => {
-            const parts = [said, ...await Promise.all(files.map(withContent))];
+            const parts = [textPart, ...await Promise.all(files.map(withContent))];
             return {trigger: "submit-message", messageId: message.id, message: toUiMessage(message.id, parts)};
         });
     }
 
-    /** Answer again: the question of an answer, or a question that has none. */
+    /** Regenerate an answer, or answer a question that has no answer. */
     async regenerate(message) {
         if (this.isBusy) return;
         this.page.transcript.cut(message.role === "user" ? message.sequences[0] : message.sequences[0] - 1);
@@ -101,7 +101,7 @@ export class Conversation {
         await this.#change("memory/switch/", {method: "POST", body: {to}});
     }
 
-    /** What else was said in the place of a message, and that one, by sequence: [{sequence, words, isCurrent}]. */
+    /** Return all versions of a message by sequence: [{sequence, words, isCurrent}]. */
     async versions(sequence) {
         const [others, current] = await Promise.all(
             ["alternatives/", ""].map(what => rest(`${conversationPath(this.id)}messages/${sequence}/${what}`)),
@@ -152,7 +152,7 @@ export class Conversation {
         await this.#guard(signal, answer, () => this.#settle(signal));
     }
 
-    /** Show an answer until its end, also where the connection is lost on the way: it is made all the same. */
+    /** Show an answer until its end; after a lost connection, reconnect, since the site continues to generate it. */
     async #follow(response, signal) {
         if (signal.aborted) return;
         this.#setBusy(true);
@@ -182,7 +182,7 @@ export class Conversation {
             if (chunk.type !== "start" && !isStored) {
                 isStored = true;
                 announce(text("answering"));
-                this.#onStored(signal).catch(() => {}); // the end of the answer shows all of it again
+                this.#onStored(signal).catch(() => {}); // the end of the answer reloads everything
             }
             answer.add(chunk);
             frame ||= requestAnimationFrame(show);
@@ -194,7 +194,7 @@ export class Conversation {
         else announce(text(answer.state === "stopped" ? "stopped" : "answered"));
     }
 
-    /** The model answers: the question is in the memory, has pushed others out, and names a new conversation. */
+    /** The answer has started: the question is stored, may have evicted others, and titles a new conversation. */
     async #onStored(signal) {
         if (this.#title) {
             const title = this.#title;
@@ -205,7 +205,7 @@ export class Conversation {
         await this.page.memory.load(this.id, this.#rows, signal);
     }
 
-    /** Show what is stored in the place of what has come. */
+    /** Replace the streamed messages with the stored ones. */
     async #settle(signal) {
         if (signal.aborted) return;
         try {
@@ -216,7 +216,7 @@ export class Conversation {
         }
     }
 
-    /** Do something; what goes wrong is shown, unless another conversation was opened meanwhile. */
+    /** Run an action, and show its error, unless another conversation was opened in the meantime. */
     async #guard(signal, action, otherwise = async () => {}) {
         this.page.onProblem("");
         try {
@@ -225,7 +225,7 @@ export class Conversation {
             if (signal.aborted) return;
             this.page.onProblem(error instanceof Refused ? error.message : text("failed"));
             if (!(error instanceof Refused)) console.error(error);
-            await otherwise().catch(() => {}); // the first problem is the one to show
+            await otherwise().catch(() => {}); // the first error is the one to show
         }
     }
 
@@ -233,7 +233,7 @@ export class Conversation {
         try {
             return await rest(`${conversationPath(this.id)}${path}`, {signal});
         } catch (error) {
-            if (error.status === 404) return null; // nothing was said yet
+            if (error.status === 404) return null; // it has no messages yet
             throw error;
         }
     }
@@ -244,7 +244,7 @@ export class Conversation {
     }
 
     #known() {
-        // Of older messages, all that is known is whether they are in the memory.
+        // For older messages, only whether they are in the memory is known.
         const rows = this.#rows.map(row => [row.sequence, {isSent: row.in_memory, reason: "evicted"}]);
         return new Map([...rows, ...this.#fates]);
     }

@@ -1,9 +1,9 @@
-// The list of conversations, the newest first.
+// The list of conversations, newest first.
 
 import {CONVERSATIONS, rest} from "./api.js";
 import {element, moment, text} from "./dom.js";
 
-const SOON = 200; // milliseconds after the last key
+const SOON = 200; // milliseconds after the last key press
 
 export class Conversations {
     #timer = 0;
@@ -29,7 +29,7 @@ export class Conversations {
         const words = this.search.value.trim();
         const asked = ++this.#asked;
         const page = await rest(`${CONVERSATIONS}?page_size=30${words ? `&search=${encodeURIComponent(words)}` : ""}`);
-        if (asked !== this.#asked) return; // somebody typed on
+        if (asked !== this.#asked) return; // the user has typed more
         const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.id : null;
         this.list.replaceChildren(...page.results.map(each => this.#item(each)));
         this.#end(page);
@@ -38,7 +38,7 @@ export class Conversations {
         if (focused !== null) this.#linkOf(focused)?.focus();
     }
 
-    /** Mark which one is open. */
+    /** Mark the open conversation. */
     mark(id) {
         this.current = id;
         for (const link of this.list.querySelectorAll("a")) {
@@ -47,7 +47,7 @@ export class Conversations {
         }
     }
 
-    /** What conversation *id* is called; undefined where it is not in the list. */
+    /** Return the title of conversation *id*; undefined if it is not in the list. */
     titleOf(id) {
         return this.#linkOf(id)?.querySelector(".title").textContent;
     }
@@ -71,7 +71,7 @@ export class Conversations {
 
     #item({memory_id: id, title, preview, updated_at: updated}) {
         const open = event => {
-            if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // in another tab
+            if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // opens another tab
             event.preventDefault();
             this.onOpen(id);
         };

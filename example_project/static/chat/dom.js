@@ -1,13 +1,13 @@
-// Elements from names, and texts from the page: nothing is ever parsed as HTML.
+// Creation of elements and lookup of the page's texts: nothing is ever parsed as HTML.
 
 const TEXTS = JSON.parse(document.getElementById("texts").textContent);
 
-/** The text of that name, with *values* in its places; the name itself if the page has no such text. */
+/** Return the text with that name, formatted with *values*; the name itself if the page has no such text. */
 export function text(name, values = {}) {
     return (TEXTS[name] ?? name).replace(/\{(\w+)\}/g, (_, key) => values[key]);
 }
 
-/** A new element. An attribute that is null or false is left out; one that begins with "on" is a listener. */
+/** Return a new element. Attributes that are null or false are left out; those that begin with "on" are listeners. */
 export function element(tag, attributes = {}, ...children) {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
@@ -18,7 +18,7 @@ export function element(tag, attributes = {}, ...children) {
     return made;
 }
 
-/** One of the drawings at the end of the page. */
+/** Return one of the icons at the end of the page. */
 export function icon(name) {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
@@ -29,7 +29,7 @@ export function icon(name) {
     return svg;
 }
 
-/** A button that shows a drawing, and has a name for those who do not see it. */
+/** Return a button with an icon, and a name for screen readers. */
 export function iconButton(name, label, onclick, attributes = {}) {
     return element("button", {type: "button", class: "quiet", "aria-label": label, title: label, onclick, ...attributes}, icon(name));
 }
@@ -39,7 +39,7 @@ const TIME = new Intl.DateTimeFormat(language, {hour: "2-digit", minute: "2-digi
 const DAY = new Intl.DateTimeFormat(language, {day: "numeric", month: "short"});
 const NUMBER = new Intl.NumberFormat(language);
 
-/** The time of a moment of today, the day of another. */
+/** Return the time of a moment today, or the date of another. */
 export function moment(written) {
     const date = new Date(written);
     return (date.toDateString() === new Date().toDateString() ? TIME : DAY).format(date);
@@ -49,7 +49,7 @@ export function number(value) {
     return NUMBER.format(value);
 }
 
-/** Read *words* to those who do not see the page, after what was read before. */
+/** Have screen readers read *words*, after earlier announcements. */
 export function announce(words) {
     const log = document.getElementById("announcements");
     log.append(element("p", {}, words));

@@ -1,10 +1,10 @@
-// Markdown to elements. Texts become text nodes and nothing else, so what a model or a person writes can do no harm: there
-// is no HTML in it, no image is fetched, and a link leads to the web or to nowhere.
+// Conversion of Markdown to elements. Texts only become text nodes, so messages cannot inject anything: HTML stays text,
+// no image is fetched, and links can only lead to http and https URLs.
 
 import {element} from "./dom.js";
 
 const MAX_DEPTH = 6;
-const MAX_INLINE = 20_000; // in characters; what is longer is shown as it is
+const MAX_INLINE = 20_000; // characters; longer texts are shown unformatted
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
@@ -13,7 +13,7 @@ const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const DELIMITERS = /^ *\|?(?: *:?-+:? *\|)+ *:?-*:? *$/;
 
-/** The blocks of *source*. */
+/** Return the blocks of *source*. */
 export function markdown(source, depth = 0) {
     const made = document.createDocumentFragment();
     const lines = source.replace(/\r\n?/g, "\n").split("\n");
@@ -29,7 +29,7 @@ export function markdown(source, depth = 0) {
             made.append(codeBlock(lines.slice(at + 1, end < 0 ? lines.length : end).join("\n"), language));
             at = end < 0 ? lines.length : end + 1;
         } else if (heading) {
-            // Below the headings of the page.
+            // Below the levels of the page's own headings.
             made.append(element(`h${Math.min(6, heading[1].length + 3)}`, {}, inline(heading[2])));
             at += 1;
         } else if (RULE.test(line)) {
@@ -46,9 +46,9 @@ export function markdown(source, depth = 0) {
             made.append(table(rows));
             at += rows.length;
         } else {
-            const said = taken(lines, at, (other, place) => other.trim() && (place === at || !beginsBlock(other)));
-            made.append(element("p", {}, inline(said.map(each => each.trim()).join("\n"))));
-            at += said.length;
+            const paragraph = taken(lines, at, (other, place) => other.trim() && (place === at || !beginsBlock(other)));
+            made.append(element("p", {}, inline(paragraph.map(each => each.trim()).join("\n"))));
+            at += paragraph.length;
         }
     }
     return made;
@@ -58,7 +58,7 @@ function beginsBlock(line) {
     return FENCE.test(line) || HEADING.test(line) || QUOTE.test(line) || ITEM.test(line) || RULE.test(line);
 }
 
-/** The lines from *begin* on that are as *wanted*. */
+/** Return the lines from *begin* on for which *wanted* is true. */
 function taken(lines, begin, wanted) {
     let end = begin;
     while (end < lines.length && wanted(lines[end], end)) end += 1;
@@ -66,11 +66,11 @@ function taken(lines, begin, wanted) {
 }
 
 function codeBlock(code, language) {
-    // It may be wider than the page: by keyboard, it is scrolled once it has the focus.
+    // It may be wider than the page; with the focus, it can be scrolled by keyboard.
     return element("pre", {tabindex: 0, "data-language": language || null}, element("code", {}, code));
 }
 
-/** Append the list that begins at line *at*, and return where it ends. */
+/** Append the list that begins at line *at*, and return the line after it. */
 function list(made, lines, at, depth) {
     const [, indent, marker] = ITEM.exec(lines[at]);
     const isOrdered = /\d/.test(marker);
@@ -109,17 +109,17 @@ function table(lines) {
 }
 
 const INLINE = new RegExp([
-    /\\([!-/:-@[-`{-~])/, // what is escaped
+    /\\([!-/:-@[-`{-~])/, // escaped character
     /(`+)(?!`)([^\n]*?[^`\n])\2(?!`)/, // code
     /\*\*(?=\S)([^\n]*?\S)\*\*|\*(?=[^\s*])([^*\n]*?[^\s*])\*/, // strong, em
     /(?<!\w)_(?=[^\s_])([^_\n]*?[^\s_])_(?!\w)/, // em
     /~~(?=\S)([^\n]*?\S)~~/, // deleted
-    /!?\[([^\][\n]{1,500})\]\(\s*<?([^\s()<>]{1,2000}(?:\([^\s()<>]*\))?)>?(?:\s+"[^"\n]*")?\s*\)/, // a link
-    /(https?:\/\/[^\s<>"'`]{1,2000}[^\s<>"'`.,;:!?)\]*_])/, // an address
+    /!?\[([^\][\n]{1,500})\]\(\s*<?([^\s()<>]{1,2000}(?:\([^\s()<>]*\))?)>?(?:\s+"[^"\n]*")?\s*\)/, // link
+    /(https?:\/\/[^\s<>"'`]{1,2000}[^\s<>"'`.,;:!?)\]*_])/, // URL
     /(\n)/,
 ].map(each => each.source).join("|"), "gu");
 
-/** The texts, and what is between them, of one line or paragraph. */
+/** Return the texts and elements of one line or paragraph. */
 function inline(source, depth = 0) {
     const made = document.createDocumentFragment();
     if (source.length > MAX_INLINE || depth > MAX_DEPTH) {
@@ -144,7 +144,7 @@ function inline(source, depth = 0) {
     return made;
 }
 
-/** A link with *content*; *otherwise* as text where the address is none of the web. */
+/** Return a link with *content*, or *otherwise* as text if the URL is not http or https. */
 function link(address, content, otherwise) {
     if (!/^(?:https?:\/\/|mailto:)/i.test(address)) return otherwise;
     return element("a", {href: address, target: "_blank", rel: "noopener noreferrer nofollow"}, content);

@@ -1,10 +1,10 @@
-// The memory beside the history: how full it is, what is in it, and what another window would leave of it.
+// The memory panel: how full the memory is, its messages, and a preview of other window sizes.
 
 import {element, number, text} from "./dom.js";
 import {conversationPath, rest} from "./api.js";
 
 const KINDS = {SYSTEM: "system", USER: "user", AI: "ai", TOOL_EXECUTION_RESULT: "tool", CUSTOM: "custom"};
-const SOON = 150; // milliseconds after which a slider that has stopped counts
+const SOON = 150; // milliseconds after the slider's last move
 
 export class MemoryPanel {
     #rows = new Map();
@@ -12,7 +12,7 @@ export class MemoryPanel {
     #limit = 0;
     #asked = 0;
 
-    /** *onFates* is given what becomes of each sequence, whenever that changes. */
+    /** *onFates* is called with the status of each sequence whenever one changes. */
     constructor(root, onFates) {
         this.root = root;
         this.onFates = onFates;
@@ -24,13 +24,13 @@ export class MemoryPanel {
         });
     }
 
-    /** Read the memory of conversation *id*, none if that is null; *history* has the rows that are shown. */
+    /** Load the memory of conversation *id*, or none for null; *history* has the visible rows. */
     async load(id, history, signal) {
         clearTimeout(this.#timer);
         const asked = ++this.#asked;
         [this.id, this.history] = [id, history];
         const seen = id === null ? null : await this.#read("", signal);
-        if (asked !== this.#asked) return; // it has been asked for again
+        if (asked !== this.#asked) return; // a newer request is running
         this.seen = seen;
         this.#limit = seen?.limit ?? 0;
         const slider = this.part("slider");
@@ -43,7 +43,7 @@ export class MemoryPanel {
         try {
             return await rest(`${conversationPath(this.id)}memory/?explain=1${query}`, {signal});
         } catch (error) {
-            if (error.status === 404) return null; // nothing was said yet
+            if (error.status === 404) return null; // it has no messages yet
             throw error;
         }
     }
@@ -67,7 +67,7 @@ export class MemoryPanel {
         if (value === max) return this.#back();
         const id = this.id;
         const seen = await this.#read(`&max_tokens=${value}`).catch(() => null);
-        if (!seen || id !== this.id || slider.value !== value) return undefined; // it has moved on
+        if (!seen || id !== this.id || slider.value !== value) return undefined; // the slider has moved again
         this.part("reset").hidden = false;
         return this.#show(seen, true);
     }
@@ -81,9 +81,9 @@ export class MemoryPanel {
         this.#texts(seen);
         const entries = this.#entries(seen);
         this.#table(entries);
-        const said = entries.filter(each => each.reason !== "summary");
-        const counts = {sent: said.filter(each => each.is_sent).length, all: said.length, limit: number(this.part("slider").value)};
-        this.part("count").textContent = said.length ? text(isPreview ? "would_be_sent" : "sent_count", counts) : "";
+        const listed = entries.filter(each => each.reason !== "summary");
+        const counts = {sent: listed.filter(each => each.is_sent).length, all: listed.length, limit: number(this.part("slider").value)};
+        this.part("count").textContent = listed.length ? text(isPreview ? "would_be_sent" : "sent_count", counts) : "";
         this.part("window").textContent = this.#limit ? number(this.part("slider").value) : "–";
         this.part("clear").disabled = !sent.length;
         this.part("erase").disabled = this.id === null;
@@ -98,7 +98,7 @@ export class MemoryPanel {
         gauge.setAttribute("aria-valuenow", Math.min(used, limit));
         gauge.setAttribute("aria-valuetext", words);
         this.part("used").textContent = words;
-        // Always against the real limit, so that a smaller window is seen to be smaller.
+        // Relative to the real limit, so that a smaller window looks smaller.
         gauge.style.setProperty("--window", `${this.#limit ? 100 * limit / this.#limit : 100}%`);
         const pieces = sent.map(each => {
             const piece = element("i", {class: kindOf(each)});
@@ -108,7 +108,7 @@ export class MemoryPanel {
         gauge.querySelector(".pieces").replaceChildren(...pieces);
     }
 
-    /** The system message and the summary. */
+    /** Show the system message and the summary. */
     #texts(seen) {
         const textAt = reason => {
             const found = seen?.explanation.find(each => each.reason === reason);
@@ -122,7 +122,7 @@ export class MemoryPanel {
         }
     }
 
-    /** What the table has: the history that is shown, and the summary where what it covers ends. */
+    /** Return the rows of the table: the visible history, and the summary after the messages that it covers. */
     #entries(seen) {
         if (!seen) return [];
         const explained = new Map(seen.explanation.map(each => [each.sequence, each]));
@@ -140,7 +140,7 @@ export class MemoryPanel {
         return all;
     }
 
-    /** Have the newest in view, unless somebody has gone back. */
+    /** Scroll to the newest row, unless the user has scrolled back. */
     showEnd() {
         const box = this.part("table");
         if (!box.matches(":hover, :focus")) box.scrollTop = box.scrollHeight;
@@ -174,11 +174,11 @@ function newRow(entry) {
 }
 
 function fill(row, entry) {
-    const [said, fate, cost] = row.children;
+    const [cell, fate, cost] = row.children;
     row.classList.toggle("out", !entry.is_sent);
     const name = text(`kind_${kindOf(entry)}`);
-    said.lastElementChild.textContent = entry.reason === "summary" ? name : entry.words || name;
-    said.title = name;
+    cell.lastElementChild.textContent = entry.reason === "summary" ? name : entry.words || name;
+    cell.title = name;
     fate.textContent = text(entry.reason);
     cost.textContent = entry.token_count === null ? "" : number(entry.token_count);
 }
@@ -187,9 +187,9 @@ function kindOf(entry) {
     return entry.reason === "summary" ? "summary" : KINDS[entry.type];
 }
 
-/** How a message begins, in one line. */
-function wordsOf(said) {
-    const calls = (said?.toolExecutionRequests ?? []).map(call => `${call.name}(…)`);
-    const texts = (said?.contents ?? []).map(content => content?.text ?? `[${text(content?.type === "IMAGE" ? "image" : "file")}]`);
-    return [said?.text, ...texts, ...calls].filter(Boolean).join(" ").slice(0, 160);
+/** Return the beginning of a message as one line. */
+function wordsOf(message) {
+    const calls = (message?.toolExecutionRequests ?? []).map(call => `${call.name}(…)`);
+    const texts = (message?.contents ?? []).map(content => content?.text ?? `[${text(content?.type === "IMAGE" ? "image" : "file")}]`);
+    return [message?.text, ...texts, ...calls].filter(Boolean).join(" ").slice(0, 160);
 }

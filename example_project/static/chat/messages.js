@@ -1,10 +1,10 @@
-// Rows of the REST API to messages as the page shows them.
+// Conversion of the REST API's rows to the messages that the page shows.
 
 /**
- * What a user said, what the assistant did until the user's next message, or a system message.
+ * A user's message, everything of the assistant until the user's next message, or a system message.
  *
  * {role, sequences, parts, places, isComplete, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
- * name, input, output, state} or {kind: "file", mediaType, url}. *places* are those of its rows that have alternatives.
+ * name, input, output, state} or {kind: "file", mediaType, url}. *places* are its rows with alternatives.
  */
 export function toMessages(rows) {
     const messages = [];
@@ -21,14 +21,14 @@ export function toMessages(rows) {
     return messages;
 }
 
-/** The id by which the chat knows a row: what an edit adds to the id of the first version is the site's affair. */
+/** Return a row's id for the chat: that of its first version, without the site's suffix for edits. */
 function idOf(row) {
     return (row.client_message_id ?? `message-${row.sequence}`).split("#edit-")[0];
 }
 
-function roleOf(said) {
-    if (said === null) return "hidden";
-    return {USER: "user", AI: "assistant", TOOL_EXECUTION_RESULT: "assistant", SYSTEM: "system"}[said.type] ?? "other";
+function roleOf(stored) {
+    if (stored === null) return "hidden";
+    return {USER: "user", AI: "assistant", TOOL_EXECUTION_RESULT: "assistant", SYSTEM: "system"}[stored.type] ?? "other";
 }
 
 function begin(messages, role, row) {
@@ -37,37 +37,37 @@ function begin(messages, role, row) {
     return message;
 }
 
-function addParts(parts, said) {
-    switch (said?.type) {
+function addParts(parts, stored) {
+    switch (stored?.type) {
         case "SYSTEM":
-            parts.push({kind: "text", text: said.text});
+            parts.push({kind: "text", text: stored.text});
             break;
         case "USER":
-            parts.push(...contents(said));
+            parts.push(...contents(stored));
             break;
         case "AI":
-            if (said.thinking) parts.push({kind: "reasoning", text: said.thinking});
-            if (said.text) parts.push({kind: "text", text: said.text});
-            for (const call of said.toolExecutionRequests ?? []) {
-                // Without a result in the history, it has none any more.
+            if (stored.thinking) parts.push({kind: "reasoning", text: stored.thinking});
+            if (stored.text) parts.push({kind: "text", text: stored.text});
+            for (const call of stored.toolExecutionRequests ?? []) {
+                // A call without a result in the history will not get one.
                 parts.push({kind: "tool", id: call.id, name: call.name, input: call.arguments ?? "", output: "", state: "failed"});
             }
             break;
         case "TOOL_EXECUTION_RESULT": {
-            const call = parts.findLast(part => part.kind === "tool" && part.id === said.id);
-            const output = contents(said).filter(part => part.kind === "text").map(part => part.text).join("\n");
-            const answered = {kind: "tool", id: said.id, name: said.toolName, input: "", output, state: said.isError ? "failed" : "done"};
+            const call = parts.findLast(part => part.kind === "tool" && part.id === stored.id);
+            const output = contents(stored).filter(part => part.kind === "text").map(part => part.text).join("\n");
+            const answered = {kind: "tool", id: stored.id, name: stored.toolName, input: "", output, state: stored.isError ? "failed" : "done"};
             if (call) Object.assign(call, {output, state: answered.state});
             else parts.push(answered);
             break;
         }
         case "CUSTOM":
-            parts.push({kind: "text", text: JSON.stringify(said.attributes)});
+            parts.push({kind: "text", text: JSON.stringify(stored.attributes)});
     }
 }
 
-function contents(said) {
-    return (said.contents ?? []).filter(Boolean).map(content => {
+function contents(stored) {
+    return (stored.contents ?? []).filter(Boolean).map(content => {
         if (content.type === "TEXT") return {kind: "text", text: content.text};
         const file = content.image ?? content.audio ?? content.video ?? content.pdfFile ?? {};
         const mediaType = file.mimeType ?? {IMAGE: "image/*", AUDIO: "audio/*", VIDEO: "video/*", PDF: "application/pdf"}[content.type];
@@ -84,13 +84,13 @@ function addMetadata(metadata, stored) {
     }
 }
 
-/** What a user says, as the chat takes it. */
+/** Return a user's message in the format of the chat. */
 export function toUiMessage(id, parts) {
-    const said = parts.map(({kind, text, mediaType, url}) => (kind === "text" ? {type: kind, text} : {type: kind, mediaType, url}));
-    return {id, role: "user", parts: said};
+    const sent = parts.map(({kind, text, mediaType, url}) => (kind === "text" ? {type: kind, text} : {type: kind, mediaType, url}));
+    return {id, role: "user", parts: sent};
 }
 
-/** What a message says, without its calls and files. */
+/** Return the text of a message, without its calls and files. */
 export function textOf(message) {
     return message.parts.filter(part => part.kind === "text").map(part => part.text).join("\n\n");
 }

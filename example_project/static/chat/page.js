@@ -1,4 +1,4 @@
-// The page: its parts, and what leads from one to another.
+// The page: its parts, and the navigation between them.
 
 import {Composer} from "./composer.js";
 import {Conversation} from "./conversation.js";
@@ -46,7 +46,7 @@ function addressOf(id) {
     return id === null ? location.pathname : `?chat=${encodeURIComponent(id)}`;
 }
 
-/** Open a conversation, as a page of its own: with an address, and a way back. */
+/** Open a conversation at its own URL, with an entry in the browser's history. */
 function show(id) {
     if (id !== idInAddress()) history.pushState(null, "", addressOf(id));
     open(id);
@@ -101,7 +101,7 @@ async function showVersions(sequence) {
     at("versions").showModal();
 }
 
-/** Ask in *dialog*, and do *action* if the answer is yes. */
+/** Ask for confirmation in *dialog*, then run *action*. */
 function askFirst(button, dialog, action) {
     button.addEventListener("click", () => {
         dialog.returnValue = "";
@@ -112,7 +112,7 @@ function askFirst(button, dialog, action) {
     });
 }
 
-/** On a phone, one of the three is seen at a time. */
+/** Switch between the three views, of which phones show one at a time. */
 function view(name) {
     document.body.dataset.view = name;
     for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-pressed", tab.dataset.view === name);

@@ -1,11 +1,11 @@
-// The parts of a message, as elements: texts, reasoning, calls of tools, files.
+// The elements for the parts of a message: texts, thinking, tool calls, files.
 
 import {element, icon, text} from "./dom.js";
 import {markdown} from "./markdown.js";
 
 const STATES = {running: ["spin", "tool_runs"], done: ["check", "tool_done"], failed: ["cross", "tool_failed"]};
 
-/** Show *parts* in *container*. What is there already of the same parts stays, so that nothing that is open closes. */
+/** Show *parts* in *container*. Elements of unchanged parts are kept, so that open details stay open. */
 export function showParts(container, parts, {isMarkdown = true} = {}) {
     parts.forEach((part, index) => {
         const key = `${part.kind} ${part.id ?? ""}`;
@@ -68,7 +68,7 @@ const FILLERS = {
     },
 };
 
-/** The values of arguments in JSON; nothing while they are being written. */
+/** Return the values of JSON arguments; empty while they are incomplete. */
 function brief(input) {
     try {
         return Object.values(JSON.parse(input || "{}")).map(value => JSON.stringify(value)).join(", ");
@@ -77,7 +77,7 @@ function brief(input) {
     }
 }
 
-/** A picture of this site's own, or one just attached; what is elsewhere is a link, so that nobody learns who reads. */
+/** Return an image of this site, or one just attached; other files are links, so other sites cannot track users. */
 function file(part) {
     if (part.picture) return part.picture;
     const isOwn = URL.canParse(part.url) && new URL(part.url).origin === location.origin;

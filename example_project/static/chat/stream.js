@@ -1,6 +1,6 @@
-// The UI message stream of the AI SDK: chunks of JSON in server-sent events, put together to the parts of an answer.
+// The AI SDK's UI message stream: chunks of JSON in server-sent events, joined to the parts of an answer.
 
-/** The chunks of a response, one by one. */
+/** Yield the chunks of a response. */
 export async function* chunks(response) {
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
@@ -11,7 +11,7 @@ export async function* chunks(response) {
             const lines = (rest + value).split("\n");
             rest = lines.pop();
             for (const line of lines) {
-                // Every event is one line; the others are empty, or comments that keep the connection open.
+                // Each event is one line; other lines are empty, or comments that keep the connection open.
                 if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
             }
         }
@@ -21,8 +21,8 @@ export async function* chunks(response) {
 }
 
 /**
- * An answer in the making. Its parts are like those of a stored message, see messages.js; *state* is "begun", "finished",
- * "stopped" or "failed", and then *error* says why.
+ * An answer in progress. Its parts are like those of a stored message, see messages.js; *state* is "begun", "finished",
+ * "stopped" or "failed"; *error* describes the failure.
  */
 export class Answer {
     parts = [];

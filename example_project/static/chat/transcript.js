@@ -1,25 +1,25 @@
-// The history: what was said, and what of it the model is sent.
+// The history, and which of its messages are sent to the model.
 
 import {announce, element, icon, iconButton, number, text} from "./dom.js";
 import {textOf} from "./messages.js";
 import {showParts} from "./parts.js";
 
 const NAMES = {user: "you", assistant: "assistant", system: "system", hidden: "system", other: "system"};
-const NEAR = 120; // how many pixels from its end a reader still follows
+const NEAR = 120; // pixels from the end within which new text is scrolled into view
 
 export class Transcript {
     #shown = new Map();
     #live = null;
     #announced = 0;
 
-    /** *does* has what the buttons do: edit, regenerate, retry, switchTo, showVersions. */
+    /** *does* has the actions of the buttons: edit, regenerate, retry, switchTo, showVersions. */
     constructor(scroller, list, does) {
         this.scroller = scroller;
         this.list = list;
         this.does = does;
     }
 
-    /** Show *messages*, with the *fates* of their sequences; what was shown before and has not changed stays. */
+    /** Show *messages*, with the status (*fates*) of their sequences; elements of unchanged messages are kept. */
     show(messages, fates) {
         const [follows, hadFocus] = [this.#isAtEnd, this.#focused()];
         const shown = new Map();
@@ -32,7 +32,7 @@ export class Transcript {
             shown.set(key, entry);
         });
         const items = [...shown.values()].map(entry => entry.item);
-        // Only what is new is moved: what has the focus keeps it.
+        // Only new elements are moved, so that the focus stays.
         for (const child of [...this.list.children]) if (!items.includes(child)) child.remove();
         items.forEach((item, index) => {
             if (this.list.children[index] !== item) this.list.insertBefore(item, this.list.children[index] ?? null);
@@ -44,7 +44,7 @@ export class Transcript {
         if (follows) this.toEnd();
     }
 
-    /** Show a message of the user's that is on its way. */
+    /** Show a message of the user that is being sent. */
     showSent(parts) {
         const item = element("li", {class: "message user"}, name("user"), element("div", {class: "bubble"}));
         showParts(item.lastElementChild, parts, {isMarkdown: false});
@@ -52,7 +52,7 @@ export class Transcript {
         this.toEnd();
     }
 
-    /** Show an answer in the making, as far as it is. */
+    /** Show an answer in progress. */
     showLive(answer) {
         const follows = this.#isAtEnd;
         if (!this.#live) {
@@ -67,7 +67,7 @@ export class Transcript {
         if (follows) this.toEnd();
     }
 
-    /** Take away every message behind *sequence*: another answer or question comes in their place. */
+    /** Remove all messages after *sequence*, which another answer or question will replace. */
     cut(sequence) {
         for (const [key, entry] of this.#shown) {
             if (key > sequence) {
@@ -77,25 +77,25 @@ export class Transcript {
         }
     }
 
-    /** Have the messages that are shown look like what becomes of them. */
+    /** Style the visible messages by their status. */
     mark(fates) {
         const shown = [...this.#shown.values()].map(({item, message}) => ({item, ...fateOf(message, fates)}));
         shown.forEach(({item, isSent, words}, index) => {
             item.classList.toggle("out", !isSent);
-            // Of several in a row that share a fate, the last one shows it.
+            // Of consecutive messages with the same status, the last one shows it.
             item.classList.toggle("shared", words === shown[index + 1]?.words);
             const fate = item.querySelector(".fate");
             if (fate.textContent !== words) fate.replaceChildren(...(words ? [icon("out"), words] : []));
         });
     }
 
-    /** While an answer is being made, what would ask for another does nothing. */
+    /** While an answer is in progress, disable the buttons that would request another. */
     setBusy(isBusy) {
         this.list.toggleAttribute("data-busy", isBusy);
         this.list.setAttribute("aria-busy", isBusy);
     }
 
-    /** Leave what is read where it is while *change* adds something before it. */
+    /** Keep the scroll position while *change* adds something above. */
     keepPlace(change) {
         const fromEnd = this.scroller.scrollHeight - this.scroller.scrollTop;
         change();
@@ -106,14 +106,14 @@ export class Transcript {
         this.scroller.scrollTop = this.scroller.scrollHeight;
     }
 
-    /** Which button of which message has the focus, as numbers; null if none has. */
+    /** Return the indexes of the focused button and of its message; null if there is none. */
     #focused() {
         const item = document.activeElement?.closest?.(".message");
         if (!item || !this.list.contains(item)) return null;
         return [[...this.list.children].indexOf(item), [...item.querySelectorAll("button")].indexOf(document.activeElement)];
     }
 
-    /** Focus the button that stands where the one was that is gone. */
+    /** Focus the button in the position of one that was removed. */
     #focus([place, which]) {
         const buttons = [...(this.list.children[place]?.querySelectorAll("button") ?? [])];
         (buttons.slice(which).find(each => !each.disabled) ?? buttons.find(each => !each.disabled))?.focus();
@@ -124,12 +124,12 @@ export class Transcript {
         return scrollHeight - scrollTop - clientHeight < NEAR;
     }
 
-    /** Read what has come of *answer*, sentence by sentence. */
+    /** Announce *answer* to screen readers, sentence by sentence. */
     #announce(answer) {
-        const said = textOf(answer);
+        const whole = textOf(answer);
         const isOver = answer.state !== "begun";
-        const end = isOver ? said.length : Math.max(...[". ", "! ", "? ", "\n"].map(each => said.lastIndexOf(each) + 1));
-        if (end > this.#announced) announce(said.slice(this.#announced, end));
+        const end = isOver ? whole.length : Math.max(...[". ", "! ", "? ", "\n"].map(each => whole.lastIndexOf(each) + 1));
+        if (end > this.#announced) announce(whole.slice(this.#announced, end));
         this.#announced = Math.max(end, this.#announced);
     }
 
@@ -170,7 +170,7 @@ export class Transcript {
         return foot;
     }
 
-    /** "2 of 3", with ways to the others. */
+    /** Return "2 of 3", with buttons for the other versions. */
     #place({sequence, number: place, of, previous, next}) {
         const way = (to, drawing, label) =>
             iconButton(drawing, text(label), () => this.does.switchTo(to), {"data-acts": "", disabled: to === null});
@@ -217,7 +217,7 @@ function name(role) {
     return element("h3", {class: "unseen"}, text(NAMES[role]));
 }
 
-/** Whether any of *message* is sent and, if not, why. */
+/** Return whether any part of *message* is sent and, if not, the reason. */
 function fateOf(message, fates) {
     const known = message.sequences.map(sequence => fates.get(sequence)).filter(Boolean);
     const isSent = known.length === 0 || known.some(fate => fate.isSent);
