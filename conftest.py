@@ -1,4 +1,4 @@
-"""The code blocks of the documentation are tests, each in a transaction, with the names of those before it."""
+"""Collect the code blocks of the documentation as tests: each in a transaction, with the names of earlier blocks."""
 
 import pytest
 from django.db import connections
@@ -7,7 +7,7 @@ from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md"], fixtures=["db"]
+    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md", "docs/*/*.md"], fixtures=["db"]
 ).pytest()
 
 
@@ -15,7 +15,7 @@ pytest_collect_file = Sybil(
 def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Have SQLite's test databases in files, not in memory: there, threads that write do not wait for each other."""
+    """Keep SQLite's test databases in files: in memory, concurrent writers do not wait for each other."""
     folder = tmp_path_factory.mktemp("databases")
     for connection in connections.all():
         if connection.vendor == "sqlite":
@@ -23,13 +23,13 @@ def django_db_modify_db_settings(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let CI run on each database what has to do with it, and the rest but once."""
+    """Add options for CI, which runs database tests on every database and all other tests only once."""
     parser.addoption("--database-only", action="store_true", help="run only the tests that use the database")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the blocks in order, whatever else is shuffled, and have a database made for them."""
+    """Keep the code blocks in order even if tests are shuffled, and request a database for them."""
     blocks = sorted(
         (item for item in items if isinstance(item, SybilItem)), key=lambda block: (block.path, block.example.line)
     )
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def uses_database(item: pytest.Item) -> bool:
-    """Whether *item* asks for the database, by its mark or by a fixture, and not for a browser first of all."""
+    """Return whether *item* needs the database, by mark or fixture, and is not mainly a browser test."""
     if item.get_closest_marker("browser") is not None:
         return False
     return item.get_closest_marker("django_db") is not None or "transactional_db" in getattr(item, "fixturenames", ())

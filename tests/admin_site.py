@@ -1,4 +1,4 @@
-"""What the tests of the admin share: staff with certain permissions, conversations, and the addresses of pages."""
+"""Helpers shared by the admin tests: staff with given permissions, conversations, and URLs of pages."""
 
 from collections.abc import Iterable
 
@@ -39,7 +39,7 @@ MESSAGE_WINDOW = {
 
 
 def staff(*codenames: str, name: str = "staff") -> User:
-    """A member of the staff who has these permissions of the app and no other."""
+    """Create a staff user with exactly these permissions of the app."""
     user = User.objects.create_user(name, is_staff=True)
     permissions = Permission.objects.filter(content_type__app_label="chatmemory", codename__in=codenames)
     assert len(permissions) == len(codenames)
@@ -48,30 +48,32 @@ def staff(*codenames: str, name: str = "staff") -> User:
 
 
 def shown(client: Client, talk: Conversation, **query: object) -> str:
-    """The page of a conversation, as *client* sees it."""
+    """Return the page of a conversation as *client* sees it."""
     response = client.get(page("change", talk.pk), query)
     assert response.status_code == 200
     return response.content.decode()
 
 
-def conversation(*said: ChatMessage, memory_id: str = "c", owner: User | None = None, title: str = "") -> Conversation:
-    """A conversation of *said*, its memory a window of 3 messages."""
+def conversation(
+    *messages: ChatMessage, memory_id: str = "c", owner: User | None = None, title: str = ""
+) -> Conversation:
+    """Create a conversation of *messages* whose memory is a window of 3 messages."""
     store = DjangoChatMemoryStore(owner=owner)
-    MessageWindowChatMemory(max_messages=3, id=memory_id, store=store).add(*said)
+    MessageWindowChatMemory(max_messages=3, id=memory_id, store=store).add(*messages)
     return _titled(memory_id, title)
 
 
-def counted(*said: ChatMessage, memory_id: str = "c", title: str = "", max_tokens: int = 1000) -> Conversation:
-    """A conversation of *said*, counted in words."""
+def counted(*messages: ChatMessage, memory_id: str = "c", title: str = "", max_tokens: int = 1000) -> Conversation:
+    """Create a conversation of *messages*, counted in words."""
     memory = TokenWindowChatMemory(
         max_tokens=max_tokens, token_count_estimator=ADDITIVE_WORDS, id=memory_id, store=DjangoChatMemoryStore()
     )
-    memory.add(*said)
+    memory.add(*messages)
     return _titled(memory_id, title)
 
 
 def long_conversation(length: int, memory_id: str = "long") -> Conversation:
-    """A conversation of *length* short messages, the last 20 of them in its memory."""
+    """Create a conversation of *length* short messages, the last 20 of them in its memory."""
     made = Conversation.objects.create(
         memory_id=memory_id,
         next_sequence=length + 1,
@@ -97,12 +99,12 @@ def long_conversation(length: int, memory_id: str = "long") -> Conversation:
 
 
 def page(name: str, *args: object) -> str:
-    """The address of a page of the admin of conversations."""
+    """Return the URL of an admin page for conversations."""
     return reverse(f"admin:chatmemory_conversation_{name}", args=args)
 
 
 def post_action(client, action: str, conversations: Iterable[Conversation], **data: str):
-    """What the list answers to an action on *conversations*."""
+    """Return the response to an action on *conversations* in the change list."""
     selected = {"action": action, "_selected_action": [each.pk for each in conversations], **data}
     return client.post(page("changelist"), selected)
 

@@ -1,4 +1,4 @@
-"""Coroutines, run as a server under ASGI would run them."""
+"""Run coroutines as an ASGI server runs them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[None, None, T]) -> T:
-    """What *coroutine* returns. The thread that it used for the database leaves no connection open."""
+    """Return the result of *coroutine*, and close the database connection of the thread it used."""
 
     async def run_and_close() -> T:
         try:

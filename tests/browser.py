@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 playwright = pytest.importorskip(
-    "playwright.sync_api", reason="The tests in a browser need Playwright: pip install playwright"
+    "playwright.sync_api", reason="The browser tests require Playwright: pip install playwright"
 )
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
@@ -16,7 +16,7 @@ needs_browser = [
     pytest.mark.browser,
     pytest.mark.skipif(
         CHROMIUM is None,
-        reason="The tests in a browser need Chromium: apt-get install chromium, or set CHROMIUM to its path",
+        reason="The browser tests require Chromium: apt-get install chromium, or set CHROMIUM to its path",
     ),
 ]
 
@@ -28,7 +28,7 @@ LAPTOP = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
 
 CONTRAST = """element => {
-    // The least contrast between the element's colour and what lies behind it, by WCAG's formula.
+    // The least contrast between the element's colour and its background, by WCAG's formula.
     const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
     const layers = [];
     for (let each = element; each; each = each.parentElement) layers.unshift(getComputedStyle(each).backgroundColor);
@@ -48,10 +48,9 @@ CONTRAST = """element => {
 
 
 class Remote:
-    """
-    Something of Playwright's, used from another thread.
+    """A Playwright object, used from another thread.
 
-    Playwright keeps an event loop in its thread, and where one runs, Django has other connections to the database.
+    Playwright runs an event loop in its thread, and Django opens separate connections where an event loop runs.
     """
 
     def __init__(self, thread: ThreadPoolExecutor, target: object) -> None:
@@ -86,5 +85,5 @@ def shoot(opened, name: str, *, full_page: bool = False) -> None:
 
 
 def overflow(opened) -> int:
-    """How many pixels of the page are beyond the right edge."""
+    """Return how many pixels of the page extend beyond the right edge."""
     return opened.evaluate("document.documentElement.scrollWidth - window.innerWidth")

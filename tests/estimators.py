@@ -1,4 +1,4 @@
-"""Estimators that count words, as the recorded runs had them."""
+"""Estimators that count words, as in the recorded runs."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def words(text: str | None) -> int:
 
 
 class Words:
-    """The plain kind: three methods, and nothing said about how a list adds up."""
+    """A plain estimator: three methods, without a promise about how the counts of a list add up."""
 
     def estimate_token_count_in_text(self, text: str) -> int:
         return words(text)
@@ -38,14 +38,14 @@ class Words:
 
 
 class AdditiveWords(Words):
-    """The kind whose counts can be kept and added up."""
+    """An estimator whose counts can be stored and added up."""
 
     name = "words"
     tokens_per_list = 3
 
 
 class Joint(Words):
-    """One whose count of a list is more than the sum of its parts."""
+    """An estimator that counts a list as more than the sum of its messages."""
 
     def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
         messages = list(messages)
@@ -53,7 +53,7 @@ class Joint(Words):
 
 
 class AdditiveLetters(Words):
-    """Another whose counts can be kept, under a name of their own."""
+    """Another estimator whose counts can be stored, under a different name."""
 
     name = "letters"
     tokens_per_list = 1

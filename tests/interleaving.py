@@ -1,4 +1,4 @@
-"""Another writer between any two of our statements."""
+"""Run another writer between any two SQL statements of the code under test."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from django.db import connection, connections
 
 PATIENCE_SECONDS = 0.5
-"""How long the other writer is waited for: whoever has the lock does not let them go on."""
+"""How long to wait for the other writer, which may be blocked by a lock."""
 
 
 class Connected(threading.Thread):
-    """A thread with connections of its own, and with an error, if it met one."""
+    """A thread with its own database connections, which records its error, if any."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__()
@@ -27,14 +27,14 @@ class Connected(threading.Thread):
             connections.close_all()
 
     def end(self) -> None:
-        """Wait for the thread, and raise its error."""
+        """Wait for the thread and raise its error, if any."""
         self.join()
         if self.error is not None:
             raise self.error
 
 
 class Other:
-    """Somebody else, who writes once."""
+    """Another writer, which writes once."""
 
     def __init__(self, write: Callable[[], object], after: int) -> None:
         self.write = write
@@ -51,8 +51,8 @@ class Other:
         return result
 
     def begin(self) -> None:
-        # With SQLite, the tests' database is in memory and has one connection; to that, nobody else can write while it
-        # is in a transaction.
+        # In tests, SQLite's database is in memory with a single connection, so another writer cannot write while that
+        # connection is in a transaction.
         if connection.vendor == "sqlite" and connection.connection.in_transaction:
             return
         self.has_begun = True
@@ -72,7 +72,7 @@ class Other:
 
 @contextmanager
 def another_writer(write: Callable[[], object], after: int) -> Iterator[None]:
-    """Have somebody else *write* once *after* of our statements have run, or as soon after as our locks let them."""
+    """Run *write* as another writer after *after* statements, or as soon afterwards as locks permit."""
     other = Other(write, after)
     with connection.execute_wrapper(other):
         yield
@@ -80,9 +80,9 @@ def another_writer(write: Callable[[], object], after: int) -> Iterator[None]:
 
 
 def after_the_first_statement(
-    run: Callable[[], object], meanwhile: Callable[[], object], *, statement: int = 1
+    run: Callable[[], object], concurrently: Callable[[], object], *, statement: int = 1
 ) -> None:
-    """Run something, and something else after its first *statement*: it has read then, but not written."""
+    """Run something else after the first *statement* of the code under test: after its read, before its write."""
     count = 0
 
     def wrapper(execute, sql, params, many, context):
@@ -90,7 +90,7 @@ def after_the_first_statement(
         result = execute(sql, params, many, context)
         count += 1
         if count == statement:
-            meanwhile()
+            concurrently()
         return result
 
     with connection.execute_wrapper(wrapper):
@@ -105,7 +105,7 @@ def in_another_connection(run: Callable[[], object]) -> None:
 
 
 def set_isolation(level: str) -> None:
-    """Have the present connection read at the isolation *level*; Django does not know of it."""
+    """Set the isolation *level* of the current connection, without Django's knowledge."""
     sessions = "SESSION CHARACTERISTICS AS" if connection.vendor == "postgresql" else "SESSION"
     with connection.cursor() as cursor:
         cursor.execute(f"SET {sessions} TRANSACTION ISOLATION LEVEL {level}")

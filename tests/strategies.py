@@ -1,4 +1,4 @@
-"""Any message at all, for Hypothesis; with *storable*, any that a database can keep."""
+"""Hypothesis strategies for arbitrary messages; with *storable*, only those that a database can store."""
 
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ ODD = st.sampled_from(["\0", "\ud800", "\udbff", "\udc00", "\udfff", "😀", "\u
 
 
 def texts(*, storable: bool = False, min_size: int = 0) -> st.SearchStrategy[str]:
-    """Texts of any characters; without *storable*, NUL and lone surrogates among them, more than by chance."""
+    """Generate arbitrary texts; without *storable*, often with NUL and lone surrogates."""
     if storable:
         return st.text(STORABLE, min_size=min_size, max_size=30)
     pieces = st.lists(st.one_of(st.text(st.characters(), max_size=8), ODD), max_size=4)
@@ -35,7 +35,7 @@ def texts(*, storable: bool = False, min_size: int = 0) -> st.SearchStrategy[str
 
 
 def json_values(*, storable: bool = False) -> st.SearchStrategy:
-    """Whatever JSON can say."""
+    """Generate arbitrary JSON values."""
     leaves = st.one_of(
         st.none(),
         st.booleans(),
@@ -53,12 +53,12 @@ def json_values(*, storable: bool = False) -> st.SearchStrategy:
 
 
 def attributes(*, storable: bool = False) -> st.SearchStrategy[dict]:
-    """Attributes of a message, often none."""
+    """Generate attributes of a message, often none."""
     return st.one_of(st.just({}), st.dictionaries(texts(storable=storable), json_values(storable=storable), max_size=3))
 
 
 def contents(*, storable: bool = False) -> st.SearchStrategy:
-    """Contents of any kind, None among them."""
+    """Generate contents of any type, including None."""
     text = st.one_of(st.none(), texts(storable=storable))
     media = {"url": text, "base64_data": text, "mime_type": text}
     binary_data = st.one_of(st.none(), st.binary(max_size=20))
@@ -73,10 +73,9 @@ def contents(*, storable: bool = False) -> st.SearchStrategy:
 
 
 def messages(*, storable: bool = False) -> st.SearchStrategy:
-    """
-    Messages of any kind.
+    """Generate messages of any type.
 
-    Only the name of a user is never empty: the JSON of the original has no place for it, so it reads as None.
+    The name of a user is never empty: LangChain4j's JSON cannot represent it, so it reads as None.
     """
     text = texts(storable=storable)
     maybe = st.one_of(st.none(), text)
@@ -107,5 +106,5 @@ def messages(*, storable: bool = False) -> st.SearchStrategy:
 
 
 def _paired(text: str) -> str:
-    """*text* as JSON would read it back: two halves of a pair, side by side, are one character."""
+    """Return *text* as JSON reads it back: two adjacent surrogate halves become one character."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

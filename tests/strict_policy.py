@@ -1,4 +1,4 @@
-"""The strictest Content-Security-Policy that Django's own admin works under, for the tests in a browser."""
+"""The strictest Content-Security-Policy that Django's own admin supports, for tests in a browser."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ POLICY = (
 
 
 def strict_policy(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """A middleware that sets ``POLICY`` where nothing stricter is set."""
+    """Set ``POLICY`` as middleware on responses that have no stricter policy."""
 
     def respond(request: HttpRequest) -> HttpResponse:
         response = get_response(request)

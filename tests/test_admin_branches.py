@@ -1,4 +1,4 @@
-"""Branches in the admin: which messages a page shows, "2 of 3" at a message, and to rewind, switch and remove."""
+"""Branches in the admin: the messages of a page, "2 of 3" at a message, and how to rewind, switch and remove."""
 
 import re
 
@@ -42,7 +42,7 @@ def memory():
 
 @pytest.fixture
 def talk(memory):
-    """A question (1) with three answers: 2, with a word of thanks (3) behind it, 4, and 5, which is in use."""
+    """Create a question (1) with three answers: 2, followed by thanks (3); 4; and 5, which is active."""
     memory.add(UserMessage("question"), AiMessage("answer one"), UserMessage("thanks"))
     for answer in ("answer two", "answer three"):
         memory.rewind(1)
@@ -59,7 +59,7 @@ def bubble(html: str, sequence: int) -> str:
 
 
 def place(html: str, sequence: int) -> tuple[str, list[str]] | None:
-    """What a message says of its place, and where its arrows lead."""
+    """Return the position shown at a message, and where its arrows lead."""
     found = re.search(r'class="cm-place".*?</span>', bubble(html, sequence), re.DOTALL)
     if found is None:
         return None
@@ -76,18 +76,18 @@ def logged() -> list[str]:
 
 
 class TestTranscript:
-    def test_it_is_of_the_branch_in_use(self, reader, talk):
+    def test_the_transcript_shows_the_active_branch(self, reader, talk):
         assert sequences(shown(reader, talk)) == [1, 5]
 
-    def test_all_branches_can_be_asked_for_and_the_others_say_what_they_are(self, reader, talk):
+    def test_all_branches_can_be_shown_with_inactive_messages_marked(self, reader, talk):
         html = shown(reader, talk, branches="all")
 
         assert sequences(html) == [1, 2, 3, 4, 5]
         badges = {each: re.findall(r"cm-badge[^>]*>([^<]+)", bubble(html, each)) for each in sequences(html)}
         assert [each for each, words in badges.items() if words == ["on another branch"]] == [2, 3, 4]
-        assert "Only the branch in use" in html
+        assert "Show only the current branch" in html
 
-    def test_a_message_with_alternatives_says_which_it_is_and_leads_to_the_others(self, reader, talk):
+    def test_a_message_with_alternatives_shows_its_position_and_links_to_the_others(self, reader, talk):
         html = shown(reader, talk, branches="all")
 
         assert place(html, 2) == ("1 of 3", [page("switch", talk.pk, 4)])
@@ -97,7 +97,7 @@ class TestTranscript:
         assert place(html, 3) is None
         assert place(shown(reader, talk), 5) == place(html, 5)
 
-    def test_for_who_may_not_switch_it_leads_to_where_the_others_are(self, client, talk):
+    def test_users_without_permission_to_switch_get_links_to_the_alternatives(self, client, talk):
         client.force_login(staff("view_conversation", "view_message_text"))
 
         _, [address] = place(shown(client, talk), 5)
@@ -106,12 +106,12 @@ class TestTranscript:
         assert f'id="{anchor}"' in client.get(address).content.decode()
         assert anchor == "m-4"
 
-    def test_it_says_nothing_of_branches_where_there_are_none(self, reader):
+    def test_a_conversation_without_branches_mentions_none(self, reader):
         html = shown(reader, conversation(UserMessage("one")))
 
-        assert "branch" not in html.replace("Switch to this branch", "").lower().partition("cm-said")[2]
+        assert "branch" not in html.replace("Switch to this branch", "").lower().partition("cm-messages")[2]
 
-    def test_who_may_not_read_sees_places_and_no_words(self, client, talk):
+    def test_users_without_permission_to_read_see_positions_but_no_text(self, client, talk):
         client.force_login(staff("view_conversation"))
 
         html = shown(client, talk, branches="all")
@@ -119,7 +119,7 @@ class TestTranscript:
         assert place(html, 4)[0] == "2 of 3"
         assert "answer" not in html
 
-    def test_the_pages_of_a_branch_end_where_it_does(self, reader, memory):
+    def test_pagination_ends_where_the_branch_ends(self, reader, memory):
         memory.add(*[UserMessage(f"old {number}") for number in range(70)])
         memory.rewind(0)
         memory.add(*[UserMessage(f"new {number}") for number in range(60)])
@@ -141,7 +141,7 @@ class TestTranscript:
         assert 'href="?after=120"' in oldest
         assert 'rel="next"' not in beyond
 
-    def test_other_pages_of_all_branches_are_of_all_branches(self, reader, memory):
+    def test_pagination_keeps_showing_all_branches(self, reader, memory):
         memory.add(*[UserMessage(f"old {number}") for number in range(120)])
         memory.rewind(60)
 
@@ -151,7 +151,7 @@ class TestTranscript:
         assert 'name="branches" value="all"' in html
 
     @pytest.mark.parametrize("alternatives", [2, 1_000])
-    def test_places_take_three_statements_however_many_alternatives_there_are(
+    def test_positions_take_three_statements_for_any_number_of_alternatives(
         self, reader, memory, django_assert_num_queries, alternatives
     ):
         memory.add(UserMessage("question"), AiMessage("answer"))
@@ -175,8 +175,8 @@ class TestTranscript:
         assert f"1 of {count}" in bubble(everything, 2)
 
 
-class TestWays:
-    def test_a_message_on_another_branch_has_its_page_which_says_where_it_is(self, reader, talk):
+class TestNavigation:
+    def test_a_message_on_another_branch_has_a_page_that_names_its_branch(self, reader, talk):
         html = reader.get(page("message", talk.pk, 3)).content.decode()
 
         assert "thanks" in html
@@ -184,12 +184,12 @@ class TestWays:
         assert f'href="{page("message", talk.pk, 2)}" rel="prev"' in html
         assert re.search(r'href="[^"]+branches=all#m-3"', html)
 
-    def test_from_a_message_of_the_branch_in_use_the_next_one_is_on_it(self, reader, talk):
+    def test_the_next_message_is_on_the_active_branch(self, reader, talk):
         html = reader.get(page("message", talk.pk, 1)).content.decode()
 
         assert f'href="{page("message", talk.pk, 5)}" rel="next"' in html
 
-    def test_a_search_is_one_in_the_branch_in_use_or_in_all(self, reader, talk):
+    def test_a_search_covers_the_active_branch_or_all_branches(self, reader, talk):
         assert "answer" not in shown(reader, talk, q="thanks").replace("answer th", "")
         assert "?after=0#m-5" in shown(reader, talk, q="answer")
         assert "#m-4" not in shown(reader, talk, q="answer")
@@ -200,19 +200,19 @@ class TestWays:
         assert html.count(">on another branch<") == 2
         assert re.findall(r"branches=all#m-(\d)", html) == ["4", "2"]
 
-    def test_a_jump_to_a_day_keeps_to_the_branches_that_are_shown(self, reader, talk):
+    def test_a_jump_to_a_day_keeps_the_selection_of_branches(self, reader, talk):
         Message.objects.filter(sequence=3).update(created_at="2031-02-03T12:00Z")
 
         for query, sequence in (({}, 5), ({"branches": "all"}, 3)):
             address = reader.get(page("change", talk.pk), {"on": "2031-02-03", **query})["Location"]
             assert address.endswith(f"#m-{sequence}")
 
-    def test_a_turn_that_has_not_ended_on_another_branch_is_led_to(self, reader, talk):
+    def test_an_unfinished_turn_on_another_branch_is_linked(self, reader, talk):
         Message.objects.filter(sequence=3).update(is_complete=False)
 
         assert re.search(r'href="\?after=0&(amp;)?branches=all#m-3"', shown(reader, talk))
 
-    def test_what_was_removed_has_no_page_and_is_on_none(self, reader, talk, memory):
+    def test_a_removed_message_has_no_page_and_appears_on_none(self, reader, talk, memory):
         memory.remove(3)
 
         assert reader.get(page("message", talk.pk, 3)).status_code == 404
@@ -222,8 +222,8 @@ class TestWays:
 class TestSummaries:
     @pytest.fixture
     def talk(self):
-        """Five messages, of which the last two are in the memory behind a summary (6) of the others."""
-        talk = conversation(*[UserMessage(f"said {number}") for number in range(5)])
+        """Create five messages, the last two in the memory after a summary (6) of the others."""
+        talk = conversation(*[UserMessage(f"text {number}") for number in range(5)])
         Message.objects.create(
             conversation=talk,
             sequence=6,
@@ -239,15 +239,15 @@ class TestSummaries:
         Conversation.objects.update(summary_sequence=6, next_sequence=7, window_start=4, memory_messages=3)
         return Conversation.objects.get()
 
-    def test_it_is_shown_as_a_summary_with_what_it_covers(self, reader, talk):
+    def test_a_summary_is_shown_with_what_it_covers(self, reader, talk):
         html = bubble(shown(reader, talk), 6)
 
         assert ">Summary<" in html
-        assert "covers what was said up to #3" in html
+        assert "covers messages up to #3" in html
         assert "they greeted" in html
         assert "compaction" not in html
 
-    def test_the_gauge_has_it_in_its_place_and_as_a_kind_of_its_own(self, talk):
+    def test_the_gauge_shows_the_summary_in_position_as_its_own_kind(self, talk):
         gauge = read_gauge(talk, None)
 
         assert [(segment.style, segment.sequence) for segment in gauge.segments] == [
@@ -257,18 +257,18 @@ class TestSummaries:
         ]
         assert [str(share.kind) for share in gauge.shares] == ["Summary", "User"]
 
-    def test_one_that_stands_no_more_is_shown_with_all_branches_alone(self, reader, talk):
+    def test_an_outdated_summary_is_shown_only_with_all_branches(self, reader, talk):
         Conversation.objects.update(summary_sequence=None)
 
         assert 6 not in sequences(shown(reader, talk))
         assert 6 in sequences(shown(reader, talk, branches="all"))
 
-    def test_nobody_goes_on_from_it(self, reader, talk):
+    def test_a_summary_offers_no_rewind_or_switch(self, reader, talk):
         assert page("rewind", talk.pk, 6) not in shown(reader, talk)
         assert reader.post(page("rewind", talk.pk, 6), {"confirmed": "rewind"}).status_code == 404
 
 
-def test_what_is_pinned_and_in_the_window_is_in_the_gauge_once():
+def test_a_pinned_message_inside_the_window_appears_once_in_the_gauge():
     memory = get_chat_memory("c", max_messages=3, always_keep_system_message_first=True)
     memory.add(UserMessage("one"), SystemMessage("Be brief"))
 
@@ -279,15 +279,15 @@ def test_what_is_pinned_and_in_the_window_is_in_the_gauge_once():
 
 
 class TestRewind:
-    def test_the_page_says_what_will_happen_shows_the_message_and_changes_nothing(self, reader, talk):
+    def test_the_confirmation_page_describes_the_rewind_and_changes_nothing(self, reader, talk):
         html = reader.get(page("rewind", talk.pk, 1)).content.decode()
 
-        assert "1 message that came later leaves the memory, and is on another branch." in html
+        assert "1 later message will leave the memory, and will be on another branch." in html
         assert "Nothing is lost" in html
         assert "question" in html
         assert path_of(talk) == [1, 5]
 
-    def test_confirmed_the_conversation_goes_on_from_there(self, reader, talk, memory):
+    def test_a_confirmed_rewind_continues_from_the_message(self, reader, talk, memory):
         response = reader.post(page("rewind", talk.pk, 1), {"confirmed": "rewind"}, follow=True)
 
         assert response.redirect_chain == [(page("change", talk.pk), 302)]
@@ -295,12 +295,12 @@ class TestRewind:
         assert path_of(talk) == [1]
         assert memory.messages() == [UserMessage("question")]
 
-    def test_it_is_not_offered_at_the_message_that_the_next_one_follows(self, reader, talk):
+    def test_rewind_is_not_offered_at_the_last_message_of_the_active_branch(self, reader, talk):
         html = shown(reader, talk, branches="all")
 
         assert [each for each in sequences(html) if page("rewind", talk.pk, each) in html] == [1, 2, 3, 4]
 
-    def test_where_the_settings_are_invalid_that_is_said_and_nothing_changes(self, reader, talk, settings):
+    def test_invalid_settings_are_reported_and_nothing_changes(self, reader, talk, settings):
         settings.CHATMEMORY = {"MEMORY": {"CLASS": "no.such.Memory"}}
 
         response = reader.post(page("rewind", talk.pk, 1), {"confirmed": "rewind"}, follow=True)
@@ -311,23 +311,23 @@ class TestRewind:
 
 
 class TestSwitch:
-    def test_it_is_offered_on_other_branches_alone(self, reader, talk):
+    def test_switch_is_offered_only_on_other_branches(self, reader, talk):
         html = shown(reader, talk, branches="all")
 
         offered = [each for each in sequences(html) if "Switch to this branch" in bubble(html, each)]
         assert offered == [2, 3, 4]
 
-    def test_the_page_shows_the_other_message_and_changes_nothing(self, reader, talk):
+    def test_the_confirmation_page_shows_the_other_message_and_changes_nothing(self, reader, talk):
         html = reader.get(page("switch", talk.pk, 2)).content.decode()
 
         assert "answer one" in html
-        assert "goes on from the newest message that was said on from this one" in html
+        assert "will continue from the newest message that follows this one" in html
         assert path_of(talk) == [1, 5]
 
-    def test_confirmed_it_goes_on_behind_the_newest_of_that_branch(self, reader, talk, memory):
+    def test_a_confirmed_switch_continues_from_the_newest_message_of_the_branch(self, reader, talk, memory):
         response = reader.post(page("switch", talk.pk, 2), {"confirmed": "switch"}, follow=True)
 
-        assert "Switched to the branch of message #2: it goes on from #3." in response.content.decode()
+        assert "Switched to the branch of message #2; the conversation continues from #3." in response.content.decode()
         assert sequences(response.content.decode()) == [1, 2, 3]
         assert memory.messages() == [UserMessage("question"), AiMessage("answer one"), UserMessage("thanks")]
 
@@ -335,7 +335,7 @@ class TestSwitch:
 class TestRemove:
     CALL = ToolExecutionRequest(id="1", name="weather", arguments="{}")
 
-    def test_confirmed_the_message_is_out_of_memory_and_history(self, reader, talk, memory):
+    def test_a_confirmed_removal_takes_the_message_out_of_memory_and_history(self, reader, talk, memory):
         html = reader.get(page("remove", talk.pk, 1)).content.decode()
         assert path_of(talk) == [1, 5]
 
@@ -348,7 +348,7 @@ class TestRemove:
         assert memory.messages() == [AiMessage("answer three")]
 
     @pytest.mark.parametrize(("also", "left"), [({}, [1, 3]), ({"with_counterparts": "on"}, [1])])
-    def test_a_call_goes_with_its_result_if_that_is_asked_for(self, reader, memory, also, left):
+    def test_a_tool_call_can_be_removed_with_its_result(self, reader, memory, also, left):
         memory.add(
             UserMessage("rain?"),
             AiMessage(tool_execution_requests=[self.CALL]),
@@ -363,7 +363,7 @@ class TestRemove:
         assert path_of(talk) == left
         assert logged() == ["Removed message #2." if len(left) == 2 else "Removed messages #2, #3."]
 
-    def test_a_result_that_is_shown_in_its_call_has_buttons_of_its_own(self, reader, memory):
+    def test_a_result_shown_within_its_call_has_its_own_buttons(self, reader, memory):
         memory.add(
             AiMessage(tool_execution_requests=[self.CALL]), ToolExecutionResultMessage.from_request(self.CALL, "rain")
         )
@@ -371,7 +371,7 @@ class TestRemove:
 
         assert page("remove", talk.pk, 2) in shown(reader, talk)
 
-    def test_one_that_somebody_else_removed_meanwhile_is_not_there(self, reader, talk, memory):
+    def test_a_message_removed_by_another_user_is_not_found(self, reader, talk, memory):
         memory.remove(5)
 
         assert reader.post(page("remove", talk.pk, 5), {"confirmed": "remove"}).status_code == 404
@@ -379,13 +379,13 @@ class TestRemove:
 
 
 class TestFork:
-    def test_the_page_says_what_will_be_and_changes_nothing(self, reader, talk):
+    def test_the_confirmation_page_describes_the_fork_and_changes_nothing(self, reader, talk):
         html = reader.get(page("fork", talk.pk, 3)).content.decode()
 
-        assert "a copy of what was said up to this message" in html
+        assert "a copy of the messages up to this one" in html
         assert Conversation.objects.count() == 1
 
-    def test_confirmed_the_path_up_to_the_message_is_a_conversation_of_its_own(self, reader, talk):
+    def test_a_confirmed_fork_copies_the_path_up_to_the_message(self, reader, talk):
         response = reader.post(page("fork", talk.pk, 3), {"confirmed": "fork"}, follow=True)
 
         forked = Conversation.objects.exclude(pk=talk.pk).get()
@@ -402,7 +402,7 @@ class TestFork:
 
 class TestPermissions:
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_who_has_no_permission_sees_no_button_and_cannot_post(self, client, talk, name):
+    def test_users_without_permission_see_no_button_and_cannot_post(self, client, talk, name):
         client.force_login(staff(*(each for each in EVERYTHING if each != OPERATIONS[name])))
 
         for each in (1, 2, 5):
@@ -412,7 +412,7 @@ class TestPermissions:
         assert path_of(talk) == [1, 5]
 
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_who_may_not_read_may_do_it_without_reading(self, client, talk, name):
+    def test_operations_do_not_require_permission_to_read(self, client, talk, name):
         Message.objects.update(text=SECRET)
         client.force_login(staff(*WITHOUT_TEXT))
 
@@ -424,7 +424,7 @@ class TestPermissions:
         assert len(logged()) == 1
 
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_another_page_of_the_site_cannot_have_it_done(self, client, talk, name):
+    def test_requests_from_other_sites_are_rejected(self, client, talk, name):
         client.force_login(staff(*EVERYTHING))
         strict = type(client)(enforce_csrf_checks=True)
         strict.cookies = client.cookies
@@ -433,7 +433,7 @@ class TestPermissions:
         assert path_of(talk) == [1, 5]
 
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_nobody_gets_in_without_logging_in(self, client, talk, name):
+    def test_anonymous_users_are_redirected_to_the_login(self, client, talk, name):
         assert "login" in client.post(page(name, talk.pk, 2), {"confirmed": name})["Location"]
         assert path_of(talk) == [1, 5]
         assert Conversation.objects.count() == 1
@@ -442,14 +442,14 @@ class TestPermissions:
 class TestHostile:
     @pytest.mark.parametrize("name", OPERATIONS)
     @pytest.mark.parametrize("number", [0, 6, 2**31, 2**63, 10**30])
-    def test_a_message_that_is_not_there_is_not_found(self, reader, talk, name, number):
+    def test_an_unknown_message_is_not_found(self, reader, talk, name, number):
         address = page(name, talk.pk, number)
 
         assert reader.get(address).status_code == reader.post(address, {"confirmed": name}).status_code == 404
 
     @pytest.mark.parametrize("name", OPERATIONS)
     @pytest.mark.parametrize("text", ["-1", "one", "1.0", "%00", "1 or 1=1", "²"])
-    def test_text_is_no_number(self, reader, talk, name, text):
+    def test_a_sequence_that_is_not_a_number_is_not_found(self, reader, talk, name, text):
         address = page(name, talk.pk, 4711).replace("4711", text)
 
         assert reader.post(address, {"confirmed": name}).status_code in {302, 404}
@@ -463,23 +463,23 @@ class TestHostile:
         assert path_of(other) == list(range(1, 10))
 
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_what_is_confirmed_is_the_operation_that_was_asked_about(self, reader, talk, name):
+    def test_the_posted_operation_is_the_one_that_was_confirmed(self, reader, talk, name):
         for confirmed in ("", "clear", "delete", {"rewind": "remove"}.get(name, "rewind")):
             assert reader.post(page(name, talk.pk, 2), {"confirmed": confirmed}).status_code == 200
         assert reader.get(page(name, talk.pk, 2), {"confirmed": name}).status_code == 200
         assert path_of(talk) == [1, 5]
 
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_a_conversation_that_is_gone_leads_back_to_the_list(self, reader, name):
+    def test_a_deleted_conversation_redirects_to_the_list(self, reader, name):
         response = reader.post(page(name, 4711, 1), {"confirmed": name})
 
         assert (response.status_code, response["Location"]) == (302, page("changelist"))
 
     @pytest.mark.parametrize("query", ["ALL", "1", "<script>", "all "])
-    def test_what_asks_for_no_branches_gets_the_one_in_use(self, reader, talk, query):
+    def test_an_invalid_branches_parameter_shows_the_active_branch(self, reader, talk, query):
         assert sequences(shown(reader, talk, branches=query)) == [1, 5]
 
-    def test_what_was_said_is_escaped_and_not_in_the_log(self, reader, talk):
+    def test_message_text_is_escaped_and_not_logged(self, reader, talk):
         Message.objects.filter(sequence=2).update(text="<script>alert(1)</script>")
 
         assert "<script>alert" not in reader.get(page("switch", talk.pk, 2)).content.decode()
@@ -490,8 +490,8 @@ class TestHostile:
         assert (entry.object_repr, entry.action_flag, entry.user.username) == ("c", CHANGE, "staff")
 
 
-def test_without_history_the_pages_say_what_goes_for_good(reader, talk, settings):
+def test_without_history_the_pages_warn_about_permanent_deletion(reader, talk, settings):
     settings.CHATMEMORY = {"KEEP_HISTORY": False}
 
     for name in ("rewind", "switch", "remove"):
-        assert "the messages are deleted for good" in reader.get(page(name, talk.pk, 1)).content.decode()
+        assert "the messages are deleted permanently" in reader.get(page(name, talk.pk, 1)).content.decode()

@@ -1,7 +1,6 @@
-"""
-The admin in a real browser, under a strict Content-Security-Policy: Debian's Chromium, driven by Playwright.
+"""The admin in a real browser, under a strict Content-Security-Policy: Debian's Chromium, driven by Playwright.
 
-With ``SCREENSHOTS=folder`` in the environment, pictures of the pages are left there: look at them.
+Set ``SCREENSHOTS=folder`` in the environment to store screenshots of the pages there for inspection.
 """
 
 import io
@@ -40,12 +39,12 @@ __all__ = ["chromium"]  # a fixture
 pytestmark = [*needs_browser, pytest.mark.django_db(transaction=True)]
 
 DJANGO_S = {("label-title-only", "#searchbar")}
-"""What axe finds on pages of Django's own admin, too: rules, and where they are broken."""
+"""Findings of axe that Django's own admin pages have as well: rules, and where they are violated."""
 
 
 @pytest.fixture(scope="module")
 def site(django_db_setup, django_db_blocker):
-    """The example site under the strict policy, and its address."""
+    """Return the URL of the example site, served under the strict policy."""
     middleware = ["tests.strict_policy.strict_policy", *settings.MIDDLEWARE]
     with django_db_blocker.unblock(), override_settings(MIDDLEWARE=middleware):
         server = LiveServer("localhost")
@@ -55,13 +54,13 @@ def site(django_db_setup, django_db_blocker):
 
 @pytest.fixture
 def complaints():
-    """What pages had to complain about: violations of the policy, errors, dialogs, requests to elsewhere."""
+    """Collect problems of pages: policy violations, errors, dialogs, requests to other hosts."""
     return []
 
 
 @pytest.fixture
 def open_page(chromium, client, site, complaints):
-    """A function that opens a page as staff with every permission, and fails the test if the page misbehaved."""
+    """Return a function that opens a page as staff with every permission, and fails the test if the page misbehaves."""
     client.force_login(staff(*EVERYTHING))
     contexts = []
 
@@ -92,13 +91,13 @@ def open_page(chromium, client, site, complaints):
 
 @pytest.fixture
 def axe():
-    """A function that returns what axe finds wrong with a page, but for what is wrong with Django's own pages."""
+    """Return a function that returns axe's findings on a page, without those that Django's own pages have."""
     if django.VERSION < (6, 1):
-        pytest.skip("Django's own pages had other faults before")
+        pytest.skip("earlier versions of Django have other findings")
     base = pytest.importorskip("axe_playwright_python.base", reason="axe: pip install axe-playwright-python")
 
     def axe(opened, but=DJANGO_S):
-        opened.evaluate(base.AXE_SCRIPT)  # by the debugger's protocol, to which no policy applies
+        opened.evaluate(base.AXE_SCRIPT)  # Through the debugger protocol, to which no policy applies.
         found = opened.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
         places = [(rule["id"], " ".join(node["target"]), node["html"]) for rule in found for node in rule["nodes"]]
         return [place for place in places if place[:2] not in but]
@@ -108,13 +107,13 @@ def axe():
 
 @pytest.fixture
 def demo(transactional_db, settings):
-    settings.CHATMEMORY = {"MEMORY": memories.SHIPPED}  # one limit for all, which the list shows
+    settings.CHATMEMORY = {"MEMORY": memories.SHIPPED}  # The same limit for all, which the list shows.
     call_command("demo", stdout=io.StringIO())
     return {each.memory_id: each for each in Conversation.objects.all()}
 
 
 class TestAxe:
-    def test_what_is_left_out_is_wrong_with_django_s_own_list_of_users_too(self, open_page, axe, monkeypatch):
+    def test_excluded_findings_also_exist_in_django_s_user_list(self, open_page, axe, monkeypatch):
         User.objects.update(is_superuser=True)
         monkeypatch.setattr(UserAdmin, "search_help_text", "A name", raising=False)
 
@@ -122,7 +121,7 @@ class TestAxe:
 
         assert {found[:2] for found in axe(opened, but=())} == DJANGO_S
 
-    def test_it_finds_what_is_wrong(self, open_page, axe):
+    def test_axe_finds_problems(self, open_page, axe):
         opened = open_page(page("changelist"))
 
         opened.evaluate("document.querySelector('#searchbar').insertAdjacentHTML('afterend', '<input id=nameless>')")
@@ -132,7 +131,7 @@ class TestAxe:
 
 class TestList:
     @pytest.mark.parametrize("theme", ["light", "dark"])
-    def test_it_shows_the_conversations_with_bars_as_long_as_their_memories_are_full(self, open_page, demo, theme):
+    def test_bars_are_as_long_as_memories_are_full(self, open_page, demo, theme):
         opened = open_page(page("changelist"), theme)
 
         shoot(opened, f"list-{theme}")
@@ -143,7 +142,7 @@ class TestList:
             used = row.locator(".cm-bar-used").bounding_box()["width"]
             assert used / limit == pytest.approx(talk.memory_tokens / 4000, abs=0.02)
 
-    def test_a_search_and_a_filter_by_owner_go_together(self, open_page, demo):
+    def test_search_and_owner_filter_can_be_combined(self, open_page, demo):
         opened = open_page(page("changelist"))
 
         opened.fill("#searchbar", "umbrella")
@@ -159,9 +158,9 @@ class TestList:
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
     @pytest.mark.parametrize("language", ["en", "de"])
-    def test_on_a_laptop_no_column_is_cut_however_long_what_is_in_it(self, open_page, demo, settings, language, theme):
+    def test_long_values_cut_no_column_on_a_laptop(self, open_page, demo, settings, language, theme):
         settings.LANGUAGE_CODE = language
-        owner = User.objects.create_user("somebody.with.a.long.name@example.com")
+        owner = User.objects.create_user("a.user.with.a.long.name@example.com")
         uuid = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
         conversation(UserMessage("Hi"), memory_id=uuid, title="A question about parcels that never came " * 6)
         large = conversation(UserMessage("Hi"), memory_id="support:" + "x" * 247, title="y" * 255, owner=owner)
@@ -180,7 +179,7 @@ class TestList:
         assert shortened.locator("[aria-hidden]").inner_text() == "0192f5a0…0b7a11"
         assert shortened.evaluate("each => each.scrollWidth - each.clientWidth") <= 0
 
-    def test_columns_of_a_site_s_own_are_as_wide_as_they_need(self, open_page, demo, monkeypatch):
+    def test_custom_columns_are_as_wide_as_their_content(self, open_page, demo, monkeypatch):
         conversation(UserMessage("Hi"), memory_id="x" * 255, title="y" * 255)
         shown = (*ConversationAdmin.list_display, "created_at", "version", "next_sequence")
         monkeypatch.setattr(ConversationAdmin, "list_display", shown)
@@ -195,7 +194,7 @@ class TestList:
         assert overflow(opened) <= 0
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
-    def test_on_a_phone_the_page_does_not_overflow(self, open_page, demo, theme):
+    def test_the_list_does_not_overflow_on_a_phone(self, open_page, demo, theme):
         opened = open_page(page("changelist"), theme, PHONE)
 
         shoot(opened, f"list-phone-{theme}")
@@ -203,7 +202,7 @@ class TestList:
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
     @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
-    def test_axe_finds_nothing_and_all_can_be_read(self, open_page, demo, axe, theme, viewport):
+    def test_the_list_is_accessible_and_legible(self, open_page, demo, axe, theme, viewport):
         Conversation.objects.filter(memory_id="demo-bread").update(memory_id="0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11")
 
         for query in ("", "?q=umbrella&problem=tool", "?owner=demo&active=7&flag=unarchived&o=-2"):
@@ -217,7 +216,7 @@ class TestList:
 
 class TestTranscript:
     @pytest.mark.parametrize("theme", ["light", "dark"])
-    def test_everything_that_is_written_can_be_read_in_both_themes(self, open_page, demo, theme):
+    def test_all_text_is_legible_in_both_themes(self, open_page, demo, theme):
         opened = open_page(page("change", demo["demo-night-train"].pk), theme)
 
         shoot(opened, f"transcript-{theme}")
@@ -237,7 +236,7 @@ class TestTranscript:
         background = opened.evaluate("getComputedStyle(document.body).backgroundColor")
         assert background == ("rgb(255, 255, 255)" if theme == "light" else "rgb(18, 18, 18)")
 
-    def test_older_pages_can_be_reached_and_what_was_evicted_looks_different(self, open_page, demo):
+    def test_older_pages_are_reachable_and_evicted_messages_look_different(self, open_page, demo):
         opened = open_page(page("change", demo["demo-bread"].pk))
         assert opened.locator(".cm-message").count() == 50
         assert opened.locator(".cm-unsent").count() == 0
@@ -245,13 +244,13 @@ class TestTranscript:
         opened.locator(".cm-pages a", has_text="Older messages").first.click()
         shoot(opened, "transcript-evicted")
 
-        forgotten = opened.locator(".cm-unsent").first
-        assert forgotten.evaluate("each => getComputedStyle(each).borderTopStyle") == "dashed"
+        evicted = opened.locator(".cm-unsent").first
+        assert evicted.evaluate("each => getComputedStyle(each).borderTopStyle") == "dashed"
         remembered = opened.locator(".cm-sent").first
         assert remembered.evaluate("each => getComputedStyle(each).borderTopStyle") == "solid"
         assert opened.locator(".cm-border").inner_text() == "The memory begins here"
 
-    def test_arguments_are_folded_and_the_keyboard_unfolds_them(self, open_page, demo):
+    def test_arguments_are_collapsed_and_open_by_keyboard(self, open_page, demo):
         opened = open_page(page("change", demo["demo-night-train"].pk))
         fold = opened.locator(".cm-call details").first
         assert not fold.locator("pre").is_visible()
@@ -262,7 +261,7 @@ class TestTranscript:
         assert fold.locator("pre").is_visible()
         assert '"city": "Vienna"' in fold.locator("pre").inner_text()
 
-    def test_an_image_is_really_drawn(self, open_page, demo):
+    def test_images_are_rendered(self, open_page, demo):
         opened = open_page(page("change", demo["demo-basil"].pk), "dark")
 
         image = opened.locator(".cm-media img")
@@ -272,19 +271,19 @@ class TestTranscript:
         assert image.evaluate("each => each.naturalWidth") > 0
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
-    def test_on_a_phone_nothing_overflows(self, open_page, demo, theme):
+    def test_the_transcript_does_not_overflow_on_a_phone(self, open_page, demo, theme):
         for memory_id in ("demo-night-train", "demo-kyoto"):
             opened = open_page(page("change", demo[memory_id].pk), theme, PHONE)
             shoot(opened, f"{memory_id}-phone-{theme}", full_page=True)
             assert overflow(opened) <= 0
 
-    def test_a_message_alone_shows_its_json(self, open_page, demo):
+    def test_the_page_of_a_message_shows_its_json(self, open_page, demo):
         opened = open_page(page("change", demo["demo-kyoto"].pk))
 
         opened.locator(".cm-meta a").first.click()
 
         assert '"type": "SYSTEM"' in opened.locator(".cm-json").inner_text()
-        opened.locator("a", has_text="In the conversation").click()
+        opened.locator("a", has_text="Show in conversation").click()
         opened.wait_for_url("**#m-1")
         assert opened.locator("#m-1").is_visible()
 
@@ -315,7 +314,7 @@ def f(x):
 
 @pytest.fixture
 def everything(transactional_db):
-    """A conversation with all that a page can show of one."""
+    """Create a conversation with everything that a page can show of one."""
     calls = [ToolExecutionRequest(str(number), "forecast", '{"city": "Bergen"}') for number in (1, 2)]
     get_chat_memory("everything").add(
         SystemMessage("Be brief."),
@@ -339,7 +338,7 @@ class TestEveryPageOfAConversation:
         here = page("change", talk.pk)
         return {"everything": here, "hits": f"{here}?q=rain", "none": f"{here}?q=zebra", "day": f"{here}?on=x"}
 
-    def test_fits_and_axe_finds_nothing(self, open_page, everything, axe, theme, viewport):
+    def test_the_page_fits_and_is_accessible(self, open_page, everything, axe, theme, viewport):
         addresses = self.pages(everything)
         for sequence in (1, 3, 5):
             addresses[f"message-{sequence}"] = page("message", everything.pk, sequence)
@@ -351,7 +350,7 @@ class TestEveryPageOfAConversation:
             assert overflow(opened) <= 0, name
             assert axe(opened) == [], name
 
-    def test_can_be_read(self, open_page, everything, theme, viewport):
+    def test_the_page_is_legible(self, open_page, everything, theme, viewport):
         opened = open_page(page("change", everything.pk), theme, viewport)
         selectors = (
             *(".cm-markdown :is(p, li, a, td, th, code, s)", ".cm-meta a", ".cm-badge", ".cm-facts a", ".cm-note"),
@@ -370,7 +369,7 @@ class TestEveryPageOfAConversation:
             for element in opened.locator(selector).all():
                 assert element.evaluate(CONTRAST) >= 4.5, selector
 
-    def test_search_hit_and_jump_go_by_clicking(self, open_page, demo, theme, viewport):
+    def test_search_hits_and_jumps_work_by_clicking(self, open_page, demo, theme, viewport):
         talk = demo["demo-bread"]
         opened = open_page(page("change", talk.pk), theme, viewport)
 
@@ -380,7 +379,7 @@ class TestEveryPageOfAConversation:
         hit = opened.locator(".cm-hits li").last
         assert hit.locator("mark").first.inner_text().lower() == "starter"
         number = hit.locator("a").inner_text().rpartition("#")[2]
-        hit.click()  # anywhere
+        hit.click()
 
         opened.wait_for_url(f"**#m-{number}")
         assert "starter" in opened.locator(f"#m-{number}").inner_text().lower()
@@ -390,7 +389,7 @@ class TestEveryPageOfAConversation:
         assert opened.locator("#memory").inner_text() == "The memory begins here"
         date = talk.messages.get(sequence=1).created_at.date().isoformat()
         opened.fill("#cm-on", date)
-        opened.get_by_role("button", name="Go", exact=True).click()
+        opened.get_by_role("button", name="Show", exact=True).click()
         opened.wait_for_url("**#m-1")
         assert opened.locator("#m-1").is_visible()
 
@@ -407,19 +406,19 @@ class TestCopy:
 
         return copied
 
-    def test_the_memory_is_copied_as_openai_s_messages(self, open_page, everything, copied):
+    def test_the_memory_is_copied_as_openai_messages(self, open_page, everything, copied):
         opened = open_page(page("change", everything.pk))
 
         messages = json.loads(copied(opened))
 
         assert messages == to_openai(get_chat_memory("everything").messages())
 
-    def test_so_is_a_message(self, open_page, everything, copied):
+    def test_a_message_is_copied_as_openai_message(self, open_page, everything, copied):
         opened = open_page(page("message", everything.pk, 2))
 
         assert json.loads(copied(opened)) == {"role": "user", "content": "Will it rain?", "name": "Ann"}
 
-    def test_what_cannot_be_copied_is_explained(self, open_page, everything):
+    def test_a_conversion_error_is_explained(self, open_page, everything):
         get_chat_memory("everything").add(CustomMessage({"no": "place"}))
         opened = open_page(page("change", everything.pk))
         opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -427,9 +426,9 @@ class TestCopy:
         opened.get_by_role("button", name="Copy OpenAI JSON").click()
 
         opened.locator(".messagelist .error").wait_for()
-        assert "Message 7 cannot be one of OpenAI's" in opened.locator(".messagelist").inner_text()
+        assert "Message #7 cannot be shown in OpenAI's format" in opened.locator(".messagelist").inner_text()
 
-    def test_without_a_script_there_is_the_link_alone(self, chromium, client, site, everything):
+    def test_without_javascript_only_the_link_is_shown(self, chromium, client, site, everything):
         client.force_login(staff(*EVERYTHING))
         context = chromium.new_context(java_script_enabled=False, base_url=site)
         cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
@@ -444,7 +443,7 @@ class TestCopy:
 
 
 class TestGauge:
-    def test_its_pieces_are_as_wide_as_the_messages_are_large(self, open_page, demo):
+    def test_segments_are_as_wide_as_their_messages_are_large(self, open_page, demo):
         talk = demo["demo-bread"]
         opened = open_page(page("change", talk.pk))
 
@@ -458,9 +457,9 @@ class TestGauge:
         )
         for width, row in zip(widths, rows, strict=True):
             assert width / whole == pytest.approx(row.token_count / 4000, abs=0.005)
-        assert re.sub(r"\s+", " ", opened.locator(".cm-gauge figcaption").inner_text()).endswith("99 %")
+        assert re.sub(r"\s+", " ", opened.locator(".cm-gauge figcaption").inner_text()).endswith("99%")
 
-    def test_it_has_a_name_for_those_who_do_not_see_it(self, open_page, demo):
+    def test_the_gauge_has_an_accessible_name(self, open_page, demo):
         opened = open_page(page("change", demo["demo-bread"].pk))
 
         for image in opened.locator(".cm svg:not([aria-hidden])").all():
@@ -471,13 +470,13 @@ class TestGauge:
 
 class TestClear:
     @pytest.mark.parametrize("theme", ["light", "dark"])
-    def test_it_is_asked_confirmed_and_done(self, open_page, demo, theme):
+    def test_clear_asks_for_confirmation_and_clears(self, open_page, demo, theme):
         talk = demo["demo-bread"]
         opened = open_page(page("change", talk.pk), theme)
 
         opened.get_by_role("link", name="Clear memory").click()
         shoot(opened, f"clear-{theme}")
-        assert "85 messages leave the memory" in opened.locator(".cm-consequences").inner_text()
+        assert "85 messages will leave the memory" in opened.locator(".cm-consequences").inner_text()
         assert opened.locator("button.cm-danger").evaluate(CONTRAST) >= 4.5
         opened.get_by_role("button", name="Yes, clear").click()
 
@@ -490,7 +489,7 @@ class TestClear:
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
     @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
-    def test_a_branch_is_looked_at_and_switched_to(self, open_page, transactional_db, axe, theme, viewport):
+    def test_branches_can_be_viewed_and_switched(self, open_page, transactional_db, axe, theme, viewport):
         memory = get_chat_memory("branches")
         call = ToolExecutionRequest(id="1", name="look", arguments="{}")
         memory.add(
@@ -514,11 +513,11 @@ class TestClear:
         assert "3 of 3" in opened.locator(".cm-place").inner_text()
         opened.locator("#m-4, #m-5").last.locator(".cm-operations > summary").press("Enter")
         check("path")
-        opened.get_by_role("link", name="All branches").click()
+        opened.get_by_role("link", name="Show all branches").click()
         opened.wait_for_url("**branches=all")
         assert opened.locator(".cm-message").count() == 5
         check("all")
-        opened.locator("#m-4").get_by_label("Said instead, before: #2").click()
+        opened.locator("#m-4").get_by_label("Previous alternative: #2").click()
         opened.wait_for_url("**/messages/2/switch/")
         check("switch")
         assert "In Hamburg." in opened.locator(".cm-message .cm-text").inner_text()
@@ -528,10 +527,10 @@ class TestClear:
         texts = [each.inner_text() for each in opened.locator(".cm-message .cm-text").all()]
         assert texts == ["Where is my parcel?", "In Hamburg.", "Thank you!"]
         opened.goto(page("remove", talk.pk, 2))
-        opened.get_by_label("And what belongs to it").check()
+        opened.get_by_label("Include what belongs to it").check()
         check("remove")
 
-    def test_it_can_be_called_off(self, open_page, demo):
+    def test_clear_can_be_cancelled(self, open_page, demo):
         talk = demo["demo-bread"]
         opened = open_page(page("clear", talk.pk))
 
@@ -541,7 +540,7 @@ class TestClear:
         talk.refresh_from_db()
         assert talk.memory_messages == 85
 
-    def test_from_the_list_those_selected_are_cleared(self, open_page, demo):
+    def test_selected_conversations_are_cleared_from_the_list(self, open_page, demo):
         opened = open_page(page("changelist"))
 
         for memory_id in ("demo-parcel", "demo-kyoto"):
@@ -558,7 +557,7 @@ class TestClear:
 
 
 class TestPolicy:
-    def test_hostile_messages_do_nothing(self, open_page):
+    def test_hostile_messages_have_no_effect(self, open_page):
         evil = "<script>alert(1)</script><img src=x onerror=alert(2)><style>*{display:none}</style>"
         talk = conversation(
             UserMessage([ImageContent(Image(url="https://tracker.example/pixel.png")), ImageContent(Image(url=evil))]),
@@ -574,7 +573,7 @@ class TestPolicy:
         assert overflow(opened) <= 0
         assert opened.locator("#m-3 > .cm-text").inner_text().startswith("⟦U+202E⟧xxx")
 
-    def test_the_policy_is_in_force(self, open_page, complaints):
+    def test_the_policy_is_in_effect(self, open_page, complaints):
         opened = open_page(page("changelist"))
 
         opened.evaluate("""() => {

@@ -1,4 +1,4 @@
-"""The memory, and a message, as OpenAI's: a file, or words that say why there is none."""
+"""Downloads of the memory or a message in OpenAI's format: a file, or an explanation why there is none."""
 
 import json
 
@@ -29,7 +29,7 @@ from tests.test_admin_hostile import BREAK_OUT, assert_harmless
 pytestmark = pytest.mark.django_db
 
 CALL = ToolExecutionRequest(id="1", name="weather", arguments="{}")
-SAID = (
+MESSAGES = (
     SystemMessage("Be brief"),
     UserMessage([TextContent("<script>"), ImageContent(Image(url="https://example.com/a.png"))], name="Ann"),
     AiMessage("Let me see", "a thought", [CALL]),
@@ -45,13 +45,13 @@ def reader(client, settings):
     return client
 
 
-def talk_of(*said):
-    MessageWindowChatMemory(max_messages=100, id="c", store=DjangoChatMemoryStore()).add(*said)
+def talk_of(*messages):
+    MessageWindowChatMemory(max_messages=100, id="c", store=DjangoChatMemoryStore()).add(*messages)
     return Conversation.objects.get()
 
 
 def refusal(client, address: str) -> str:
-    """What the page says that *address* leads to instead of a file."""
+    """Return the error shown on the page to which *address* redirects."""
     response = client.get(address, follow=True)
     assert len(response.redirect_chain) == 1
     html = response.content.decode()
@@ -60,8 +60,8 @@ def refusal(client, address: str) -> str:
 
 
 class TestMemory:
-    def test_it_is_what_the_model_is_sent(self, reader, settings):
-        talk = talk_of(*SAID)
+    def test_the_download_contains_what_the_model_is_sent(self, reader, settings):
+        talk = talk_of(*MESSAGES)
         settings.CHATMEMORY = {
             "MEMORY": {
                 "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
@@ -74,8 +74,8 @@ class TestMemory:
         assert response.json() == to_openai(get_chat_memory("c").messages())
         assert [each["role"] for each in response.json()] == ["system", "user"]
 
-    def test_it_is_a_file_that_no_browser_takes_for_a_page(self, reader):
-        talk = talk_of(*SAID)
+    def test_the_response_is_an_attachment_that_browsers_do_not_render(self, reader):
+        talk = talk_of(*MESSAGES)
 
         response = reader.get(page("openai", talk.pk))
 
@@ -85,22 +85,22 @@ class TestMemory:
         assert response["Content-Security-Policy"] == "default-src 'none'; sandbox"
         assert response["X-Content-Type-Options"] == "nosniff"
 
-    def test_it_takes_two_statements_however_many_messages(self, reader, django_assert_num_queries):
-        talk = talk_of(*SAID * 5)
+    def test_a_download_takes_two_statements_for_any_number_of_messages(self, reader, django_assert_num_queries):
+        talk = talk_of(*MESSAGES * 5)
 
         # The session, the user, two for permissions, the conversation; the size and the memory.
         with django_assert_num_queries(7):
             reader.get(page("openai", talk.pk))
 
-    def test_what_openai_has_no_place_for_is_said_with_its_number(self, reader):
+    def test_a_message_that_openai_cannot_represent_is_reported_with_its_number(self, reader):
         talk = talk_of(UserMessage("a"), CustomMessage({BREAK_OUT: 1}))
 
         assert refusal(reader, page("openai", talk.pk)) == (
-            "Message 2 cannot be one of OpenAI&#x27;s: it has no place for a CustomMessage."
+            "Message #2 cannot be shown in OpenAI&#x27;s format: CustomMessage is not supported."
         )
 
     @pytest.mark.parametrize(
-        "said",
+        "message",
         [
             UserMessage([VideoContent(Video(url="https://example.com/a.mp4"))]),
             UserMessage([None]),
@@ -110,28 +110,28 @@ class TestMemory:
         ],
         ids=["film", "nothing", "nameless_result", "two_texts", "nameless_call"],
     )
-    def test_nothing_that_can_be_stored_is_an_error_of_the_server(self, reader, said):
-        talk = talk_of(said)
+    def test_no_stored_message_causes_a_server_error(self, reader, message):
+        talk = talk_of(message)
 
-        assert "Message 1 cannot be one of OpenAI" in refusal(reader, page("openai", talk.pk))
-        assert "Message 1 cannot be one of OpenAI" in refusal(reader, page("message_openai", talk.pk, 1))
+        assert "Message #1 cannot be shown in OpenAI" in refusal(reader, page("openai", talk.pk))
+        assert "Message #1 cannot be shown in OpenAI" in refusal(reader, page("message_openai", talk.pk, 1))
         assert page("message_openai", talk.pk, 1) not in reader.get(page("message", talk.pk, 1)).content.decode()
 
-    def test_invalid_settings_are_said(self, reader, settings):
-        talk = talk_of(*SAID)
+    def test_invalid_settings_are_reported(self, reader, settings):
+        talk = talk_of(*MESSAGES)
         settings.CHATMEMORY = {"MEMORY": {"CLASS": "nowhere.Memory"}}
 
         assert "The settings of this memory are invalid" in refusal(reader, page("openai", talk.pk))
 
-    def test_a_message_that_cannot_be_read_is_said(self, reader):
-        talk = talk_of(*SAID)
+    def test_an_unreadable_message_is_reported(self, reader):
+        talk = talk_of(*MESSAGES)
         Message.objects.filter(sequence=2).update(payload="{")
 
         assert "The memory cannot be read" in refusal(reader, page("openai", talk.pk))
         assert "cannot be read" in refusal(reader, page("message_openai", talk.pk, 2))
 
-    def test_an_estimator_that_is_out_of_reach_is_said(self, reader, settings, monkeypatch):
-        talk = talk_of(*SAID)
+    def test_an_unavailable_estimator_is_reported(self, reader, settings, monkeypatch):
+        talk = talk_of(*MESSAGES)
         settings.CHATMEMORY = TOKEN_WINDOW
 
         def refuse(*args):
@@ -141,34 +141,34 @@ class TestMemory:
 
         assert refusal(reader, page("openai", talk.pk)) == "The memory cannot be read: no encoding"
 
-    def test_one_that_is_too_large_is_said(self, reader, monkeypatch):
+    def test_a_memory_that_is_too_large_is_reported(self, reader, monkeypatch):
         monkeypatch.setattr(downloads, "MAX_MEMORY_SIZE", 10)
-        talk = talk_of(*SAID)
+        talk = talk_of(*MESSAGES)
 
         assert "too large" in refusal(reader, page("openai", talk.pk))
 
     def test_an_empty_memory_is_an_empty_list(self, reader):
-        talk = talk_of(*SAID)
+        talk = talk_of(*MESSAGES)
         get_chat_memory("c").clear()
 
         assert reader.get(page("openai", talk.pk)).json() == []
 
-    def test_one_that_is_gone_is_not_found(self, reader):
+    def test_a_deleted_conversation_is_not_found(self, reader):
         assert reader.get(page("openai", 4711)).status_code == 404
 
 
 class TestMessage:
     @pytest.mark.parametrize("sequence", range(1, 6))
-    def test_it_is_one_of_openai_s(self, reader, sequence):
-        talk = talk_of(*SAID)
+    def test_a_message_is_downloaded_in_openai_s_format(self, reader, sequence):
+        talk = talk_of(*MESSAGES)
 
         response = reader.get(page("message_openai", talk.pk, sequence))
 
-        assert json.loads(response.content) == to_openai(SAID)[sequence - 1]
+        assert json.loads(response.content) == to_openai(MESSAGES)[sequence - 1]
         assert response["Content-Disposition"] == f'attachment; filename="message-{talk.pk}-{sequence}-openai.json"'
 
-    def test_its_page_leads_there_and_offers_to_copy_it(self, reader):
-        talk = talk_of(*SAID)
+    def test_the_page_of_a_message_links_to_the_download_and_offers_a_copy(self, reader):
+        talk = talk_of(*MESSAGES)
 
         html = reader.get(page("message", talk.pk, 1)).content.decode()
 

@@ -1,4 +1,4 @@
-"""What hostile people write into messages, titles, ids and addresses is shown in the admin, and does nothing."""
+"""Hostile messages, titles, ids and URLs are shown in the admin without effect."""
 
 import base64
 import re
@@ -45,7 +45,7 @@ SVG_BASE64 = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg' onload='
 
 
 class Elements(HTMLParser):
-    """The elements and attributes of a page, as a browser would see them."""
+    """Parse the elements and attributes of a page, as a browser does."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Elements(HTMLParser):
 
 
 def assert_harmless(html: str) -> None:
-    """Nothing in *html* is a script, a style or an address that a strict policy would have to stop."""
+    """Assert that *html* contains no script, style or URL that a strict policy would block."""
     for tag, attributes in Elements(html).found:
         assert not any(name.startswith("on") for name in attributes), (tag, attributes)
         assert "style" not in attributes, (tag, attributes)
@@ -89,7 +89,7 @@ def html_of(client, address: str) -> str:
 
 class TestPages:
     @pytest.mark.parametrize("evil", [SCRIPT, BREAK_OUT, OVERRIDE, "javascript:alert(1)", "{{ 7|add:7 }}{% now %}"])
-    def test_in_every_place_where_text_can_be(self, reader, evil):
+    def test_hostile_text_is_harmless_wherever_it_appears(self, reader, evil):
         call = ToolExecutionRequest(id=evil, name=evil, arguments=evil)
         talk = conversation(
             SystemMessage(evil),
@@ -122,13 +122,13 @@ class TestPages:
         assert_harmless(html_of(reader, "/admin/"))
 
     @pytest.mark.parametrize("parameter", ["q", "owner", "active", "memory", "evictions", "problem", "flag"])
-    def test_in_what_the_list_is_asked_for(self, reader, parameter):
+    def test_hostile_query_parameters_of_the_list_are_harmless(self, reader, parameter):
         response = reader.get(page("changelist"), {parameter: BREAK_OUT})
 
         assert response.status_code == 200
         assert_harmless(response.content.decode())
 
-    def test_a_line_of_a_megabyte_is_cut_and_can_be_had_whole(self, reader):
+    def test_a_line_of_a_megabyte_is_truncated_and_available_in_full(self, reader):
         line = "x" * 1_000_000
         talk = conversation(UserMessage(line), AiMessage(line, line))
 
@@ -136,12 +136,12 @@ class TestPages:
         alone = html_of(reader, page("message", talk.pk, 1))
 
         assert len(html) < 60_000
-        assert "Cut: it has 1,000,000 characters." in html
+        assert "Truncated; the full text has 1,000,000 characters." in html
         assert 100_000 < len(alone) < 150_000
         assert line in reader.get(page("json", talk.pk, 1)).content.decode()
 
     @pytest.mark.parametrize("depth", [50, 5_000, 200_000], ids=["deep", "deeper", "deepest"])
-    def test_arguments_nested_without_end_are_text(self, reader, depth):
+    def test_deeply_nested_arguments_are_shown_as_text(self, reader, depth):
         arguments = "[" * depth + "]" * depth
         talk = conversation(AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "t", arguments)]))
 
@@ -149,7 +149,7 @@ class TestPages:
         assert len(html_of(reader, page("message", talk.pk, 1))) < 400_000
 
     @pytest.mark.parametrize("payload", ["", "{", "[]", '{"type": "USER"}', '{"type": "EVIL", "text": "<b>"}', "null"])
-    def test_a_row_that_something_else_has_broken_is_shown_as_far_as_it_goes(self, reader, payload):
+    def test_a_corrupted_row_is_shown_as_far_as_possible(self, reader, payload):
         talk = conversation(UserMessage("Hi", name="Klaus"))
         Message.objects.update(payload=payload)
 
@@ -166,9 +166,9 @@ HUGE = "9" * 30
 LONGER_THAN_PYTHON_READS = "9" * 5_000
 
 
-@pytest.mark.django_db  # on every database: what one takes, another refuses
-class TestWhatTheListIsAskedFor:
-    """Every parameter that Django's list knows, and those that it takes for fields."""
+@pytest.mark.django_db  # On every database: they accept different values.
+class TestListParameters:
+    """Every parameter that Django's change list knows, and those that it takes for fields."""
 
     @pytest.mark.parametrize(
         "query",
@@ -203,7 +203,7 @@ class TestWhatTheListIsAskedFor:
         ],
         ids=lambda query: next(iter(query)),
     )
-    def test_what_it_does_not_ask_for_itself_is_refused_and_no_conversation_read(
+    def test_unsupported_lookups_are_rejected_without_reading_conversations(
         self, reader, query, django_assert_max_num_queries
     ):
         with django_assert_max_num_queries(5) as captured:
@@ -214,7 +214,7 @@ class TestWhatTheListIsAskedFor:
 
     @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/New_York"])
     @pytest.mark.parametrize("use_tz", [True, False], ids=["aware", "naive"])
-    def test_what_is_no_date_leads_back_to_the_whole_list(self, reader, settings, use_tz, zone):
+    def test_an_invalid_date_redirects_to_the_unfiltered_list(self, reader, settings, use_tz, zone):
         settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
         conversation(UserMessage("Hi"))
 
@@ -234,7 +234,7 @@ class TestWhatTheListIsAskedFor:
 
     @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/New_York"])
     @pytest.mark.parametrize("date", [("1001",), ("1001", "1", "1"), ("9998",), ("9998", "12"), ("9998", "12", "31")])
-    def test_every_date_that_a_database_knows_can_be_asked_for(self, reader, settings, date, zone):
+    def test_every_date_a_database_supports_can_be_queried(self, reader, settings, date, zone):
         settings.TIME_ZONE = zone
         conversation(UserMessage("Hi"))
 
@@ -250,8 +250,8 @@ class TestWhatTheListIsAskedFor:
             *("owner", "active", "memory", "evictions", "problem", "flag"),
         ],
     )
-    def test_what_it_does_ask_for_may_be_anything(self, reader, monkeypatch, name):
-        monkeypatch.setattr(ConversationAdmin, "list_per_page", 1)  # so that there are pages
+    def test_supported_parameters_accept_any_value(self, reader, monkeypatch, name):
+        monkeypatch.setattr(ConversationAdmin, "list_per_page", 1)  # Enough for several pages.
         monkeypatch.setattr(ConversationAdmin, "list_max_show_all", 1)
         conversation(UserMessage("Hi"), memory_id="a")
         conversation(UserMessage("Hi"), memory_id="b")
@@ -263,7 +263,7 @@ class TestWhatTheListIsAskedFor:
                 is_list = response.status_code == 200
                 assert is_list or response["Location"] == f"{page('changelist')}?e=1", (query, response)
 
-    def test_what_a_site_s_own_filters_ask_for_is_allowed_as_django_allows_it(self, rf):
+    def test_lookups_of_custom_filters_are_allowed_as_django_allows_them(self, rf):
         class Own(ConversationAdmin):
             list_filter = (*ConversationAdmin.list_filter, "owner__is_staff", ("is_pinned", BooleanFieldListFilter))
 
@@ -274,7 +274,7 @@ class TestWhatTheListIsAskedFor:
         assert not own.lookup_allowed("owner__is_superuser__exact", "1", request)
         assert not own.lookup_allowed("owner__is_staffed", "1", request)
 
-    def test_what_the_key_of_another_model_is_limited_to_is_allowed_and_no_other_value(self, rf, monkeypatch):
+    def test_only_values_in_limit_choices_to_of_a_foreign_key_are_allowed(self, rf, monkeypatch):
         limits = [{"is_archived": False}, lambda: {"metadata__kind": "support"}]
         monkeypatch.setattr(Conversation._meta, "related_fkey_lookups", limits)
         own, request = ConversationAdmin(Conversation, site), rf.get("/")
@@ -288,7 +288,7 @@ class TestWhatTheListIsAskedFor:
     @pytest.mark.parametrize(
         "key", ["x", "", "-1", "1.0", " 1", "1_0", "\0", "1\0", "٢", "😀", "\ud800", HUGE, LONGER_THAN_PYTHON_READS]
     )
-    def test_what_is_selected_and_is_no_key_is_refused(self, reader, action, key):
+    def test_an_invalid_selected_key_is_rejected(self, reader, action, key):
         talk = conversation(UserMessage("Hi"))
 
         for others in ({}, {"select_across": "1"}, {"index": "0"}, {"action": "nothing"}):
@@ -298,7 +298,7 @@ class TestWhatTheListIsAskedFor:
             assert response.status_code == 400, others
         assert Conversation.objects.count() == 1
 
-    def test_keys_of_which_there_are_none_or_too_many_do_nothing(self, reader, settings):
+    def test_unknown_or_too_many_keys_have_no_effect(self, reader, settings):
         conversation(UserMessage("Hi"))
         gone = ["0", "9" * 18]
         data = {"action": "delete_selected", "confirmed": "delete"}
@@ -307,7 +307,7 @@ class TestWhatTheListIsAskedFor:
         assert reader.post(page("changelist"), {**data, "_selected_action": range(10_000)}).status_code == 400
         assert Conversation.objects.count() == 1
 
-    def test_ten_thousand_can_be_selected_where_a_site_allows_so_large_a_form(self, reader, settings):
+    def test_ten_thousand_can_be_selected_if_the_site_allows_such_a_large_form(self, reader, settings):
         settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = None
         talk = conversation(UserMessage("Hi"))
         others = range(talk.pk + 1, talk.pk + 10_000)
@@ -319,7 +319,7 @@ class TestWhatTheListIsAskedFor:
 
     @pytest.mark.parametrize("index", ["", "x", "-1", "-9", "5", HUGE, LONGER_THAN_PYTHON_READS])
     @pytest.mark.parametrize("action", ["", "nothing", "clear_memory", "a\0"])
-    def test_an_action_that_does_not_exist_is_none(self, reader, action, index):
+    def test_an_unknown_action_is_ignored(self, reader, action, index):
         talk = conversation(UserMessage("Hi"))
 
         response = post_action(reader, action, [talk], index=index, select_across="x")
@@ -328,7 +328,7 @@ class TestWhatTheListIsAskedFor:
         assert Conversation.objects.count() == 1
 
     @pytest.mark.parametrize("method", ["put", "patch", "delete", "options", "head", "trace"])
-    def test_no_method_changes_anything_or_fails(self, reader, method):
+    def test_no_http_method_changes_anything_or_fails(self, reader, method):
         talk = conversation(UserMessage("Hi"))
 
         for address in (page("changelist"), page("change", talk.pk), page("message", talk.pk, 1)):
@@ -338,7 +338,7 @@ class TestWhatTheListIsAskedFor:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("tail", ["change/", "delete/", "history/", "clear/", "recount/", "export/", ""])
-def test_an_address_of_no_conversation_leads_to_the_list_or_nowhere(reader, tail):
+def test_the_url_of_an_unknown_conversation_redirects_to_the_list_or_is_not_found(reader, tail):
     conversation(UserMessage("Hi"))
     numbers = ("0", "-1", "1%0a", "1_2E0", "%D9%A2", HUGE, LONGER_THAN_PYTHON_READS)
     others = ("x", "_5F", "_00", "%00", "%F0%9F%98%80", "%ED%A0%80")
@@ -353,7 +353,7 @@ def test_an_address_of_no_conversation_leads_to_the_list_or_nowhere(reader, tail
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("number", ["0", HUGE, "9" * 4_000])
-def test_an_address_of_no_message_or_file_leads_nowhere(reader, number):
+def test_the_url_of_an_unknown_message_or_file_is_not_found(reader, number):
     talk = conversation(UserMessage("Hi"))
 
     for tail in (f"{number}/", f"{number}/json/", f"{number}/files/0/", f"1/files/{number}/"):
@@ -365,7 +365,7 @@ def picture(image: Image) -> UserMessage:
 
 
 class TestFiles:
-    def test_an_image_in_a_message_is_shown_by_the_site_itself(self, reader):
+    def test_an_embedded_image_is_served_by_the_site(self, reader):
         talk = conversation(picture(Image(base64_data=PNG_BASE64, mime_type="image/png")))
 
         html = html_of(reader, page("change", talk.pk))
@@ -390,7 +390,7 @@ class TestFiles:
         ],
         ids=["html_as_png", "html", "svg", "data_html_base64", "data_html", "data_svg"],
     )
-    def test_what_is_no_picture_is_a_download_whatever_it_says_it_is(self, reader, image):
+    def test_a_file_that_is_not_an_image_is_a_download_whatever_its_declared_type(self, reader, image):
         talk = conversation(picture(image))
 
         html = html_of(reader, page("change", talk.pk))
@@ -403,10 +403,10 @@ class TestFiles:
         assert response["Content-Disposition"].startswith("attachment; ")
 
     @pytest.mark.parametrize("text", ["a", "====", "<script>", "Zm9v!", "é", "\ud7ff"])
-    def test_broken_base64_is_said_and_not_served(self, reader, text):
+    def test_invalid_base64_is_reported_and_not_served(self, reader, text):
         talk = conversation(picture(Image(base64_data=text)))
 
-        assert "whose Base64 is broken" in html_of(reader, page("change", talk.pk))
+        assert "with invalid Base64 data" in html_of(reader, page("change", talk.pk))
         assert reader.get(page("file", talk.pk, 1, 1)).status_code == 404
 
     @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ class TestFiles:
             "data:",
         ],
     )
-    def test_an_address_that_is_not_plainly_one_on_the_web_is_no_link(self, reader, url):
+    def test_only_plain_web_addresses_become_links(self, reader, url):
         talk = conversation(picture(Image(url=url)))
 
         html = html_of(reader, page("change", talk.pk))
@@ -448,7 +448,7 @@ class TestFiles:
         ],
         ids=["image", "audio", "video", "pdf"],
     )
-    def test_what_is_elsewhere_is_a_link_and_never_fetched_unless_the_site_allows_it(self, reader, settings, content):
+    def test_remote_files_are_links_and_load_only_if_the_site_allows_it(self, reader, settings, content):
         talk = conversation(UserMessage([content]))
 
         html = html_of(reader, page("change", talk.pk))
@@ -462,13 +462,13 @@ class TestFiles:
         fetched = [each for _tag, each in Elements(allowed).found if "example.com" in each.get("src", "")]
         assert len(fetched) == (0 if isinstance(content, PdfFileContent) else 1)
 
-    def test_a_file_that_is_not_there_is_not_found(self, reader):
+    def test_a_missing_file_is_not_found(self, reader):
         talk = conversation(picture(Image(url="https://example.com/a.png")))
 
         for index in (0, 1, 2, 99):
             assert reader.get(page("file", talk.pk, 1, index)).status_code == 404
 
-    def test_who_may_not_read_what_was_said_gets_no_file(self, client, db):
+    def test_users_without_permission_to_read_get_no_files(self, client, db):
         talk = conversation(picture(Image(base64_data=PNG_BASE64)))
         client.force_login(staff("view_conversation"))
 
@@ -496,17 +496,17 @@ class TestMedia:
             (b"", ""),
         ],
     )
-    def test_a_file_is_what_its_first_bytes_say(self, content, name):
+    def test_the_type_of_a_file_is_detected_from_its_first_bytes(self, content, name):
         assert file_type(content) == name
 
-    def test_each_kind_of_content_is_told_of(self):
+    def test_each_type_of_content_is_described(self):
         data = base64.b64encode(b"%PDF-1.7").decode()
         sound = media_of(AudioContent(Audio(binary_data=b"ID3\x04")))
         document = media_of(PdfFileContent(PdfFile(base64_data=data)))
 
         assert (sound.kind, sound.file.is_sound, sound.file.extension) == ("audio", True, "mp3")
         assert (document.kind, document.file.is_preview, document.file.extension) == ("pdf", False, "pdf")
-        assert media_of(VideoContent()).label == "Film, left out"
+        assert media_of(VideoContent()).label == "Video (not included)"
         assert media_of(TextContent("x")) is None
         assert media_of(None) is None
 
@@ -524,10 +524,10 @@ class TestWording:
         ],
         ids=["plain", "override", "escape", "surrogate", "hebrew", "joiners"],
     )
-    def test_what_would_be_felt_but_not_seen_gets_a_name_and_languages_stay_whole(self, text, shown):
+    def test_invisible_control_characters_are_named_and_scripts_stay_intact(self, text, shown):
         assert visible(text) == shown
 
-    def test_an_excerpt_says_how_long_the_whole_is(self):
+    def test_an_excerpt_states_the_full_length(self):
         assert excerpt("abc", limit=2) == ("ab", 3)
         assert excerpt("abc", limit=2).is_cut
         assert not excerpt("abc", limit=3).is_cut

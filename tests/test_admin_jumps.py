@@ -1,4 +1,4 @@
-"""The ways from one message of a conversation to another."""
+"""Navigation between the messages of a conversation."""
 
 import datetime
 import re
@@ -25,7 +25,7 @@ def reader(client):
 
 
 def hourly(length: int, begin: str = "2026-01-01T00:30:00+00:00") -> Conversation:
-    """A conversation with a message each hour."""
+    """Create a conversation with one message per hour."""
     talk = long_conversation(length)
     moment = datetime.datetime.fromisoformat(begin)
     rows = list(talk.messages.all())
@@ -36,14 +36,14 @@ def hourly(length: int, begin: str = "2026-01-01T00:30:00+00:00") -> Conversatio
 
 
 def landed(client, talk, day: str) -> tuple[int | None, str]:
-    """At which message a jump to *day* lands, and what is said of it."""
+    """Return the message at which a jump to *day* lands, and the notice shown."""
     response = client.get(page("change", talk.pk), {"on": day})
     assert response.status_code == 302
     address, _, anchor = response["Location"].partition("#m-")
     html = client.get(address).content.decode()
     assert not anchor or f'id="m-{anchor}"' in html
-    said = re.search(r'<li class="(?:info|warning)">(.*?)</li>', html, re.DOTALL)
-    return int(anchor) if anchor else None, said[1].strip() if said else ""
+    notice = re.search(r'<li class="(?:info|warning)">(.*?)</li>', html, re.DOTALL)
+    return int(anchor) if anchor else None, notice[1].strip() if notice else ""
 
 
 class TestToADay:
@@ -54,45 +54,45 @@ class TestToADay:
         assert landed(reader, talk, "2026-01-02") == (25, "")
         assert landed(reader, talk, "2026-01-05") == (97, "")
 
-    def test_a_message_of_midnight_is_the_first_of_its_day(self, reader):
+    def test_a_message_at_midnight_belongs_to_the_new_day(self, reader):
         talk = hourly(50, begin="2026-01-01T00:00:00+00:00")
 
         assert landed(reader, talk, "2026-01-02") == (25, "")
 
-    def test_a_day_begins_where_the_site_is(self, reader, settings):
+    def test_days_begin_in_the_active_time_zone(self, reader, settings):
         settings.TIME_ZONE = "Asia/Tokyo"
         talk = hourly(100)
 
-        assert landed(reader, talk, "2026-01-02") == (16, "")  # 15:30 in Greenwich
+        assert landed(reader, talk, "2026-01-02") == (16, "")  # 15:30 UTC
 
-    def test_of_a_day_without_messages_it_is_the_next_one_and_the_page_says_so(self, reader):
+    def test_a_day_without_messages_leads_to_the_next_message_with_a_notice(self, reader):
         talk = hourly(10)
         Message.objects.filter(sequence__gt=5).update(created_at=datetime.datetime(2026, 1, 9, tzinfo=datetime.UTC))
 
         assert landed(reader, talk, "2026-01-03") == (
             6,
-            "No message is of Jan. 3, 2026; this is the first one after it.",
+            "There are no messages from Jan. 3, 2026; this is the first one after that day.",
         )
 
-    def test_before_the_first_message_it_is_the_first_and_after_the_last_the_last(self, reader):
+    def test_days_outside_the_conversation_lead_to_its_first_or_last_message(self, reader):
         talk = hourly(10)
 
         assert landed(reader, talk, "0001-01-01")[0] == 1
         assert landed(reader, talk, "9999-12-31") == (
             10,
-            "No message is of Dec. 31, 9999 or later; this is the last one.",
+            "There are no messages from Dec. 31, 9999 or later; this is the last one.",
         )
 
     @pytest.mark.parametrize("day", ["", "x", "2026-02-30", "2026-13-01", "0000-01-01", "10000-01-01", "²", BREAK_OUT])
-    def test_what_is_no_date_is_said_to_be_none(self, reader, day):
+    def test_an_invalid_date_is_reported(self, reader, day):
         talk = hourly(3)
 
-        sequence, said = landed(reader, talk, day)
+        sequence, notice = landed(reader, talk, day)
 
         assert sequence is None
-        assert "is no date. Write it like 2026-11-21." in said
+        assert "is not a valid date. Use the format 2026-11-21." in notice
 
-    def test_what_is_repeated_of_it_is_short_and_does_nothing(self, reader):
+    def test_an_invalid_date_is_repeated_truncated_and_escaped(self, reader):
         talk = hourly(3)
 
         response = reader.get(page("change", talk.pk), {"on": BREAK_OUT + "\u202e" + "x" * 10_000}, follow=True)
@@ -106,7 +106,7 @@ class TestToADay:
             "There are no messages.",
         )
 
-    def test_messages_that_are_gone_do_not_matter(self):
+    def test_deleted_messages_do_not_matter(self):
         talk = hourly(100)
         Message.objects.filter(sequence__range=(1, 30)).delete()
         Message.objects.filter(sequence__range=(40, 96)).delete()
@@ -115,7 +115,7 @@ class TestToADay:
         assert on(talk, datetime.date(2026, 1, 3)).sequence == 97
         assert on(talk, datetime.date(2026, 2, 1)).sequence == 100
 
-    def test_a_clock_that_stepped_back_leads_to_a_message_of_that_day_or_later(self):
+    def test_a_clock_that_went_back_leads_to_a_message_of_that_day_or_later(self):
         talk = hourly(100)
         Message.objects.filter(sequence__range=(50, 60)).update(created_at=timezone.now() - 10_000 * HOUR)
 
@@ -123,7 +123,7 @@ class TestToADay:
             date = datetime.date(2026, 1, day)
             assert on(talk, date).date >= date
 
-    def test_without_time_zones_it_is_the_same(self, settings):
+    def test_without_time_zone_support_it_works_the_same(self, settings):
         settings.USE_TZ = False
         talk = long_conversation(3)
         for sequence in (1, 2, 3):
@@ -132,13 +132,13 @@ class TestToADay:
         assert [on(talk, datetime.date(2026, 1, day)).sequence for day in (1, 2, 3)] == [1, 2, 3]
 
     @pytest.mark.parametrize("length", [100, 3000])
-    def test_it_takes_a_statement_for_each_halving(self, length, django_assert_max_num_queries):
+    def test_it_takes_one_statement_per_bisection_step(self, length, django_assert_max_num_queries):
         talk = long_conversation(length)
 
         with django_assert_max_num_queries(length.bit_length() + 2):
             on(talk, datetime.date(2026, 1, 2))
 
-    def test_who_may_not_read_can_jump_too_since_the_dates_are_no_secret(self, client):
+    def test_users_without_permission_to_read_can_jump(self, client):
         client.force_login(staff("view_conversation"))
 
         assert landed(client, hourly(100), "2026-01-02") == (25, "")
@@ -149,7 +149,7 @@ class TestPlaces:
         found = re.findall(r'<a class="cm-button" href="([^"]*)"[^>]*>([^<]+)', html)
         return {text: href for href, text in found}
 
-    def test_the_oldest_the_newest_and_where_the_memory_begins_are_a_click_away(self, reader):
+    def test_links_lead_to_the_oldest_the_newest_and_the_start_of_the_memory(self, reader):
         talk = long_conversation(4 * PAGE)
         start = talk.window_start
 
@@ -165,12 +165,12 @@ class TestPlaces:
         html = memory.content.decode()
         assert html.index(f'id="m-{start - 1}"') < html.index('id="memory"') < html.index(f'id="m-{start}"')
 
-    def test_a_memory_that_begins_with_the_conversation_needs_no_way_to_its_beginning(self, reader):
+    def test_a_memory_that_holds_everything_has_no_link_to_its_start(self, reader):
         html = reader.get(page("change", conversation(UserMessage("a")).pk)).content.decode()
 
         assert "Where the memory begins" not in html
 
-    def test_from_a_message_one_gets_to_its_neighbours_and_to_its_place(self, reader):
+    def test_a_message_links_to_its_neighbours_and_to_the_transcript(self, reader):
         talk = long_conversation(3 * PAGE)
         Message.objects.filter(sequence=PAGE + 1).delete()
 
@@ -178,10 +178,10 @@ class TestPlaces:
 
         assert ways["Previous message"] == page("message", talk.pk, PAGE - 1)
         assert ways["Next message"] == page("message", talk.pk, PAGE + 2)
-        place, _, anchor = ways["In the conversation"].partition("#")
+        place, _, anchor = ways["Show in conversation"].partition("#")
         assert f'id="{anchor}"' in reader.get(place).content.decode()
 
-    def test_the_first_and_the_last_have_one_neighbour(self, reader):
+    def test_the_first_and_the_last_message_have_one_neighbour(self, reader):
         talk = conversation(UserMessage("a"), AiMessage("b"))
 
         first = self.hrefs(reader.get(page("message", talk.pk, 1)).content.decode())

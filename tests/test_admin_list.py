@@ -1,4 +1,4 @@
-"""The list of conversations in the admin: what it shows, finds and narrows, and what that costs."""
+"""The list of conversations in the admin: its columns, search, filters and costs."""
 
 import datetime
 import re
@@ -40,7 +40,7 @@ def cells(client, field: str, **query) -> list[str]:
 
 
 class TestColumns:
-    def test_a_row_tells_who_said_how_much_and_when(self, reader):
+    def test_a_row_shows_owner_counts_and_time(self, reader):
         ann = User.objects.create_user("ann")
         conversation(U1, A1, U2, U3, memory_id="shop-1", owner=ann, title="Parcels")
 
@@ -49,10 +49,10 @@ class TestColumns:
         assert "shop-1" in html
         assert "Parcels" in html
         assert 'href="?owner=ann"' in html
-        assert "4" in cells(reader, "said")[0]
+        assert "4" in cells(reader, "messages")[0]
         assert "3" in cells(reader, "remembered")[0]
 
-    def test_a_uuid_is_shortened_and_whole_on_hover_and_for_screen_readers(self, reader):
+    def test_a_uuid_is_shortened_and_complete_on_hover_and_for_screen_readers(self, reader):
         whole = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
         conversation(U1, memory_id=whole)
 
@@ -62,13 +62,13 @@ class TestColumns:
         assert '<span aria-hidden="true">0192f5a0…0b7a11</span>' in cell
         assert f'<span class="cm-unseen">{whole}</span>' in cell
 
-    def test_any_other_memory_id_is_whole_and_left_to_css(self, reader):
+    def test_other_memory_ids_are_shown_in_full(self, reader):
         whole = "x0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
         conversation(U1, memory_id=whole)
 
         assert f'<bdi class="cm-id" title="{whole}">{whole}</bdi>' in cells(reader, "memory_id")[0]
 
-    def test_the_last_activity_is_a_moment_with_its_zone(self, reader, settings):
+    def test_the_last_activity_is_shown_with_its_time_zone(self, reader, settings):
         settings.TIME_ZONE = "Europe/Berlin"
         conversation(U1)
         Conversation.objects.update(updated_at=datetime.datetime(2026, 11, 21, 9, 30, tzinfo=datetime.UTC))
@@ -78,9 +78,9 @@ class TestColumns:
         assert '<time class="cm-moment" datetime="2026-11-21T09:30:00+00:00">' in cell
         assert "Nov. 21, 2026, 10:30 a.m. CET" in cell
 
-    def test_tokens_are_shown_against_the_limit_of_the_settings(self, reader, settings):
+    def test_tokens_are_shown_with_the_limit_of_the_settings(self, reader, settings):
         settings.CHATMEMORY = TOKEN_WINDOW
-        counted(UserMessage("word " * 247))  # 250 tokens of 1,000
+        counted(UserMessage("word " * 247))  # 250 of 1,000 tokens
 
         (cell,) = cells(reader, "tokens")
 
@@ -88,7 +88,7 @@ class TestColumns:
         assert 'class="cm-bar-used" width="25.00"' in cell
         assert 'aria-label="of 1,000"' in cell
 
-    def test_tokens_that_another_estimator_counted_are_shown_without_a_limit(self, reader, settings):
+    def test_tokens_counted_by_another_estimator_are_shown_without_a_limit(self, reader, settings):
         settings.CHATMEMORY = {
             "MEMORY": {
                 "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
@@ -102,12 +102,12 @@ class TestColumns:
         assert "6" in cell
         assert "cm-bar" not in cell
 
-    def test_what_was_not_counted_has_no_number_of_tokens(self, reader):
+    def test_an_uncounted_memory_shows_no_tokens(self, reader):
         conversation(U1)
 
         assert cells(reader, "tokens") == ["-"]
 
-    def test_where_the_limit_is_one_of_messages_the_bar_is_that_of_messages(self, reader, settings):
+    def test_with_a_message_limit_the_bar_shows_messages(self, reader, settings):
         settings.CHATMEMORY = MESSAGE_WINDOW
         conversation(U1, A1)
 
@@ -116,7 +116,7 @@ class TestColumns:
     @pytest.mark.parametrize(
         "memory", [lambda memory_id: 1 / 0, {"CLASS": "nowhere.Memory"}], ids=["function", "wrong"]
     )
-    def test_where_the_limit_is_not_the_same_for_all_there_is_no_bar(self, reader, settings, memory):
+    def test_with_a_dynamic_limit_there_is_no_bar(self, reader, settings, memory):
         settings.CHATMEMORY = {"MEMORY": memory}
         conversation(U1)
         counted(U1, memory_id="d")
@@ -134,30 +134,30 @@ class TestSearch:
         conversation(UserMessage("100 %"), memory_id="third")
 
     @pytest.mark.parametrize("text", ["shop", "PARCEL", "ann", "where is"])
-    def test_memory_ids_titles_owners_and_what_was_said_are_found(self, reader, text):
+    def test_search_covers_memory_ids_titles_owners_and_messages(self, reader, text):
         assert found(reader, q=text) == ["shop-1"]
 
     @pytest.mark.parametrize(("text", "ids"), [("お茶", ["other"]), ("%", ["third"]), ("_", []), ("a\0b", None)])
-    def test_any_text_can_be_searched_for(self, reader, text, ids):
+    def test_any_text_can_be_searched(self, reader, text, ids):
         assert found(reader, q=text) == (["other", "shop-1", "third"] if ids is None else ids)
 
-    def test_who_may_not_read_what_was_said_does_not_find_it_either(self, client):
+    def test_users_without_permission_to_read_do_not_search_messages(self, client):
         client.force_login(staff("view_conversation"))
 
         assert found(client, q="where is") == []
         assert found(client, q="shop") == ["shop-1"]
 
-    def test_of_too_many_the_newest_are_shown_and_that_is_said(self, reader, monkeypatch):
+    def test_too_many_matches_show_the_newest_with_a_notice(self, reader, monkeypatch):
         monkeypatch.setattr(filters, "MAX_FOUND", 2)
 
         response = reader.get(page("changelist"), {"q": "r"})
 
         assert [each.memory_id for each in response.context["cl"].result_list] == ["third", "other"]
-        assert "More than 2 conversations were found" in response.content.decode()
+        assert "More than 2 conversations match" in response.content.decode()
 
-    def test_one_found_in_what_was_said_leads_to_the_same_search_in_it(self, reader):
-        conversation(U1, memory_id="where is it")  # found in both
-        conversation(U2, memory_id="somewhere is", title="Where is Ann?")  # in its names alone
+    def test_a_match_in_messages_links_to_the_search_in_the_conversation(self, reader):
+        conversation(U1, memory_id="where is it")  # matches both
+        conversation(U2, memory_id="somewhere is", title="Where is Ann?")  # matches only its names
 
         html = reader.get(page("changelist"), {"q": "where is"}).content.decode()
 
@@ -168,7 +168,7 @@ class TestSearch:
         }
         assert len(links) == 3
 
-    def test_to_who_may_not_read_what_was_said_no_link_says_that_it_was(self, client):
+    def test_users_without_permission_to_read_get_no_link_to_matches(self, client):
         client.force_login(staff("view_conversation"))
         conversation(UserMessage("shop"), memory_id="shop-2")
 
@@ -177,7 +177,7 @@ class TestSearch:
         assert len(re.findall(r'/change/\?_changelist_filters=q%3Dshop"', html)) == 2
         assert "change/?q=" not in html
 
-    def test_what_was_said_is_searched_in_one_statement(self, reader, django_assert_num_queries):
+    def test_messages_are_searched_in_one_statement(self, reader, django_assert_num_queries):
         with django_assert_num_queries(12) as captured:
             reader.get(page("changelist"), {"q": "where is"})
 
@@ -186,7 +186,7 @@ class TestSearch:
 
 
 class TestFilters:
-    def test_by_owner(self, reader):
+    def test_filter_by_owner(self, reader):
         conversation(U1, memory_id="a", owner=User.objects.create_user("ann"))
         conversation(U1, memory_id="b", owner=User.objects.create_user("bob"))
         conversation(U1, memory_id="nobodys")
@@ -197,7 +197,7 @@ class TestFilters:
         assert found(reader, owner="an") == []
         assert found(reader, owner="a\0") == []
 
-    def test_the_form_for_an_owner_keeps_what_else_was_asked_for(self, reader):
+    def test_the_owner_form_keeps_other_parameters(self, reader):
         html = reader.get(page("changelist"), {"q": "x", "active": "7", "owner": "<ann>", "p": "1"}).content.decode()
 
         form = html[html.index('class="cm-owner"') :].partition("</form>")[0]
@@ -206,7 +206,7 @@ class TestFilters:
         assert 'value="&lt;ann&gt;"' in form
         assert 'name="p"' not in form
 
-    def test_by_activity(self, reader):
+    def test_filter_by_activity(self, reader):
         for memory_id, days in {"new": 0, "week": 6, "month": 29, "old": 400}.items():
             conversation(U1, memory_id=memory_id)
             moment = timezone.now() - datetime.timedelta(days=days)
@@ -219,7 +219,7 @@ class TestFilters:
         assert found(reader, active="nonsense") == ["month", "new", "old", "week"]
         assert found(reader, updated_at__year=timezone.now().year - 3) == []
 
-    def test_by_evictions(self, reader):
+    def test_filter_by_evictions(self, reader):
         conversation(U1, A1, U2, U3, memory_id="evicted")
         conversation(U1, memory_id="whole")
 
@@ -227,7 +227,7 @@ class TestFilters:
         assert found(reader, evictions="no") == ["whole"]
         assert found(reader, evictions="?") == ["evicted", "whole"]
 
-    def test_by_memory(self, reader):
+    def test_filter_by_memory(self, reader):
         conversation(U1, memory_id="used")
         conversation(U1, memory_id="cleared")
         Conversation.objects.create(memory_id="unused")
@@ -238,7 +238,7 @@ class TestFilters:
         assert found(reader, memory="unused") == ["unused"]
         assert found(reader, memory="?") == ["cleared", "unused", "used"]
 
-    def test_by_problem(self, reader):
+    def test_filter_by_problem(self, reader):
         failed = ToolExecutionResultMessage("1", "tool", "no", is_error=True)
         conversation(U1, memory_id="fine")
         conversation(U1, failed, memory_id="failed")
@@ -250,16 +250,16 @@ class TestFilters:
         assert found(reader, problem="?") == ["broken off", "failed", "fine"]
 
     @pytest.mark.parametrize("problem", ["turn", "tool"])
-    def test_messages_are_read_once_for_a_problem(self, reader, problem, django_assert_num_queries):
+    def test_the_problem_filter_reads_messages_once(self, reader, problem, django_assert_num_queries):
         conversation(U1, ToolExecutionResultMessage("1", "tool", "no", is_error=True))
         Message.objects.update(is_complete=False)
 
-        with django_assert_num_queries(9) as captured:  # nobody owns any
+        with django_assert_num_queries(9) as captured:  # without owners
             reader.get(page("changelist"), {"problem": problem})
 
         assert len([query for query in captured if "chatmemory_message" in query["sql"]]) == 1
 
-    def test_of_too_many_with_a_problem_the_newest_are_shown_and_that_is_said(self, reader, monkeypatch):
+    def test_too_many_problems_show_the_newest_with_a_notice(self, reader, monkeypatch):
         monkeypatch.setattr(filters, "MAX_FOUND", 2)
         for memory_id in ("first", "second", "third"):
             conversation(U1, memory_id=memory_id)
@@ -268,15 +268,15 @@ class TestFilters:
         response = reader.get(page("changelist"), {"problem": "turn"})
 
         assert [each.memory_id for each in response.context["cl"].result_list] == ["third", "second"]
-        assert "More than 2 conversations were found" in response.content.decode()
+        assert "More than 2 conversations match" in response.content.decode()
 
-    def test_who_may_not_read_what_was_said_learns_of_problems_as_of_counts(self, client):
+    def test_filtering_by_problem_requires_no_permission_to_read(self, client):
         client.force_login(staff("view_conversation"))
         conversation(ToolExecutionResultMessage("1", "tool", "no", is_error=True))
 
         assert found(client, problem="tool") == ["c"]
 
-    def test_by_flag(self, reader):
+    def test_filter_by_flag(self, reader):
         for memory_id in ("plain", "pinned", "archived"):
             conversation(U1, memory_id=memory_id)
         Conversation.objects.filter(memory_id="pinned").update(is_pinned=True)
@@ -299,7 +299,7 @@ class TestFilters:
 
 
 class TestDates:
-    """The date hierarchy: which years, months and days there are."""
+    """The date hierarchy: the years, months and days that it offers."""
 
     @pytest.fixture(autouse=True)
     def conversations(self):
@@ -317,10 +317,10 @@ class TestDates:
             ({"year": 2026, "month": 7, "day": 22}, []),
         ],
     )
-    def test_narrow_the_list(self, reader, date, ids):
+    def test_dates_narrow_the_list(self, reader, date, ids):
         assert found(reader, **{f"updated_at__{part}": number for part, number in date.items()}) == ids
 
-    def test_are_offered_month_by_month_and_day_by_day(self, reader):
+    def test_dates_drill_down_to_months_and_days(self, reader):
         months = reader.get(page("changelist")).content.decode()
         days = reader.get(page("changelist"), {"updated_at__year": 2026, "updated_at__month": 7}).content.decode()
 
@@ -329,7 +329,7 @@ class TestDates:
 
     @pytest.mark.parametrize("zone", ["UTC", "Antarctica/Vostok"])
     @pytest.mark.parametrize("use_tz", [True, False])
-    def test_are_offered_wherever_the_database_knows_the_time_zone(self, reader, settings, use_tz, zone):
+    def test_dates_are_offered_if_the_database_knows_the_time_zone(self, reader, settings, use_tz, zone):
         settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
         is_known = connection.vendor != "mysql" or zone == "UTC" or not use_tz or knows_time_zone("default", zone)
 
@@ -338,7 +338,7 @@ class TestDates:
         assert response.status_code == 200
         assert ("updated_at__month=7" in response.content.decode()) == is_known
 
-    def test_are_left_out_where_it_does_not_and_what_they_say_still_counts(self, reader, monkeypatch):
+    def test_without_time_zone_tables_dates_are_hidden_but_their_parameters_still_filter(self, reader, monkeypatch):
         monkeypatch.setattr(changelist, "knows_time_zone", lambda alias, name: False)
 
         assert "updated_at__month" not in reader.get(page("changelist")).content.decode()
@@ -347,7 +347,7 @@ class TestDates:
 
 class TestCost:
     @pytest.mark.parametrize("number", [1, 60])
-    def test_the_list_takes_9_statements_however_many_rows_it_has(self, reader, number, django_assert_num_queries):
+    def test_the_list_takes_9_statements_for_any_number_of_rows(self, reader, number, django_assert_num_queries):
         ann = User.objects.create_user("ann")
         for index in range(number):
             conversation(SystemMessage("Be brief"), U1, A1, U2, U3, memory_id=f"c{index}", owner=ann)

@@ -1,4 +1,4 @@
-"""What people and models write as Markdown is shown as such, and does nothing else, whatever is in it."""
+"""Markdown of users and models is rendered, and is harmless whatever it contains."""
 
 import sys
 
@@ -27,7 +27,7 @@ def links(html: str) -> list[str | None]:
 
 
 def calls_to_render(text: str) -> int:
-    """How many calls of functions it takes: a measure of time that is the same on every machine."""
+    """Return the number of function calls: a measure of time that is the same on every machine."""
     count = 0
 
     def note(*_event: object) -> None:
@@ -43,7 +43,7 @@ def calls_to_render(text: str) -> int:
     return count
 
 
-class TestWhatIsWritten:
+class TestRendering:
     @pytest.mark.parametrize(
         ("text", "html"),
         [
@@ -65,7 +65,7 @@ class TestWhatIsWritten:
             ("<b>a</b> &amp; &lt;", "<p>&lt;b&gt;a&lt;/b&gt; &amp; &lt;</p>"),
         ],
     )
-    def test_is_shown_as_it_is_meant(self, text, html):
+    def test_markdown_is_rendered(self, text, html):
         assert rendered(text) == html
 
     @pytest.mark.parametrize(
@@ -80,19 +80,19 @@ class TestWhatIsWritten:
         ],
         ids=["link", "bare", "angled", "image", "nameless", "title"],
     )
-    def test_links_are_links_and_so_are_images(self, text, href, shown):
+    def test_links_and_images_become_links(self, text, href, shown):
         assert f'<a href="{href}" rel="{REL}">{shown}</a>' in rendered(text)
 
-    def test_what_is_no_address_of_anybody_s_stays_text(self):
+    def test_links_without_a_web_address_stay_text(self):
         text = "e.g.it example.com a@example.com ftp://example.com //example.com"
 
         assert rendered(text) == f"<p>{text}</p>"
 
     @pytest.mark.parametrize("text", ["[//]: # (hidden)", "[a]: https://example.com/hidden", "<!-- hidden -->"])
-    def test_nothing_is_hidden_from_who_reads_it(self, text):
+    def test_no_text_is_hidden(self, text):
         assert "hidden" in rendered(text)
 
-    def test_what_is_nested_too_deep_to_be_rendered_is_shown_as_it_is(self):
+    def test_markdown_nested_too_deeply_is_shown_as_text(self):
         assert "bottom" in rendered("> " * (NESTING - 2) + "bottom")
         assert Markdown().render("> " * NESTING + "bottom") is None
 
@@ -133,7 +133,7 @@ HOSTILE = [
 
 class TestHostile:
     @pytest.mark.parametrize("text", HOSTILE)
-    def test_it_does_nothing(self, text):
+    def test_hostile_markdown_is_harmless(self, text):
         html = rendered(text)
 
         assert_harmless(html)
@@ -155,12 +155,12 @@ class TestHostile:
             max_size=30,
         ).map("".join)
     )
-    def test_nor_does_any_mixture_of_it(self, text):
+    def test_random_mixtures_of_hostile_markdown_are_harmless(self, text):
         html = Markdown().render(text[:EXCERPT]) or ""
 
         assert_harmless(html)
         assert {tag for tag, _ in Elements(html).found} <= TAGS
-        # None is what nh3 makes of an address that no browser would open.
+        # nh3 returns None for an address that no browser would open.
         assert all(href is None or href.startswith(("http://", "https://")) for href in links(html))
 
     @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ class TestHostile:
             *("\u202e", "\0", "a|b\n-|-\n"),
         ],
     )
-    def test_the_time_it_takes_grows_no_faster_than_the_text(self, unit):
-        Markdown().render("http://a.b")  # what is imported and compiled once
+    def test_rendering_time_is_linear_in_the_length(self, unit):
+        Markdown().render("http://a.b")  # Imports and compiled patterns count once.
         short, long = (calls_to_render(unit * (length // len(unit))) for length in (EXCERPT // 4, EXCERPT))
 
         assert long < 5 * short
-        assert long < 400 * EXCERPT  # calls; the worst are at 317 a character
+        assert long < 400 * EXCERPT  # Calls; the worst takes 317 per character.
 
-    def test_a_page_renders_no_more_than_it_has_time_for(self, monkeypatch):
+    def test_a_page_stops_rendering_at_its_time_limit(self, monkeypatch):
         monkeypatch.setattr(markdown, "MAX_RENDERED", 10)
         page_of_texts = Markdown()
 
@@ -201,7 +201,7 @@ class TestPages:
     def html(self, client, talk) -> str:
         return client.get(page("change", talk.pk)).content.decode()
 
-    def test_people_and_models_write_markdown_and_nobody_else_does(self, reader):
+    def test_only_user_and_ai_messages_are_markdown(self, reader):
         talk = conversation(
             SystemMessage("*system*"),
             UserMessage("*user*"),
@@ -217,7 +217,7 @@ class TestPages:
         for text in ("*system*", "*thought*", "*tool*"):
             assert text in html
 
-    def test_a_message_alone_is_as_it_was_written(self, reader):
+    def test_the_page_of_a_message_shows_its_source(self, reader):
         talk = conversation(UserMessage("*user*"))
 
         html = reader.get(page("message", talk.pk, 1)).content.decode()
@@ -225,21 +225,21 @@ class TestPages:
         assert "*user*" in html
         assert "<em>" not in html
 
-    def test_without_the_extra_it_is_text(self, reader, monkeypatch):
+    def test_without_the_extra_markdown_is_text(self, reader, monkeypatch):
         monkeypatch.setattr(markdown, "IS_INSTALLED", False)
         talk = conversation(UserMessage("*user* <b>"))
 
         assert "*user* &lt;b&gt;" in self.html(reader, talk)
 
-    def test_a_long_text_is_cut_before_it_is_rendered(self, reader):
+    def test_a_long_text_is_truncated_before_rendering(self, reader):
         talk = conversation(UserMessage("*a* " * 100_000))
 
         html = self.html(reader, talk)
 
         assert html.count("<em>a</em>") == EXCERPT // 4
-        assert "Cut: it has 400,000 characters." in html
+        assert "Truncated; the full text has 400,000 characters." in html
 
-    def test_of_a_page_full_of_the_worst_no_more_is_rendered_than_the_bound_allows(self, reader):
+    def test_a_page_of_worst_cases_stays_within_the_limit(self, reader):
         talk = conversation(*[UserMessage("![[" * (EXCERPT // 3))] * 50)
 
         html = self.html(reader, talk)

@@ -1,4 +1,4 @@
-"""Clear, erase, export and recount: what the admin says beforehand, does, and writes down."""
+"""Clear, erase, export and recount: what the admin announces, does and logs."""
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -42,15 +42,15 @@ def history_of(talk) -> list:
 
 
 class TestClear:
-    def test_the_page_says_what_will_go_and_changes_nothing(self, support, talk):
+    def test_the_confirmation_page_describes_what_is_deleted_and_changes_nothing(self, support, talk):
         html = support.get(page("clear", talk.pk)).content.decode()
 
-        assert "3 messages leave the memory" in html
-        assert "The history stays: 4 messages that were said can still be read here." in html
+        assert "3 messages will leave the memory" in html
+        assert "The history is kept: its 4 messages can still be read here." in html
         assert "shop-1" in html
         assert memory_of(talk) == [A1, U2, U3]
 
-    def test_confirmed_it_empties_the_memory_and_the_history_stays(self, support, talk):
+    def test_a_confirmed_clear_empties_the_memory_and_keeps_the_history(self, support, talk):
         response = support.post(page("clear", talk.pk), {"confirmed": "clear"}, follow=True)
 
         assert response.redirect_chain == [(page("change", talk.pk), 302)]
@@ -59,47 +59,47 @@ class TestClear:
         assert memory_of(talk) == []
         assert history_of(talk) == [U1, A1, U2, U3]
 
-    def test_without_history_the_page_says_that_the_messages_go_for_good(self, support, settings):
+    def test_without_history_the_page_warns_about_permanent_deletion(self, support, settings):
         settings.CHATMEMORY = {"KEEP_HISTORY": False}
         talk = conversation(U1, A1, U2, U3)
 
         html = support.get(page("clear", talk.pk)).content.decode()
         support.post(page("clear", talk.pk), {"confirmed": "clear"})
 
-        assert "the messages are deleted for good" in html
-        assert "history stays" not in html
+        assert "the messages are deleted permanently" in html
+        assert "history is kept" not in html
         assert not Message.objects.exists()
 
-    def test_receivers_are_told(self, support, talk, django_capture_on_commit_callbacks):
-        told = []
+    def test_signal_receivers_are_called(self, support, talk, django_capture_on_commit_callbacks):
+        calls = []
 
-        def hear(sender, conversation, sequences, **kwargs):
-            told.append((conversation.memory_id, sequences))
+        def receive(sender, conversation, sequences, **kwargs):
+            calls.append((conversation.memory_id, sequences))
 
-        signals.memory_cleared.connect(hear)
+        signals.memory_cleared.connect(receive)
         try:
             with django_capture_on_commit_callbacks(execute=True):
                 support.post(page("clear", talk.pk), {"confirmed": "clear"})
         finally:
-            signals.memory_cleared.disconnect(hear)
+            signals.memory_cleared.disconnect(receive)
 
-        assert told == [("shop-1", (2, 3, 4))]
+        assert calls == [("shop-1", (2, 3, 4))]
 
 
 class TestErase:
-    def test_the_page_says_what_will_go_with_what_belongs_to_it(self, support, talk):
+    def test_the_confirmation_page_lists_related_objects_and_changes_nothing(self, support, talk):
         for is_good in (True, False):
             Feedback.objects.create(conversation=talk, sequence=2, is_good=is_good)
 
         html = support.get(page("delete", talk.pk)).content.decode()
 
-        assert "1 conversation is deleted, with its memory and its whole history." in html
-        assert "4 messages that were said are deleted." in html
-        assert "Belonging to them: 2 feedbacks." in html
+        assert "1 conversation will be deleted, with its memory and its entire history." in html
+        assert "4 messages will be deleted." in html
+        assert "Related objects to be deleted: 2 feedbacks." in html
         assert "This cannot be undone." in html
         assert history_of(talk) == [U1, A1, U2, U3]
 
-    def test_confirmed_it_deletes_all_of_it_and_nothing_else(self, support, talk):
+    def test_a_confirmed_erasure_deletes_only_the_conversation_and_its_data(self, support, talk):
         other = conversation(U1, memory_id="other")
         Feedback.objects.create(conversation=talk, sequence=2, is_good=True)
 
@@ -111,7 +111,7 @@ class TestErase:
         assert Message.objects.count() == 1
         assert not Feedback.objects.exists()
 
-    def test_what_is_held_by_others_is_refused_and_said(self, support, talk, monkeypatch):
+    def test_protected_objects_prevent_the_erasure_and_are_named(self, support, talk, monkeypatch):
         def refuse(self, using=None):
             raise models.ProtectedError("held", {Feedback(pk=1, is_good=True)})
 
@@ -120,10 +120,13 @@ class TestErase:
         response = support.post(page("delete", talk.pk), {"confirmed": "delete"}, follow=True)
 
         assert response.redirect_chain == [(page("change", talk.pk), 302)]
-        assert "“shop-1”: It is held by objects of another kind: feedback." in response.content.decode()
+        assert (
+            "“shop-1”: It cannot be erased because protected objects refer to it: feedback."
+            in response.content.decode()
+        )
         assert not LogEntry.objects.exists()
 
-    def test_the_log_keeps_the_memory_id_and_nothing_that_was_said_or_titled(self, support, talk):
+    def test_the_log_keeps_the_memory_id_without_messages_or_title(self, support, talk):
         support.post(page("delete", talk.pk), {"confirmed": "delete"})
 
         entry = LogEntry.objects.get()
@@ -131,32 +134,32 @@ class TestErase:
         assert entry.get_change_message() == "Erased with 4 messages."
         assert "Parcels" not in str(entry)
 
-    def test_django_s_own_page_for_many_is_not_in_the_way(self, support, talk):
+    def test_bulk_deletion_uses_our_confirmation_page(self, support, talk):
         html = post_action(support, "delete_selected", [talk]).content.decode()
 
         assert 'name="confirmed" value="delete"' in html
 
 
 class TestRecount:
-    def test_what_was_not_counted_is(self, support, settings):
+    def test_an_uncounted_memory_is_counted(self, support, settings):
         talk = conversation(U1, A1)
         settings.CHATMEMORY = TOKEN_WINDOW
 
         html = support.get(page("recount", talk.pk)).content.decode()
         response = support.post(page("recount", talk.pk), {"confirmed": "recount"}, follow=True)
 
-        assert "2 messages in the memory are counted anew" in html
+        assert "The tokens of 2 messages in the memory will be counted again" in html
         assert "Recounted the tokens of 1 conversation." in response.content.decode()
         talk.refresh_from_db()
         assert (talk.memory_tokens, talk.counted_by) == (8, "words")
-        assert LogEntry.objects.get().get_change_message() == "Recounted: 8 tokens, before 0."
+        assert LogEntry.objects.get().get_change_message() == "Recounted: 8 tokens, previously 0."
 
-    def test_without_an_estimator_it_is_refused_and_said(self, support, talk, settings):
+    def test_without_an_estimator_recounting_is_rejected_with_a_message(self, support, talk, settings):
         settings.CHATMEMORY = {}
 
         response = support.post(page("recount", talk.pk), {"confirmed": "recount"}, follow=True)
 
-        assert "The settings give it no estimator whose counts can be kept." in response.content.decode()
+        assert "Its settings have no token estimator whose counts can be stored." in response.content.decode()
         assert not LogEntry.objects.exists()
 
 
@@ -165,13 +168,13 @@ class TestExport:
         assert response.streaming
         return b"".join(response.streaming_content).decode()
 
-    def test_the_page_says_what_will_be_in_the_file(self, support, talk):
+    def test_the_confirmation_page_describes_the_contents_of_the_file(self, support, talk):
         html = support.get(page("export", talk.pk)).content.decode()
 
-        assert "1 conversation is written to a file of JSON lines." in html
-        assert "All that was said is in it, 4 messages, with their metadata." in html
+        assert "1 conversation will be exported to a JSON Lines file." in html
+        assert "The file will contain all 4 messages with their metadata." in html
 
-    def test_the_file_can_be_imported_and_is_the_conversation_then(self, support, talk):
+    def test_an_imported_export_restores_the_conversation(self, support, talk):
         response = support.post(page("export", talk.pk), {"confirmed": "export"})
         text = self.lines(response)
 
@@ -184,7 +187,7 @@ class TestExport:
         assert history_of(imported) == [U1, A1, U2, U3]
         assert memory_of(imported) == [A1, U2, U3]
 
-    def test_from_the_list_exactly_those_selected_are_in_it(self, support, talk):
+    def test_the_export_contains_exactly_the_selected_conversations(self, support, talk):
         other = conversation(U1, memory_id="other")
         conversation(U1, memory_id="third")
 
@@ -195,7 +198,7 @@ class TestExport:
         assert '"third"' not in text
         assert LogEntry.objects.count() == 2
 
-    def test_nothing_is_changed_by_it(self, support, talk):
+    def test_an_export_changes_nothing(self, support, talk):
         before = Conversation.objects.values().get()
 
         self.lines(support.post(page("export", talk.pk), {"confirmed": "export"}))
@@ -203,7 +206,7 @@ class TestExport:
         assert Conversation.objects.values().get() == before
         assert LogEntry.objects.get().get_change_message() == "Exported 4 messages."
 
-    def test_what_is_in_the_file_is_what_the_log_says(self, support, talk):
+    def test_the_export_and_its_log_name_the_same_conversations(self, support, talk):
         other = conversation(U1, memory_id="other")
         untitled = Conversation.objects.filter(title="")
 
@@ -213,7 +216,7 @@ class TestExport:
         assert "shop-1" not in self.lines(response)
         assert LogEntry.objects.get().object_id == str(other.pk)
 
-    def test_under_asgi_it_is_sent_while_it_is_read(self, talk):
+    def test_under_asgi_the_export_is_streamed(self, talk):
         user = staff(*EVERYTHING)
 
         async def export() -> str:
@@ -225,14 +228,14 @@ class TestExport:
 
         assert async_to_sync(export)() == "".join(export_lines(Conversation.objects.all()))
 
-    @pytest.mark.skipif(connection.vendor != "postgresql", reason="no other database has them")
-    def test_it_opens_no_cursor_on_the_server_so_that_it_works_behind_a_pooler(self, support, talk):
+    @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL has server-side cursors")
+    def test_no_server_side_cursor_is_opened_so_poolers_work(self, support, talk):
         opened = []
 
         def look(execute, sql, params, many, context):
             result = execute(sql, params, many, context)
             with connection.connection.cursor() as cursor:
-                # One without a name is this very SELECT: with server-side binding, PostgreSQL lists that, too.
+                # An unnamed cursor is this SELECT itself: with server-side binding, PostgreSQL lists that as well.
                 opened.extend(cursor.execute("SELECT name FROM pg_cursors WHERE name <> ''").fetchall())
             return result
 
@@ -248,8 +251,8 @@ def request_of(user):
     return request
 
 
-class TestErasingAUser:
-    """Django's own page to delete a user with all that is the user's."""
+class TestDeletingAUser:
+    """Django's own page that deletes a user with all related objects."""
 
     @pytest.fixture
     def root(self, client):
@@ -262,10 +265,10 @@ class TestErasingAUser:
         for index in range(3):
             talk = conversation(*[U1] * 50, memory_id=f"of ann {index}", owner=ann)
             Feedback.objects.create(conversation=talk, sequence=2, is_good=True)
-        conversation(U1, memory_id="of nobody")
+        conversation(U1, memory_id="without owner")
         return ann
 
-    def test_lists_no_message_and_reads_none(self, root, ann):
+    def test_the_page_lists_no_messages_and_reads_none(self, root, ann):
         with CaptureQueriesContext(connection) as statements:
             html = root.get(f"/admin/auth/user/{ann.pk}/delete/").content.decode()
 
@@ -273,23 +276,23 @@ class TestErasingAUser:
         assert "Messages" not in html
         assert not [each["sql"] for each in statements if "chatmemory_message" in each["sql"]]
 
-    def test_deletes_the_messages_and_reads_none(self, root, ann):
+    def test_confirming_deletes_the_messages_without_reading_them(self, root, ann):
         with CaptureQueriesContext(connection) as statements:
             root.post(f"/admin/auth/user/{ann.pk}/delete/", {"post": "yes"})
 
         assert not User.objects.filter(pk=ann.pk).exists()
-        assert Conversation.objects.get().memory_id == "of nobody"
+        assert Conversation.objects.get().memory_id == "without owner"
         assert Message.objects.count() == 1
         about_messages = [each["sql"] for each in statements if "chatmemory_message" in each["sql"]]
         assert all(sql.startswith("DELETE") for sql in about_messages)
 
 
-class TestFromTheList:
+class TestListActions:
     @pytest.mark.parametrize(
         ("action", "name"),
         [("clear_memory", "clear"), ("recount_tokens", "recount"), ("delete_selected", "delete")],
     )
-    def test_an_action_asks_first_and_does_it_to_those_selected(self, support, settings, action, name):
+    def test_an_action_asks_for_confirmation_and_applies_to_the_selected(self, support, settings, action, name):
         settings.CHATMEMORY = TOKEN_WINDOW
         talks = [conversation(U1, A1, memory_id=f"talk {index}") for index in range(3)]
         before = list(Conversation.objects.order_by("pk").values())
@@ -311,7 +314,7 @@ class TestFromTheList:
         now = {row["id"]: row for row in Conversation.objects.values()}
         return [row["id"] for row in before if now.get(row["id"]) == row]
 
-    def test_a_click_on_all_goes_by_the_filters_of_the_page(self, support):
+    def test_selecting_all_respects_the_filters(self, support):
         for index in range(25):
             conversation(U1, memory_id=f"mine {index}")
         other = conversation(U1, memory_id="other")
@@ -321,24 +324,24 @@ class TestFromTheList:
         html = support.post(address, data).content.decode()
         support.post(address, {**data, "confirmed": "clear"})
 
-        assert "25 messages leave the memory" in html
+        assert "25 messages will leave the memory" in html
         assert "And 5 more." in html
         assert [each.memory_id for each in Conversation.objects.filter(memory_messages__gt=0)] == ["other"]
 
-    def test_what_is_confirmed_is_the_operation_that_was_asked_about(self, support, talk):
+    def test_the_posted_operation_is_the_one_that_was_confirmed(self, support, talk):
         response = post_action(support, "delete_selected", [talk], confirmed="clear")
 
         assert response.status_code == 200
         assert Conversation.objects.filter(pk=talk.pk).exists()
         assert memory_of(talk) != []
 
-    def test_a_get_never_does_it(self, support, talk):
+    def test_get_requests_change_nothing(self, support, talk):
         for name in ("clear", "delete", "recount", "export"):
             assert support.get(page(name, talk.pk), {"confirmed": name}).status_code == 200
         assert memory_of(talk) == [A1, U2, U3]
         assert not LogEntry.objects.exists()
 
-    def test_the_log_says_who_did_what(self, support, talk):
+    def test_the_log_records_who_did_what(self, support, talk):
         support.post(page("clear", talk.pk), {"confirmed": "clear"})
         support.post(page("delete", talk.pk), {"confirmed": "delete"})
 
@@ -346,18 +349,18 @@ class TestFromTheList:
         assert {entry.user.username for entry in entries} == {"staff"}
         assert [entry.action_flag for entry in entries] == [CHANGE, DELETION]
         assert [entry.get_change_message() for entry in entries] == [
-            "Cleared the memory of 3 messages.",
+            "Cleared the memory (3 messages).",
             "Erased with 4 messages.",
         ]
 
-    def test_the_log_of_a_conversation_is_one_click_away(self, support, talk):
+    def test_a_conversation_links_to_its_log(self, support, talk):
         support.post(page("clear", talk.pk), {"confirmed": "clear"})
 
-        assert "Cleared the memory of 3 messages." in support.get(page("history", talk.pk)).content.decode()
+        assert "Cleared the memory (3 messages)." in support.get(page("history", talk.pk)).content.decode()
 
 
 class TestTransactions:
-    def test_each_conversation_is_one_of_its_own_so_an_error_undoes_none_before_it(self, support, monkeypatch):
+    def test_each_conversation_has_its_own_transaction_so_an_error_keeps_the_earlier_ones(self, support, monkeypatch):
         first, second = (conversation(U1, memory_id=name) for name in ("first", "second"))
         logged = wording.CLEAR.logged
 
@@ -376,7 +379,7 @@ class TestTransactions:
         assert [entry.object_repr for entry in LogEntry.objects.all()] == ["first"]
 
     @pytest.mark.parametrize("operation", [wording.CLEAR, wording.ERASE, wording.RECOUNT])
-    def test_one_that_somebody_else_erased_meanwhile_is_passed_over(self, talk, operation):
+    def test_a_concurrently_erased_conversation_is_skipped(self, talk, operation):
         user = User.objects.create_user("ann")
         begun = []
 
@@ -395,9 +398,7 @@ class TestTransactions:
         assert not Conversation.objects.exists()
         assert not LogEntry.objects.exists()
 
-    def test_the_confirmation_of_many_takes_as_many_statements_as_that_of_one(
-        self, support, django_assert_max_num_queries
-    ):
+    def test_confirming_many_takes_as_many_statements_as_one(self, support, django_assert_max_num_queries):
         talks = [conversation(U1, memory_id=f"talk {index}") for index in range(40)]
 
         with django_assert_max_num_queries(11) as captured:
@@ -405,7 +406,7 @@ class TestTransactions:
 
         assert not any("chatmemory_message" in query["sql"] for query in captured)
 
-    def test_a_count_says_it_too_where_nothing_was_counted(self):
+    def test_totals_without_conversations_are_zero(self):
         assert wording.Totals.of(Conversation.objects.none()) == (0, 0, 0, 0)
         counted(U1)
         assert wording.Totals.of(Conversation.objects.all()) == (1, 1, 1, 4)

@@ -1,4 +1,4 @@
-"""Who sees what in the admin, and who may do what: every page, every button, every action."""
+"""Permissions in the admin: every page, button and action."""
 
 import re
 
@@ -26,9 +26,12 @@ OPERATIONS = {
 
 @pytest.fixture
 def talk():
-    said = User_(SECRET, name="secret_name", attributes={"secret": "attribute"})
+    message = User_(SECRET, name="secret_name", attributes={"secret": "attribute"})
     return conversation(
-        said, AiMessage(SECRET, SECRET, [CALL]), ToolExecutionResultMessage.from_request(CALL, SECRET), title="A talk"
+        message,
+        AiMessage(SECRET, SECRET, [CALL]),
+        ToolExecutionResultMessage.from_request(CALL, SECRET),
+        title="A talk",
     )
 
 
@@ -54,33 +57,33 @@ class TestPages:
         return page(name, talk.pk, 1) if name in {"message", "json", "message_openai"} else page(name, talk.pk)
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_nobody_gets_in_without_logging_in(self, client, talk, name):
+    def test_anonymous_users_are_redirected_to_the_login(self, client, talk, name):
         response = client.get(self.address(name, talk))
 
         assert response.status_code == 302
         assert "login" in response["Location"]
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_who_is_no_staff_does_not_get_in_either(self, client, talk, name):
+    def test_users_who_are_not_staff_are_redirected_to_the_login(self, client, talk, name):
         client.force_login(User.objects.create_user("ann"))
 
         assert client.get(self.address(name, talk)).status_code == 302
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_staff_with_every_permission_but_those_to_view_and_to_change_sees_nothing(self, client, talk, name):
-        seeing = {"view_conversation", "change_conversation"}  # to Django, who may change may view
+    def test_staff_with_all_permissions_except_view_and_change_see_nothing(self, client, talk, name):
+        seeing = {"view_conversation", "change_conversation"}  # In Django, the change permission implies view.
         client.force_login(staff(*(codename for codename in EVERYTHING if codename not in seeing)))
 
         assert client.get(self.address(name, talk)).status_code == 403
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_staff_with_every_permission_sees_everything(self, client, talk, name):
+    def test_staff_with_every_permission_see_everything(self, client, talk, name):
         client.force_login(staff(*EVERYTHING))
 
         assert client.get(self.address(name, talk)).status_code == 200
 
     @pytest.mark.parametrize("name", ["change", "clear", "delete", "export", "recount"])
-    def test_a_conversation_that_is_gone_leads_back_to_the_list(self, client, name):
+    def test_a_deleted_conversation_redirects_to_the_list(self, client, name):
         client.force_login(staff(*EVERYTHING))
 
         response = client.get(page(name, 4711), follow=True)
@@ -89,13 +92,13 @@ class TestPages:
         assert "may have been erased" in response.content.decode()
 
     @pytest.mark.parametrize("name", ["message", "json", "message_openai"])
-    def test_a_message_that_is_not_there_is_not_found(self, client, talk, name):
+    def test_an_unknown_message_is_not_found(self, client, talk, name):
         client.force_login(staff(*EVERYTHING))
 
         assert client.get(page(name, talk.pk, 99)).status_code == 404
         assert client.get(page(name, 4711, 1)).status_code == 404
 
-    def test_nobody_adds_or_edits_not_even_a_superuser(self, client, talk):
+    def test_even_superusers_cannot_add_or_edit(self, client, talk):
         client.force_login(User.objects.create_superuser("root"))
         before = state(talk)
 
@@ -108,28 +111,30 @@ class TestPages:
 
 
 class TestText:
-    """Who may list conversations need not be one who may read them."""
+    """Permission to list conversations does not include permission to read messages."""
 
     WORDS = (SECRET, "secret_tool", "argument", "secret_name", "attribute")
 
-    def test_who_may_not_read_sees_that_there_are_messages_but_nothing_of_them(self, client, talk):
+    def test_users_without_permission_to_read_see_counts_but_no_text(self, client, talk):
         client.force_login(staff(*(codename for codename in EVERYTHING if codename != "view_message_text")))
 
         html = client.get(page("change", talk.pk)).content.decode()
 
         assert "A talk" in html
         assert html.count("<article") == 3
-        assert "You may see that there are messages, but not read them." in html
+        assert "You can see that there are messages, but you do not have permission to read them." in html
         assert not any(word in html for word in self.WORDS)
 
-    def test_who_may_read_sees_it_all(self, client, talk):
+    def test_users_with_permission_to_read_see_the_text(self, client, talk):
         client.force_login(staff("view_conversation", "view_message_text"))
 
         html = client.get(page("change", talk.pk)).content.decode()
 
         assert all(word in html for word in self.WORDS)
 
-    def test_nothing_of_it_is_read_for_who_may_not_read(self, client, talk, settings, django_assert_max_num_queries):
+    def test_texts_are_not_queried_without_permission_to_read(
+        self, client, talk, settings, django_assert_max_num_queries
+    ):
         settings.CHATMEMORY = MESSAGE_WINDOW
         client.force_login(staff("view_conversation"))
 
@@ -139,7 +144,7 @@ class TestText:
         assert not any('"payload"' in query["sql"] or '"text"' in query["sql"] for query in captured)
 
     @pytest.mark.parametrize("name", ["message", "json", "message_openai"])
-    def test_a_message_alone_is_not_shown_either(self, client, talk, name):
+    def test_the_page_of_a_message_requires_permission_to_read(self, client, talk, name):
         client.force_login(staff("view_conversation", "export_conversation"))
 
         response = client.get(page(name, talk.pk, 1))
@@ -147,7 +152,7 @@ class TestText:
         assert response.status_code == 403
         assert SECRET not in response.content.decode()
 
-    def test_who_may_not_read_may_not_take_it_along(self, client, talk):
+    def test_downloads_require_permission_to_read(self, client, talk):
         client.force_login(staff("view_conversation", "export_conversation"))
 
         assert client.post(page("export", talk.pk), {"confirmed": "export"}).status_code == 403
@@ -157,7 +162,7 @@ class TestText:
 
 class TestOperations:
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_who_has_no_permission_sees_no_button_and_cannot_post(self, client, talk, name):
+    def test_users_without_permission_see_no_button_and_cannot_post(self, client, talk, name):
         codename, action = OPERATIONS[name]
         client.force_login(staff(*(each for each in EVERYTHING if each != codename)))
         before = state(talk)
@@ -172,7 +177,7 @@ class TestOperations:
         assert state(talk) == before
 
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_who_has_that_permission_alone_sees_that_button_alone(self, client, talk, name):
+    def test_a_single_permission_shows_a_single_button(self, client, talk, name):
         codename, action = OPERATIONS[name]
         client.force_login(staff("view_conversation", "view_message_text", codename))
 
@@ -181,13 +186,13 @@ class TestOperations:
         actions = re.findall(r'<option value="(\w+)"', client.get(page("changelist")).content.decode())
         assert actions == [action]
 
-    def test_who_may_do_nothing_is_offered_nothing(self, client, talk):
+    def test_users_without_permissions_are_offered_nothing(self, client, talk):
         client.force_login(staff("view_conversation"))
 
         assert "<option" not in client.get(page("changelist")).content.decode()
 
     @pytest.mark.parametrize("name", OPERATIONS)
-    def test_another_page_of_the_site_cannot_have_it_done(self, talk, name, client):
+    def test_requests_from_other_sites_are_rejected(self, talk, name, client):
         client.force_login(staff(*EVERYTHING))
         strict = type(client)(enforce_csrf_checks=True)
         strict.cookies = client.cookies
@@ -196,7 +201,7 @@ class TestOperations:
         assert strict.post(page(name, talk.pk), {"confirmed": name}).status_code == 403
         assert state(talk) == before
 
-    def test_whoever_owns_conversations_is_deleted_only_by_who_may_erase_them(self, client):
+    def test_deleting_an_owner_requires_permission_to_erase(self, client):
         ann = User.objects.create_user("ann")
         conversation(User_("Hi"), owner=ann, memory_id="anns")
         root = staff("view_conversation", name="clerk")
@@ -214,7 +219,7 @@ def _permissions_on_users():
     return Permission.objects.filter(content_type__app_label="auth", content_type__model="user")
 
 
-def test_a_system_message_is_hidden_like_any_other(client):
+def test_system_messages_require_permission_to_read(client):
     talk = conversation(SystemMessage(SECRET))
     client.force_login(staff("view_conversation"))
 

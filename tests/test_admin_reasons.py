@@ -1,4 +1,4 @@
-"""Each message of a transcript says why the model is sent it, or why not."""
+"""Each message of a transcript states why the model is sent it, or why not."""
 
 import re
 
@@ -22,7 +22,7 @@ from tests.admin_site import EVERYTHING, MESSAGE_WINDOW, TOKEN_WINDOW, counted, 
 pytestmark = pytest.mark.django_db
 
 CALL = ToolExecutionRequest(id="1", name="weather", arguments="{}")
-SAID = (
+MESSAGES = (
     SystemMessage("Be brief"),
     UserMessage("evicted"),
     AiMessage("fits no more"),
@@ -43,14 +43,14 @@ def window(**options) -> dict:
     return {"MEMORY": {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": options}}
 
 
-def talk_of(*said, max_messages: int = 6) -> Conversation:
+def talk_of(*messages, max_messages: int = 6) -> Conversation:
     memory = MessageWindowChatMemory(max_messages=max_messages, id="c", store=DjangoChatMemoryStore())
-    memory.add(*said)
+    memory.add(*messages)
     return Conversation.objects.get()
 
 
 def badges(html: str) -> dict[int, str]:
-    """The last badge of each message, which says why."""
+    """Return the last badge of each message, which states the reason."""
     parts = re.split(r'<article class="[^"]*" id="m-(\d+)"', html)[1:]
     return {
         int(sequence): re.findall(r'title="[^"]+">([^<]+)</span>', part)[-1]
@@ -58,16 +58,16 @@ def badges(html: str) -> dict[int, str]:
     }
 
 
-def test_every_reason_has_words_of_its_own():
+def test_every_reason_has_a_distinct_label():
     assert set(WORDS) == set(Reason)
     assert len({str(words.short) for words in WORDS.values()}) == len(Reason)
     assert len({str(words.long) for words in WORDS.values()}) == len(Reason)
 
 
-def test_each_message_says_why(reader, settings):
+def test_each_message_shows_its_reason(reader, settings):
     settings.CHATMEMORY = window(max_messages=5, start_on_user=True, repair_tools=True)
 
-    assert badges(shown(reader, talk_of(*SAID))) == {
+    assert badges(shown(reader, talk_of(*MESSAGES))) == {
         1: "in the memory, pinned",
         2: "evicted",
         3: "does not fit the window",
@@ -78,20 +78,20 @@ def test_each_message_says_why(reader, settings):
     }
 
 
-def test_a_message_some_of_whose_calls_are_not_sent_says_so(reader, settings):
+def test_a_message_with_some_calls_not_sent_shows_it(reader, settings):
     settings.CHATMEMORY = window(max_messages=5, repair_tools=True)
     other = ToolExecutionRequest(id="2", name="trains", arguments="{}")
     result = ToolExecutionResultMessage.from_request(CALL, "rain")
 
-    told = badges(shown(reader, talk_of(AiMessage("so", tool_execution_requests=[CALL, other]), result)))
+    shown_badges = badges(shown(reader, talk_of(AiMessage("so", tool_execution_requests=[CALL, other]), result)))
 
-    assert told == {1: "in the memory, in part", 2: "in the memory"}
+    assert shown_badges == {1: "in the memory, in part", 2: "in the memory"}
 
 
-def test_what_the_model_is_not_sent_looks_like_it(reader, settings):
+def test_messages_that_the_model_is_not_sent_are_styled_differently(reader, settings):
     settings.CHATMEMORY = window(max_messages=5, start_on_user=True, repair_tools=True)
 
-    html = shown(reader, talk_of(*SAID))
+    html = shown(reader, talk_of(*MESSAGES))
 
     assert re.findall(r'<article class="[^"]*cm-(sent|unsent)[^"]*" id="m-(\d)"', html) == [
         ("sent", "1"),
@@ -101,33 +101,33 @@ def test_what_the_model_is_not_sent_looks_like_it(reader, settings):
     ]
 
 
-def test_it_is_what_explain_says(reader, settings):
+def test_the_reasons_match_explain(reader, settings):
     settings.CHATMEMORY = window(max_messages=4, repair_tools=True)
-    talk = talk_of(*SAID, SystemMessage("Be long"), UserMessage("and?"), max_messages=8)
+    talk = talk_of(*MESSAGES, SystemMessage("Be long"), UserMessage("and?"), max_messages=8)
     memory = MessageWindowChatMemory(max_messages=4, repair_tools=True)
 
-    told = badges(shown(reader, talk))
+    shown_badges = badges(shown(reader, talk))
 
-    assert told == {
+    assert shown_badges == {
         reading.row.sequence: str(WORDS[reading.reason].short) for reading in read_recent(talk, memory, 100)
     }
-    assert "superseded" in told.values()
+    assert "superseded" in shown_badges.values()
 
 
-def test_the_page_of_a_message_says_it_in_a_sentence(reader, settings):
+def test_the_page_of_a_message_explains_the_reason_in_a_sentence(reader, settings):
     settings.CHATMEMORY = window(max_messages=5)
-    talk = talk_of(*SAID)
+    talk = talk_of(*MESSAGES)
 
     html = reader.get(page("message", talk.pk, 3)).content.decode()
 
-    assert "the window of this moment is too small for it" in html
+    assert "the current window is too small for it" in html
 
 
-def test_without_the_right_to_read_the_rows_alone_say_it(client, settings):
+def test_without_permission_to_read_the_reasons_come_from_the_rows(client, settings):
     client.force_login(staff("view_conversation"))
     settings.CHATMEMORY = window(max_messages=5)
 
-    assert badges(shown(client, talk_of(*SAID)))[3] == "in the memory"
+    assert badges(shown(client, talk_of(*MESSAGES)))[3] == "in the memory"
 
 
 @pytest.mark.parametrize(
@@ -139,21 +139,25 @@ def test_without_the_right_to_read_the_rows_alone_say_it(client, settings):
         "nowhere.function",
     ],
 )
-def test_invalid_settings_leave_what_the_rows_say(reader, settings, memory):
+def test_with_invalid_settings_the_reasons_come_from_the_rows(reader, settings, memory):
     settings.CHATMEMORY = {"MEMORY": memory}
 
-    assert set(badges(shown(reader, talk_of(*SAID))).values()) == {"in the memory, pinned", "evicted", "in the memory"}
+    assert set(badges(shown(reader, talk_of(*MESSAGES))).values()) == {
+        "in the memory, pinned",
+        "evicted",
+        "in the memory",
+    }
 
 
-def test_so_does_a_message_that_cannot_be_read(reader, settings):
+def test_with_an_unreadable_message_the_reasons_come_from_the_rows(reader, settings):
     settings.CHATMEMORY = window(max_messages=5)
-    talk = talk_of(*SAID)
+    talk = talk_of(*MESSAGES)
     Message.objects.filter(sequence=5).update(payload="{")
 
     assert badges(shown(reader, talk))[3] == "in the memory"
 
 
-def test_nothing_is_counted_for_it(reader, settings):
+def test_nothing_is_counted_for_the_reasons(reader, settings):
     settings.CHATMEMORY = TOKEN_WINDOW
     talk = counted(*[UserMessage("word " * 97)] * 12, max_tokens=2000)
     assert badges(shown(reader, talk))[1] == "does not fit the window"
@@ -164,14 +168,14 @@ def test_nothing_is_counted_for_it(reader, settings):
 
 
 @pytest.mark.parametrize(("name", "bound"), [("MAX_EXPLAINED", 5), ("MAX_EXPLAINED_SIZE", 50)])
-def test_a_memory_that_is_too_large_is_not_read_for_it(reader, settings, monkeypatch, name, bound):
+def test_a_memory_that_is_too_large_is_not_read_for_the_reasons(reader, settings, monkeypatch, name, bound):
     settings.CHATMEMORY = window(max_messages=5)
     monkeypatch.setattr(reasons, name, bound)
 
-    assert badges(shown(reader, talk_of(*SAID)))[3] == "in the memory"
+    assert badges(shown(reader, talk_of(*MESSAGES)))[3] == "in the memory"
 
 
-def test_it_takes_two_statements_for_a_page_that_shows_some_of_the_memory(reader, settings, django_assert_num_queries):
+def test_reasons_take_two_statements_per_page(reader, settings, django_assert_num_queries):
     settings.CHATMEMORY = MESSAGE_WINDOW
     talk = long_conversation(300)
 

@@ -1,4 +1,4 @@
-"""The search in what was said in a conversation: hits, and the way from each to its message."""
+"""The search within a conversation: hits, and links from each to its message."""
 
 import re
 
@@ -27,7 +27,7 @@ def numbers(html: str) -> list[int]:
     return [int(place.partition("#m-")[2]) for place in places(html)]
 
 
-def test_it_shows_the_newest_first_with_the_hits_marked(reader):
+def test_the_newest_come_first_with_the_hits_marked(reader):
     talk = conversation(UserMessage("Where is my parcel?"), AiMessage("In Kiel"), UserMessage("A parcel, a PARCEL!"))
 
     html = shown(reader, talk, q="parcel")
@@ -38,7 +38,7 @@ def test_it_shows_the_newest_first_with_the_hits_marked(reader):
     assert 'value="parcel"' in html
 
 
-def test_each_hit_leads_to_its_message(reader):
+def test_each_hit_links_to_its_message(reader):
     talk = long_conversation(200)
 
     for place in places(shown(reader, talk, q="number 7")):
@@ -47,14 +47,14 @@ def test_each_hit_leads_to_its_message(reader):
         assert f'id="m-{sequence}"' in html
 
 
-def test_it_finds_what_was_evicted_but_nothing_that_only_a_memory_was_made_of(reader):
+def test_evicted_messages_are_found_but_not_compactions(reader):
     talk = conversation(*[UserMessage(f"parcel {number}") for number in range(5)])
     Message.objects.filter(sequence=2).update(in_history=False, on_path=False)
 
     assert numbers(shown(reader, talk, q="parcel")) == [5, 4, 3, 1]
 
 
-def test_there_are_pages_of_hits(reader):
+def test_hits_are_paginated(reader):
     talk = long_conversation(2 * search.HITS + 3)
 
     seen, html = [], shown(reader, talk, q="message")
@@ -68,7 +68,7 @@ def test_there_are_pages_of_hits(reader):
     assert seen == list(range(2 * search.HITS + 3, 0, -1))
 
 
-def test_a_page_searches_no_more_than_some_messages_and_says_how_far_it_got(reader, monkeypatch):
+def test_a_page_searches_a_limited_number_of_messages_and_shows_how_far_it_got(reader, monkeypatch):
     monkeypatch.setattr(search, "SEARCHED", 30)
     talk = long_conversation(100)
 
@@ -77,32 +77,32 @@ def test_a_page_searches_no_more_than_some_messages_and_says_how_far_it_got(read
     assert "before=71" in html
     html = shown(reader, talk, q='"number 7"', before=71)
     assert numbers(html) == [70]
-    assert "Older hits" in html
+    assert "Older matches" in html
     html = shown(reader, talk, q='"number 7"', before=41)
-    assert "Nothing was found from message #11 on." in html
+    assert "Nothing was found in message #11 or later." in html
     html = shown(reader, talk, q='"number 7"', before=11)
     assert numbers(html) == [7]
-    assert "Older hits" not in html
+    assert "Older matches" not in html
 
 
-def test_nothing_found_is_said(reader):
+def test_an_empty_result_is_reported(reader):
     assert "Nothing was found." in shown(reader, long_conversation(3), q="zebra")
 
 
 @pytest.mark.parametrize("wanted", ["", "   ", "\n"])
-def test_a_blank_search_is_none(reader, wanted):
+def test_a_blank_query_is_not_a_search(reader, wanted):
     assert "<article" in shown(reader, long_conversation(3), q=wanted)
 
 
 @pytest.mark.parametrize("wanted", ["a\0b", "%", "_", "\\", "'; --", BREAK_OUT, "\u202e", "x" * 100_000, "\ufffd"])
-def test_any_text_can_be_searched_for(reader, wanted):
+def test_any_text_can_be_searched(reader, wanted):
     html = shown(reader, long_conversation(3), q=wanted)
 
     assert "Nothing was found." in html
     assert_harmless(html)
 
 
-def test_what_is_found_is_shown_as_text(reader):
+def test_hits_are_escaped(reader):
     talk = conversation(UserMessage(f"parcel {BREAK_OUT} \u202eevil <script>alert(1)</script>"))
 
     html = shown(reader, talk, q="<script>")
@@ -112,7 +112,7 @@ def test_what_is_found_is_shown_as_text(reader):
     assert "⟦U+202E⟧" in html
 
 
-def test_who_may_not_read_what_was_said_can_neither_search_nor_learn_what_would_be_found(client):
+def test_searching_requires_permission_to_read(client):
     client.force_login(staff("view_conversation"))
     talk = conversation(UserMessage("parcel"))
 
@@ -124,7 +124,7 @@ def test_who_may_not_read_what_was_said_can_neither_search_nor_learn_what_would_
 
 
 @pytest.mark.parametrize("length", [60, 3000])
-def test_it_takes_7_statements_at_any_length(reader, length, django_assert_num_queries):
+def test_a_search_takes_7_statements_at_any_length(reader, length, django_assert_num_queries):
     talk = long_conversation(length)
 
     # The session, the user, two for permissions; the conversation, the hits, their texts.
@@ -132,7 +132,7 @@ def test_it_takes_7_statements_at_any_length(reader, length, django_assert_num_q
         reader.get(page("change", talk.pk), {"q": "number"})
 
 
-def test_what_is_read_has_a_bound(reader, monkeypatch):
+def test_the_amount_of_text_read_is_limited(reader, monkeypatch):
     monkeypatch.setattr(transcript, "PAGE_BYTES", 1500)
     talk = conversation(*[UserMessage(f"parcel {number} " + "x" * 900) for number in range(3)])
 

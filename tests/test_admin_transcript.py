@@ -1,4 +1,4 @@
-"""The page of a conversation: what was said, page by page, the gauge and the plot."""
+"""The page of a conversation: its messages in pages, the gauge and the chart."""
 
 import datetime
 import re
@@ -57,12 +57,12 @@ def sequences(html: str) -> list[int]:
 
 
 def bubble(html: str, sequence: int) -> str:
-    """The header and the beginning of a message, up to the next one."""
+    """Return the header and the beginning of a message, up to the next one."""
     return html[html.index(f'id="m-{sequence}"') :].partition("<article")[0]
 
 
 class TestTranscript:
-    def test_each_message_has_its_sequence_time_kind_and_tokens(self, reader):
+    def test_each_message_has_its_sequence_time_type_and_tokens(self, reader):
         talk = counted(UserMessage("one two three", name="Klaus"), A1)
         moment = datetime.datetime(2026, 2, 3, 14, 5, tzinfo=datetime.UTC)
         Message.objects.update(created_at=moment)
@@ -76,7 +76,7 @@ class TestTranscript:
         assert "6 tokens" in html
         assert "one two three" in html
 
-    def test_what_is_in_memory_stands_out_from_what_was_evicted(self, reader):
+    def test_messages_in_memory_and_evicted_messages_look_different(self, reader):
         html = shown(reader, conversation(S1, U1, A1, U2, U3))
 
         badges = {each: re.findall(r"cm-badge[^>]*>([^<]+)", bubble(html, each)) for each in sequences(html)}
@@ -90,20 +90,20 @@ class TestTranscript:
         assert html.count("cm-sent") == 3
         assert html.count("cm-unsent") == 2
 
-    def test_a_system_message_that_another_replaced_is_superseded(self, reader):
+    def test_a_replaced_system_message_is_superseded(self, reader):
         html = shown(reader, conversation(S1, U1, SystemMessage("Be long")))
 
         assert ">superseded<" in bubble(html, 1)
         assert ">superseded<" not in bubble(html, 3)
 
-    def test_a_line_says_where_the_memory_begins(self, reader):
+    def test_a_line_marks_the_start_of_the_memory(self, reader):
         html = shown(reader, conversation(U1, A1, U2, U3))
 
         border = html.index("The memory begins here")
         assert html.index('id="m-1"') < border < html.index('id="m-2"')
         assert "The memory begins here" not in shown(reader, conversation(U1, memory_id="d"))
 
-    def test_what_a_compaction_wrote_says_so(self, reader):
+    def test_a_compaction_is_labelled(self, reader):
         talk = conversation(U1, A1, U2)
         memory = MessageWindowChatMemory(max_messages=3, id="c", store=DjangoChatMemoryStore())
         memory.set([SystemMessage("A summary"), U2])
@@ -111,20 +111,20 @@ class TestTranscript:
 
         html = shown(reader, talk)
 
-        assert "written by a compaction" in bubble(html, 4)
-        assert "written by a compaction" not in bubble(html, 3)
+        assert "not part of the history" in bubble(html, 4)
+        assert "not part of the history" not in bubble(html, 3)
         assert sequences(html) == [1, 2, 3, 4, 5]
 
-    def test_a_message_of_a_turn_that_has_not_ended_says_so(self, reader):
+    def test_a_message_of_an_unfinished_turn_is_labelled(self, reader):
         talk = conversation(U1, A1)
         Message.objects.filter(sequence=1).update(is_complete=False)
 
         html = shown(reader, talk)
 
-        assert "turn not ended" in bubble(html, 1)
-        assert "turn not ended" not in bubble(html, 2)
+        assert "incomplete turn" in bubble(html, 1)
+        assert "incomplete turn" not in bubble(html, 2)
 
-    def test_all_that_a_message_can_say_is_shown(self, reader):
+    def test_all_fields_of_a_message_are_shown(self, reader):
         talk = conversation(
             AiMessage("an answer", "a thought", attributes={"key": "an attribute"}),
             CustomMessage({"kind": "a custom one"}),
@@ -136,21 +136,21 @@ class TestTranscript:
         for words in ("an answer", "a thought", "an attribute", "a custom one", "first", "second"):
             assert words in html
 
-    def test_a_long_text_is_cut_and_the_page_says_so(self, reader):
+    def test_a_long_text_is_truncated_with_a_notice(self, reader):
         talk = conversation(UserMessage("x" * 3999 + "yz"), AiMessage("x" * 3999 + "yz", "a thought"), A1)
 
         html = shown(reader, talk)
 
         for sequence in (1, 2):
             assert "xy<" in bubble(html, sequence)
-            assert "Cut: it has 4,001 characters." in bubble(html, sequence)
+            assert "Truncated; the full text has 4,001 characters." in bubble(html, sequence)
         assert "Cut" not in bubble(html, 3)
 
     def test_an_empty_conversation_has_a_page(self, reader):
         html = shown(reader, Conversation.objects.create(memory_id="empty"))
 
-        assert "No messages here." in html
-        assert "Nothing is in it." in html
+        assert "There are no messages here." in html
+        assert "The memory is empty." in html
 
     def test_metadata_of_a_message_is_shown_as_json(self, reader, django_assert_num_queries):
         talk = conversation(U1, A1)
@@ -162,7 +162,7 @@ class TestTranscript:
         assert "&quot;model&quot;: &quot;&lt;b&gt;gpt&lt;/b&gt;&quot;,\n" in bubble(html, 2)
         assert "Metadata" not in bubble(html, 1)
 
-    def test_what_another_framework_gave_is_not_read_for_it(self, reader, django_assert_num_queries):
+    def test_verbatim_data_of_another_framework_is_not_read(self, reader, django_assert_num_queries):
         talk = conversation(U1, A1)
         Message.objects.filter(sequence=2).update(verbatim="x" * PAGE_BYTES)
 
@@ -172,7 +172,7 @@ class TestTranscript:
         assert "too large" not in html
         assert not any('"verbatim",' in query["sql"] for query in captured)
 
-    def test_metadata_that_a_page_cannot_hold_is_said_to_be_left_out(self, reader):
+    def test_metadata_too_large_for_a_page_is_omitted_with_a_notice(self, reader):
         talk = conversation(U1)
         Message.objects.update(metadata={"key": "x" * PAGE_BYTES})
 
@@ -182,16 +182,16 @@ class TestTranscript:
         assert "one" in html
         assert len(html) < 4_000
 
-    def test_long_metadata_is_cut(self, reader):
+    def test_long_metadata_is_truncated(self, reader):
         talk = conversation(U1)
         Message.objects.update(metadata={"key": "x" * 100_000})
 
         html = bubble(shown(reader, talk), 1)
 
-        assert "Cut: it has 100,011 characters." in html
+        assert "Truncated; the full text has 100,011 characters." in html
         assert len(html) < 8_000
 
-    def test_who_may_not_read_what_was_said_sees_no_metadata_which_may_quote_it(self, client):
+    def test_metadata_requires_permission_to_read(self, client):
         client.force_login(staff("view_conversation"))
         talk = conversation(U1)
         Message.objects.update(metadata={"quote": "secret"})
@@ -199,25 +199,25 @@ class TestTranscript:
 
         assert "secret" not in shown(client, talk)
 
-    def test_the_head_leads_to_the_turns_that_have_not_ended(self, reader):
+    def test_the_head_links_to_unfinished_turns(self, reader):
         talk = long_conversation(100)
-        assert "Turns not ended" not in shown(reader, talk)
+        assert "Incomplete turns" not in shown(reader, talk)
         Message.objects.filter(sequence__in=[7, 80]).update(is_complete=False)
 
         html = shown(reader, talk)
 
-        head = html[html.index("Turns not ended") :].partition("</dl>")[0]
+        head = html[html.index("Incomplete turns") :].partition("</dl>")[0]
         assert re.findall(r'href="\?after=(\d+)#m-(\d+)"', head) == [("54", "80"), ("0", "7")]
         assert "and more" not in head
 
-    def test_it_leads_to_no_more_than_some_of_them(self, reader):
+    def test_the_head_links_to_a_limited_number_of_turns(self, reader):
         talk = long_conversation(100)
         Message.objects.filter(sequence__lte=20).update(is_complete=False)
 
         response = reader.get(page("change", talk.pk))
 
         html = response.content.decode()
-        head = html[html.index("Turns not ended") :].partition("</dl>")[0]
+        head = html[html.index("Incomplete turns") :].partition("</dl>")[0]
         assert len(response.context["unended"]) == 11
         assert head.count("<a ") == 10
         assert "and more" in head
@@ -237,7 +237,7 @@ class TestTools:
         ToolExecutionRequest(id="2", name="trains", arguments="no JSON at all"),
     )
 
-    def test_results_stand_with_the_calls_that_they_answer(self, reader):
+    def test_results_are_shown_with_their_calls(self, reader):
         first, second = self.CALLS
         talk = conversation(
             AiMessage(tool_execution_requests=self.CALLS),
@@ -252,7 +252,7 @@ class TestTools:
         assert "failed" in bubble(html, 3)
         assert "failed" not in bubble(html, 2)
 
-    def test_arguments_are_indented_if_they_are_json_and_folded(self, reader):
+    def test_json_arguments_are_indented_and_collapsed(self, reader):
         talk = conversation(AiMessage(tool_execution_requests=self.CALLS))
 
         html = shown(reader, talk)
@@ -260,28 +260,28 @@ class TestTools:
         assert "{\n  &quot;city&quot;: &quot;Bergen&quot;," in html
         assert "no JSON at all" in html
         assert html.count('<details class="cm-fold"><summary>Arguments') == 2
-        assert html.count("No result of it is stored.") == 2
+        assert html.count("No result is stored for this call.") == 2
 
     def test_a_result_on_a_newer_page_is_a_link(self, reader, django_assert_num_queries):
         talk = self.talk_with_results_behind(PAGE, before=PAGE)
 
-        with django_assert_num_queries(7 + 2):  # the calls of the page whole, and what is behind it
+        with django_assert_num_queries(7 + 2):  # The calls of the page as a whole, and the messages after it.
             html = shown(reader, talk, after=0)
 
         result = page("message", talk.pk, PAGE + 2)
         assert f'<a href="{result}">Its result is #{PAGE + 2}, on a newer page</a>' in html
-        assert "Its result, if there is one, is not on this page." not in html
-        assert html.count("No result of it is stored.") == 1  # of the other call
+        assert "Its result, if any, is not on this page." not in html
+        assert html.count("No result is stored for this call.") == 1  # of the other call
 
-    def test_one_that_is_too_far_away_is_left_open(self, reader):
+    def test_a_result_that_is_too_far_away_is_omitted(self, reader):
         talk = self.talk_with_results_behind(PAGE, before=PAGE + LATER)
 
         html = shown(reader, talk, after=0)
 
-        assert html.count("Its result, if there is one, is not on this page.") == 2
-        assert "No result of it is stored." not in html
+        assert html.count("Its result, if any, is not on this page.") == 2
+        assert "No result is stored for this call." not in html
 
-    def test_one_that_a_page_cannot_hold_is_left_open(self, reader, monkeypatch):
+    def test_a_result_too_large_for_a_page_is_omitted(self, reader, monkeypatch):
         monkeypatch.setattr("chatmemory_django.admin.transcript.PAGE_BYTES", 500)
         first = self.CALLS[0]
         talk = conversation(
@@ -294,19 +294,19 @@ class TestTools:
         html = shown(reader, talk)
 
         assert "This message is too large for this page" in bubble(html, 3)
-        assert "Its result, if there is one, is not on this page." in html
-        assert "No result of it is stored." not in html
+        assert "Its result, if any, is not on this page." in html
+        assert "No result is stored for this call." not in html
 
-    def test_a_result_that_a_later_call_of_the_same_id_took_is_not_its_own(self, reader):
+    def test_a_result_belongs_to_the_latest_call_with_its_id(self, reader):
         first = self.CALLS[0]
         ask = AiMessage(tool_execution_requests=[first])
         talk = conversation(*[U1] * (PAGE - 1), ask, ask, ToolExecutionResultMessage.from_request(first, "rain"))
 
         html = shown(reader, talk, after=0)
 
-        assert "No result of it is stored." in bubble(html, PAGE)
+        assert "No result is stored for this call." in bubble(html, PAGE)
 
-    def test_a_memory_that_was_cleared_in_between_does_not_part_them(self, reader):
+    def test_clearing_the_memory_in_between_keeps_call_and_result_together(self, reader):
         first = self.CALLS[0]
         memory = MessageWindowChatMemory(max_messages=9, id="c", store=DjangoChatMemoryStore())
         memory.add(U1, AiMessage(tool_execution_requests=[first]))
@@ -317,10 +317,10 @@ class TestTools:
 
         assert html.index(">weather<") < html.index("rain")
         assert "No result" not in html
-        # The memory begins with what is shown with the call, so the line is behind it.
+        # The memory begins with the result that is shown within the call, so the line follows it.
         assert html.index('id="m-3"') < html.index("The memory begins here") < html.index('id="m-4"')
 
-    def test_a_message_alone_says_nothing_of_results(self, reader):
+    def test_the_page_of_a_message_does_not_mention_results(self, reader):
         talk = conversation(AiMessage(tool_execution_requests=self.CALLS))
 
         html = reader.get(page("message", talk.pk, 1)).content.decode()
@@ -328,20 +328,20 @@ class TestTools:
         assert "esult" not in bubble(html, 1).partition("<h2>")[0]
 
     def talk_with_results_behind(self, place: int, *, before: int) -> Conversation:
-        """A conversation with calls at *place*, and the result of the first two after *before*."""
+        """Create a conversation with calls at *place*, and the results of the first two after *before* messages."""
         first = self.CALLS[0]
-        said = [U1] * (place - 1) + [AiMessage(tool_execution_requests=self.CALLS)]
-        said += [U1] * (before - place + 1) + [ToolExecutionResultMessage.from_request(first, "rain"), U1]
-        return conversation(*said)
+        messages = [U1] * (place - 1) + [AiMessage(tool_execution_requests=self.CALLS)]
+        messages += [U1] * (before - place + 1) + [ToolExecutionResultMessage.from_request(first, "rain"), U1]
+        return conversation(*messages)
 
-    def test_a_result_whose_call_is_not_on_the_page_stands_alone(self, reader):
+    def test_a_result_without_its_call_on_the_page_is_shown_separately(self, reader):
         talk = conversation(ToolExecutionResultMessage("1", "weather", "rain"), U1)
 
         assert sequences(shown(reader, talk)) == [1, 2]
 
 
 class TestPages:
-    def test_the_newest_page_comes_first_and_all_others_can_be_reached(self, reader):
+    def test_the_newest_page_comes_first_and_links_to_all_others(self, reader):
         talk = long_conversation(2 * PAGE + 7)
 
         html, seen = shown(reader, talk), []
@@ -355,7 +355,7 @@ class TestPages:
         assert seen == list(range(1, 2 * PAGE + 8))
         assert 'rel="next"' in html
 
-    def test_from_an_older_page_the_newer_ones_can_be_reached(self, reader):
+    def test_an_older_page_links_to_newer_ones(self, reader):
         talk = long_conversation(2 * PAGE + 7)
 
         html = shown(reader, talk, after=0)
@@ -368,50 +368,50 @@ class TestPages:
         assert 'rel="next"' not in html
         assert "Newest messages" in html
 
-    def test_the_figures_are_on_the_newest_page_alone(self, reader):
+    def test_the_figures_appear_only_on_the_newest_page(self, reader):
         talk = long_conversation(PAGE + 1)
 
         assert "cm-gauge" in shown(reader, talk)
         assert "cm-gauge" not in shown(reader, talk, before=PAGE)
 
     @pytest.mark.parametrize("place", ["x", "-1", "", "1" * 30, "²", "1.5"])
-    def test_what_is_no_place_is_the_newest_page(self, reader, place):
+    def test_an_invalid_position_shows_the_newest_page(self, reader, place):
         talk = long_conversation(PAGE + 5)
 
         assert sequences(shown(reader, talk, before=place))[-1] == PAGE + 5
 
-    def test_a_place_beyond_all_messages_has_none(self, reader):
+    def test_a_position_after_all_messages_shows_none(self, reader):
         talk = long_conversation(3)
 
-        assert "No messages here." in shown(reader, talk, after=999_999_999)
+        assert "There are no messages here." in shown(reader, talk, after=999_999_999)
 
     @pytest.mark.parametrize("length", [20, 60, 3000])
     def test_a_page_takes_10_statements_at_any_length(self, reader, length, django_assert_num_queries):
         talk = long_conversation(length)
 
         # The session, the user, two for permissions; the conversation, whether it has branches, the page, the gauge,
-        # the plot, the turns that have not ended.
+        # the chart, the unfinished turns.
         with django_assert_num_queries(10):
             reader.get(page("change", talk.pk))
         with django_assert_num_queries(7):
             reader.get(page("change", talk.pk), {"before": 15})
 
-    def test_messages_with_tools_and_files_take_one_more_however_many(self, reader, django_assert_num_queries):
+    def test_tools_and_files_take_one_more_statement(self, reader, django_assert_num_queries):
         call = ToolExecutionRequest(id="1", name="t", arguments="{}")
-        said = [AiMessage(tool_execution_requests=[call]), ToolExecutionResultMessage.from_request(call, "x")] * 10
-        talk = conversation(*said, owner=staff(name="ann"))
+        messages = [AiMessage(tool_execution_requests=[call]), ToolExecutionResultMessage.from_request(call, "x")] * 10
+        talk = conversation(*messages, owner=staff(name="ann"))
 
-        # The owner, too.
+        # And the owner.
         with django_assert_num_queries(12):
             reader.get(page("change", talk.pk))
 
-    def test_long_texts_take_one_more_however_many(self, reader, django_assert_num_queries):
+    def test_long_texts_take_one_more_statement(self, reader, django_assert_num_queries):
         talk = conversation(*[UserMessage("word " * 1000)] * 10)
 
         with django_assert_num_queries(11):
             reader.get(page("change", talk.pk))
 
-    def test_what_is_read_of_a_page_has_a_bound(self, reader, monkeypatch):
+    def test_the_amount_of_text_read_for_a_page_is_limited(self, reader, monkeypatch):
         monkeypatch.setattr("chatmemory_django.admin.transcript.PAGE_BYTES", 2000)
         talk = conversation(*(AiMessage(f"text {number}", thinking="t" * 800) for number in range(4)))
 
@@ -424,7 +424,7 @@ class TestPages:
 
 
 class TestMessagePage:
-    def test_it_has_the_message_its_json_and_its_metadata(self, reader):
+    def test_the_page_of_a_message_shows_its_json_and_metadata(self, reader):
         talk = conversation(UserMessage("Hi", name="Klaus"))
         Message.objects.update(metadata={"model": "gpt-4o"})
 
@@ -434,16 +434,16 @@ class TestMessagePage:
         assert "&quot;model&quot;: &quot;gpt-4o&quot;" in html
         assert 'href="/admin/chatmemory/conversation/' in html
 
-    def test_it_has_what_another_framework_gave(self, reader):
+    def test_the_page_of_a_message_shows_verbatim_data_of_another_framework(self, reader):
         talk = conversation(U1)
         Message.objects.update(verbatim='{"openai":{"content":"<one>","phase":null}}')
 
         html = reader.get(page("message", talk.pk, 1)).content.decode()
 
-        assert "As given by another framework" in html
+        assert "Original from another framework" in html
         assert "&quot;content&quot;: &quot;&lt;one&gt;&quot;,\n" in html
 
-    def test_the_json_is_a_file_that_no_browser_takes_for_a_page(self, reader):
+    def test_the_json_is_an_attachment_that_browsers_do_not_render(self, reader):
         talk = conversation(UserMessage("<script>alert(1)</script>"))
 
         response = reader.get(page("json", talk.pk, 1))
@@ -476,7 +476,7 @@ class TestGauge:
             ("user", 1, 150),
         ]
 
-    def test_what_is_pinned_stands_in_front(self, settings):
+    def test_pinned_messages_come_first(self, settings):
         talk = conversation(S1, U1, A1, U2, U3)
 
         gauge = self.gauge(talk, settings, MESSAGE_WINDOW)
@@ -484,14 +484,14 @@ class TestGauge:
         assert [each.sequence for each in gauge.segments] == [1, 4, 5]
         assert (gauge.total, gauge.limit, gauge.counts_tokens) == (3, 40, False)
 
-    def test_a_limit_that_was_lowered_is_marked(self, settings):
+    def test_a_memory_above_a_lowered_limit_is_marked(self, settings):
         talk = counted(UserMessage("word " * 1997), max_tokens=4000)
 
         gauge = self.gauge(talk, settings, TOKEN_WINDOW)
 
         assert (gauge.total, gauge.limit_x, gauge.segments[0].width) == (2000, "500.00", "1000.00")
 
-    def test_what_was_counted_otherwise_is_not_compared(self, settings):
+    def test_counts_of_another_estimator_are_not_compared(self, settings):
         talk = counted(U1, A1)
         Conversation.objects.update(counted_by="other")
 
@@ -499,7 +499,7 @@ class TestGauge:
 
         assert (gauge.total, gauge.limit, gauge.is_uncounted) == (8, None, True)
 
-    def test_what_was_not_counted_is_shown_by_messages_and_the_page_says_so(self, reader, settings):
+    def test_an_uncounted_memory_is_shown_in_messages_with_a_notice(self, reader, settings):
         talk = conversation(U1, A1)
         settings.CHATMEMORY = TOKEN_WINDOW
 
@@ -508,13 +508,13 @@ class TestGauge:
         assert "2 messages" in html
         assert "these messages were not counted" in html
 
-    def test_wrong_settings_leave_the_limit_out(self, reader, settings):
+    def test_invalid_settings_omit_the_limit(self, reader, settings):
         talk = counted(U1)
         settings.CHATMEMORY = {"MEMORY": {"CLASS": "nowhere.Memory"}}
 
         assert "4 tokens" in shown(reader, talk)
 
-    def test_of_a_very_large_memory_the_newest_messages_are_told_apart(self, settings):
+    def test_a_very_large_memory_shows_only_the_newest_messages_separately(self, settings):
         talk = long_conversation(GAUGE_MESSAGES + 100)
         Conversation.objects.update(window_start=1, memory_messages=GAUGE_MESSAGES + 100, memory_tokens=5 * 400)
 
@@ -524,7 +524,7 @@ class TestGauge:
         assert (gauge.segments[0].style, gauge.segments[0].cost) == ("rest", 500)
         assert sum(share.cost for share in gauge.shares) == 2000
 
-    def test_no_language_breaks_its_numbers(self, reader, settings):
+    def test_localized_numbers_do_not_break_the_gauge(self, reader, settings):
         settings.CHATMEMORY = TOKEN_WINDOW
         settings.LANGUAGE_CODE = "de"
         settings.USE_THOUSAND_SEPARATOR = True
@@ -538,7 +538,7 @@ class TestGauge:
         ]
 
 
-class TestPlot:
+class TestChart:
     def spread(self, talk, seconds: int) -> Conversation:
         begin = timezone.now()
         for row in talk.messages.all():
@@ -546,7 +546,7 @@ class TestPlot:
             talk.messages.filter(sequence=row.sequence).update(created_at=moment)
         return talk
 
-    def test_it_has_the_messages_and_the_tokens_over_the_time(self):
+    def test_it_shows_messages_and_tokens_over_time(self):
         talk = self.spread(counted(UserMessage("one"), UserMessage("one two three four five"), U2), 60)
 
         plot = read_plot(talk)
@@ -556,7 +556,7 @@ class TestPlot:
         assert plot.message_points == "0.00,80.00 300.00,40.00 600.00,0.00"
         assert plot.token_points == "0.00,90.00 300.00,30.00 600.00,0.00"
 
-    def test_a_clock_that_stepped_back_draws_no_line_out_of_the_picture(self):
+    def test_a_clock_that_went_back_draws_no_line_outside_the_chart(self):
         talk = self.spread(counted(U1, A1, U2), 60)
         talk.messages.filter(sequence=2).update(created_at=timezone.now() - datetime.timedelta(days=3))
 
@@ -564,7 +564,7 @@ class TestPlot:
 
         assert all(0 <= float(x) <= 600 and 0 <= float(y) <= 120 for x, y in points)
 
-    def test_of_a_long_conversation_some_messages_are_read_and_the_tokens_estimated(self, reader):
+    def test_long_conversations_are_sampled_and_their_tokens_estimated(self, reader):
         talk = self.spread(long_conversation(2 * PLOT_MESSAGES), 1)
 
         plot = read_plot(talk)
@@ -573,22 +573,22 @@ class TestPlot:
         assert len(plot.message_points.split()) <= PLOT_MESSAGES + 1
         assert plot.messages == 2 * PLOT_MESSAGES
         assert abs(plot.tokens - 10 * PLOT_MESSAGES) <= 10
-        assert "estimated from one message in 2" in shown(reader, talk)
+        assert "estimated from 1 in 2 messages" in shown(reader, talk)
 
-    def test_without_time_between_messages_there_is_none(self, reader):
+    def test_messages_at_a_single_moment_have_no_chart(self, reader):
         talk = conversation(U1)
 
         assert read_plot(talk) is None
         assert "cm-plot" not in shown(reader, talk)
         assert read_plot(Conversation.objects.create(memory_id="empty")) is None
 
-    def test_without_counts_there_is_no_line_of_tokens(self):
+    def test_uncounted_messages_have_no_token_line(self):
         plot = read_plot(self.spread(conversation(U1, A1), 60))
 
         assert (plot.token_points, plot.tokens) == ("", 0)
 
 
-def test_an_image_beside_a_text_is_among_what_was_said(reader):
+def test_an_image_next_to_text_appears_in_the_transcript(reader):
     talk = conversation(UserMessage([TextContent("Look"), ImageContent(Image(url="https://example.com/a.png"))]))
 
     html = shown(reader, talk)

@@ -1,4 +1,4 @@
-"""The one form in which the admin shows a moment: the language's format, the active time zone, and its name."""
+"""How the admin shows date and time: the format of the language, the active time zone, and its name."""
 
 import datetime
 
@@ -20,22 +20,22 @@ MOMENT = datetime.datetime(2026, 11, 21, 9, 30, tzinfo=datetime.UTC)
         ("ja", "Asia/Tokyo", "2026年11月21日18:30 JST"),
     ],
 )
-def test_a_moment_is_shown_as_the_language_writes_it_with_its_zone(language, zone, shown):
+def test_a_datetime_is_shown_in_the_language_s_format_with_its_time_zone(language, zone, shown):
     with translation.override(language), timezone.override(zone):
         assert moment(MOMENT) == shown
 
 
-def test_a_naive_moment_is_one_of_the_site_s_zone(settings):
+def test_a_naive_datetime_is_in_the_time_zone_of_the_site(settings):
     settings.USE_TZ = False
     settings.TIME_ZONE = "Europe/Berlin"
 
     with timezone.override("Asia/Tokyo"):
         assert moment(datetime.datetime(2026, 7, 1, 12, 0)) == "July 1, 2026, noon CEST"  # noqa: DTZ001  # naive
-        # Twice that night, or never: then no zone can be named.
+        # Ambiguous or nonexistent that night: no zone can be named.
         assert moment(datetime.datetime(2026, 10, 25, 2, 30)) == "Oct. 25, 2026, 2:30 a.m."  # noqa: DTZ001
 
 
-def test_templates_show_it_in_the_same_form():
+def test_templates_use_the_same_format():
     template = engines["django"].from_string("{% load chatmemory %}{{ value|moment }}")
 
     assert template.render({"value": MOMENT}) == "Nov. 21, 2026, 9:30 a.m. UTC"

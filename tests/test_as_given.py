@@ -1,4 +1,4 @@
-"""What adapters of other frameworks add: every message as it was given, the memory by its own rules."""
+"""Messages added by adapters of other frameworks: all are stored as given, and the memory follows its own rules."""
 
 import asyncio
 import json
@@ -57,33 +57,33 @@ class TestSystemMessages:
         if isinstance(memory.store, DjangoChatMemoryStore):
             assert history() == [A, ONE, A, B, TWO]
 
-    def test_one_that_is_repeated_leaves_the_memory_as_it_is(self, memory):
+    def test_a_repeated_system_message_leaves_the_memory_unchanged(self, memory):
         add(memory, A, ONE)
         add(memory, A)
 
         assert memory.messages() == [A, ONE]
 
-    def test_added_one_by_one_they_end_the_same(self, memory):
+    def test_adding_one_by_one_has_the_same_result(self, memory):
         for message in (A, ONE, A, A, B, TWO, B):
             add(memory, message)
 
         assert memory.messages() == [ONE, B, TWO]
 
-    def test_that_they_are_repeated_is_no_reason_to_warn(self, memory, caplog):
+    def test_a_repeated_system_message_causes_no_warning(self, memory, caplog):
         add(memory, A)
         add(memory, A)
 
         assert caplog.text == ""
 
     @pytest.mark.parametrize("to", [3, 4, 5])
-    def test_to_rewind_puts_the_first_of_equal_ones_back_in_its_place(self, memory, to):
+    def test_rewind_restores_the_first_of_equal_system_messages_to_its_position(self, memory, to):
         add(memory, A, ONE, A, A, TWO, B)
 
         memory.rewind(to)
 
         assert memory.messages() == ([A, ONE, TWO] if to == 5 else [A, ONE])
 
-    def test_a_branch_that_repeats_the_system_message_has_it_where_it_was(self, memory):
+    def test_a_branch_that_repeats_the_system_message_keeps_its_position(self, memory):
         add(memory, A, ONE, TWO)
         memory.rewind(2)
         add(memory, A, TWO)
@@ -93,7 +93,7 @@ class TestSystemMessages:
 
         assert memory.messages() == [A, ONE, TWO]
 
-    def test_one_that_stands_for_another_is_superseded_and_explained_so(self):
+    def test_a_replaced_system_message_is_superseded_and_explained_as_such(self):
         memory = memory_in(DjangoChatMemoryStore())
         add(memory, A, ONE, A)
 
@@ -103,14 +103,14 @@ class TestSystemMessages:
             (2, Reason.IN_WINDOW),
         ]
 
-    def test_without_a_history_nothing_is_kept_of_one_that_is_repeated(self):
+    def test_without_history_no_copy_of_a_repeated_system_message_is_kept(self):
         memory = memory_in(DjangoChatMemoryStore(keep_history=False))
 
         add(memory, A, ONE, A)
 
         assert list(Message.objects.values_list("sequence", flat=True)) == [1, 2]
 
-    def test_a_fork_has_them_all(self):
+    def test_a_fork_copies_all_system_messages(self):
         memory = memory_in(DjangoChatMemoryStore())
         add(memory, A, ONE, A, TWO)
 
@@ -121,14 +121,14 @@ class TestSystemMessages:
 
 
 class TestVerbatim:
-    def test_it_is_kept_beside_the_message(self):
+    def test_verbatim_data_is_stored_with_the_message(self):
         given = json.dumps({"openai": {"content": "one", "phase": 1e308, "n": 2**53 + 1, "\ud800": "\0"}})
 
         memory_in(DjangoChatMemoryStore()).add(ONE, TWO, verbatim=[given, None])
 
         assert list(Message.objects.values_list("verbatim", flat=True)) == [given, None]
 
-    def test_it_is_exported_imported_and_forked(self):
+    def test_verbatim_data_is_exported_imported_and_forked(self):
         memory_in(DjangoChatMemoryStore()).add(ONE, verbatim=['{"a": 1.0}'])
         lines = list(export_lines(Conversation.objects.all()))
         forked = Conversation.objects.get().fork()
@@ -149,13 +149,13 @@ class TestVerbatim:
             (["x" * 5_000_000], ValueError),
         ],
     )
-    def test_one_that_cannot_be_kept_is_refused_and_nothing_stored(self, verbatim, error):
+    def test_invalid_verbatim_data_is_rejected_and_nothing_is_stored(self, verbatim, error):
         with pytest.raises(error, match="verbatim"):
             memory_in(DjangoChatMemoryStore()).add(ONE, verbatim=verbatim)
 
         assert not Message.objects.exists()
 
-    def test_a_store_that_has_no_place_for_it_says_so(self):
+    def test_a_store_without_support_for_verbatim_data_raises_an_error(self):
         class Plain:
             def get_messages(self, memory_id):
                 return []
@@ -166,14 +166,14 @@ class TestVerbatim:
             with pytest.raises(NotImplementedError, match="verbatim"):
                 memory_in(store).add(ONE, verbatim=["{}"])
 
-    def test_it_can_be_added_from_async_code(self):
+    def test_verbatim_data_can_be_added_from_async_code(self):
         memory = memory_in(InMemoryChatMemoryStore(keep_history=True))
 
         assert asyncio.run(memory.aadd(A, A, verbatim=[None, None])) == [1, 2]
 
 
 class TestCustomMessages:
-    def test_they_are_found_by_the_texts_in_them(self):
+    def test_custom_messages_are_found_by_the_texts_they_contain(self):
         message = CustomMessage({"type": "note", "parts": [{"text": "Beware of the dog"}, 7], "file": "QUJD" * 1_000})
         memory_in(DjangoChatMemoryStore()).add(message)
 

@@ -1,4 +1,4 @@
-"""The async twins, as a view under ASGI calls them."""
+"""The async methods, called as an ASGI view calls them."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ def memory(memory_id: str = "c") -> MessageWindowChatMemory:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_async_twins_do_what_their_twins_do():
+def test_async_methods_behave_like_their_sync_versions():
     async def talk() -> list[list]:
         seen = []
         await memory().aadd(*(UserMessage(str(number)) for number in range(5)))
@@ -37,7 +37,7 @@ def test_the_async_twins_do_what_their_twins_do():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_adds_awaited_together_lose_nothing():
+def test_concurrent_awaited_adds_lose_nothing():
     async def talk() -> None:
         await asyncio.gather(*(memory().aadd(UserMessage(str(number))) for number in range(20)))
 
@@ -49,7 +49,7 @@ def test_adds_awaited_together_lose_nothing():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_add_whose_caller_gives_up_is_whole_or_not_there():
+def test_a_cancelled_add_is_stored_completely_or_not_at_all():
     async def talk() -> None:
         adding = asyncio.create_task(memory().aadd(*(UserMessage(str(number)) for number in range(50))))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Branches in JSON lines, in forks of them, and in what is left once a history is pruned."""
+"""Branches in JSON lines, in forks, and in histories after pruning."""
 
 import datetime
 import itertools
@@ -16,7 +16,7 @@ from chatmemory_django.formats.jsonl import JsonLinesError, check_lines, export_
 from chatmemory_django.lineage import Thinning
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
-from tests.test_fork import AN_ADD, EVERY_VERB, VERBS, a_memory, do, said, source, summarize, texts
+from tests.test_fork import AN_ADD, EVERY_VERB, VERBS, a_memory, do, source, summarize, texts, user_messages
 
 pytestmark = pytest.mark.django_db
 
@@ -54,7 +54,7 @@ def alternatives(conversation: Conversation) -> dict[int, list[int]]:
 
 
 def a_tree() -> Conversation:
-    """1 and 2, then three branches: 3 and 4; 5; 6 in use, with 7 that nobody follows and 8."""
+    """Create 1 and 2, then three branches: 3 and 4; 5; the active 6, with 8 and a sibling 7."""
     memory = a_memory(limit=9)
     memory.add(SystemMessage("be brief"), UserMessage("hi"), AiMessage("first"), UserMessage("and?"))
     memory.rewind(2)
@@ -66,8 +66,8 @@ def a_tree() -> Conversation:
     return source()
 
 
-class TestThereAndBack:
-    def test_branches_and_where_the_conversation_goes_on_from(self):
+class TestRoundTrip:
+    def test_branches_and_the_active_path_are_restored(self):
         conversation = a_tree()
         a_memory(limit=9).rewind(6)
 
@@ -79,11 +79,11 @@ class TestThereAndBack:
         assert a_memory(copy.memory_id, 9).switch(3) == a_memory(limit=9).switch(3) == 4
         assert texts(Conversation.objects.get(pk=copy.pk).history()) == ["be brief", "hi", "first", "and?"]
 
-    def test_a_summary_and_what_was_forgotten(self):
+    def test_summaries_and_evictions_are_restored(self):
         memory = a_memory(limit=9)
-        memory.add(*said("one", "two", "three"))
+        memory.add(*user_messages("one", "two", "three"))
         memory.clear()
-        memory.add(*said("four", "five"))
+        memory.add(*user_messages("four", "five"))
         summarize(6, 4)
 
         copy = imported(lines_of(source()))
@@ -91,9 +91,9 @@ class TestThereAndBack:
         assert texts(copy.memory()) == ["summary of 4", "five"]
         assert (rows(copy), places(copy)) == (rows(source()), places(source()))
 
-    def test_a_summary_whose_last_message_was_removed(self):
+    def test_a_summary_whose_last_message_was_removed_is_restored(self):
         memory = a_memory(limit=9)
-        memory.add(*said("one", "two", "three"))
+        memory.add(*user_messages("one", "two", "three"))
         summarize(4, 2)
         memory.remove(2)
 
@@ -102,8 +102,8 @@ class TestThereAndBack:
         assert texts(copy.memory()) == ["summary of 2", "three"]
         assert (rows(copy), places(copy)) == (rows(source()), places(source()))
 
-    def test_lines_of_before_there_were_branches(self):
-        a_memory(limit=9).add(*said("one", "two"))
+    def test_lines_from_versions_without_branches_are_imported(self):
+        a_memory(limit=9).add(*user_messages("one", "two"))
         head, *others = map(json.loads, lines_of(source()))
         for name in ("parent_sequence", "summary_sequence", "forgotten_through"):
             del head[name]
@@ -119,7 +119,7 @@ class TestThereAndBack:
         later=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=4),
         keep_history=st.booleans(),
     )
-    def test_whatever_was_done(self, verbs, later, keep_history):
+    def test_any_sequence_of_operations_is_restored(self, verbs, later, keep_history):
         memory = a_memory(f"machine {next(numbers)}", 4, keep_history=keep_history)
         do(memory, verbs)
         conversation = Conversation.objects.filter(memory_id=memory.id).first()
@@ -135,8 +135,8 @@ class TestThereAndBack:
         assert places(Conversation.objects.get(pk=copy.pk)) == places(Conversation.objects.get(pk=conversation.pk))
 
 
-class TestOfSomeTypesAlone:
-    def test_what_is_left_out_is_not_in_the_way(self):
+class TestSomeTypesOnly:
+    def test_omitted_messages_do_not_break_the_branches(self):
         conversation = a_tree()
 
         copy = imported(lines_of(conversation, [MessageType.USER]))
@@ -149,8 +149,8 @@ class TestOfSomeTypesAlone:
         ]
         assert texts(copy.history()) == ["hi", "good"]
 
-    def test_neither_a_summary_nor_a_system_message_is_among_them(self):
-        a_memory(limit=9).add(SystemMessage("secret"), *said("one", "two"))
+    def test_summaries_and_system_messages_are_omitted(self):
+        a_memory(limit=9).add(SystemMessage("secret"), *user_messages("one", "two"))
         summarize(4, 2)
 
         lines = lines_of(source(), [MessageType.USER, MessageType.AI])
@@ -159,8 +159,8 @@ class TestOfSomeTypesAlone:
         assert "summary of" not in "".join(lines)
         assert texts(imported(lines).memory()) == ["two"]
 
-    def test_a_summary_covers_what_stands_for_what_is_left_out(self):
-        a_memory(limit=9).add(SystemMessage("secret"), *said("one", "two"))
+    def test_a_summary_covers_the_remaining_ancestor_of_an_omitted_message(self):
+        a_memory(limit=9).add(SystemMessage("secret"), *user_messages("one", "two"))
         summarize(4, 2)
 
         copy = imported(lines_of(source(), [MessageType.SYSTEM]))
@@ -168,8 +168,8 @@ class TestOfSomeTypesAlone:
         assert copy.summary_sequence == 4
         assert copy.messages.get(sequence=4).parent_sequence == 1
 
-    def test_a_summary_of_which_nothing_is_left_covers_what_was_before_the_first_message(self):
-        a_memory(limit=9).add(*said("one", "two", "three"))
+    def test_a_summary_of_only_omitted_messages_covers_nothing(self):
+        a_memory(limit=9).add(*user_messages("one", "two", "three"))
         summarize(4, 2)
 
         copy = imported(lines_of(source(), [MessageType.SYSTEM]))
@@ -180,7 +180,7 @@ class TestOfSomeTypesAlone:
 
     @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
     @given(verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20), types=st.sets(st.sampled_from(MessageType)))
-    def test_they_can_always_be_imported_and_are_on_the_paths_they_were_on(self, verbs, types):
+    def test_a_partial_export_can_always_be_imported_and_keeps_its_paths(self, verbs, types):
         memory = a_memory(f"machine {next(numbers)}", 4)
         do(memory, verbs)
         conversation = Conversation.objects.filter(memory_id=memory.id).first()
@@ -199,7 +199,7 @@ class TestOfSomeTypesAlone:
             assert found == wanted
 
 
-class TestWhatIsRefused:
+class TestRejectedLines:
     @pytest.mark.parametrize(
         ("line", "changes", "problem"),
         [
@@ -209,51 +209,53 @@ class TestWhatIsRefused:
             (5, {"superseded": False}, "on_path is false, so superseded must be true"),
             (6, {"parent_sequence": 1}, "the messages 1 to 2 have on_path true"),
             (0, {"parent_sequence": 4}, "have on_path"),
-            (0, {"parent_sequence": 9}, "parent_sequence is 9, which is no message of the history"),
+            (0, {"parent_sequence": 9}, "parent_sequence is 9, which is not a message of the history"),
             (0, {"forgotten_through": 9}, "forgotten_through is 9, but next_sequence is 9"),
-            (0, {"summary_sequence": 1}, "summary_sequence is 1, which is no summary"),
-            (0, {"summary_sequence": 8}, "summary_sequence is 8, which is no summary"),
+            (0, {"summary_sequence": 1}, "summary_sequence is 1, which is not a summary"),
+            (0, {"summary_sequence": 8}, "summary_sequence is 8, which is not a summary"),
             (7, {"in_history": False, "on_path": True}, "on_path is true, but in_history is false"),
-            (8, {"in_history": False, "on_path": False}, "parent_sequence is for messages of the history"),
+            (8, {"in_history": False, "on_path": False}, "only messages of the history can have a parent_sequence"),
         ],
     )
-    def test_a_tree_that_cannot_be(self, line, changes, problem):
+    def test_an_impossible_tree_is_rejected(self, line, changes, problem):
         lines = list(map(json.loads, lines_of(a_tree())))
         lines[line] |= changes
 
         with pytest.raises(JsonLinesError, match=problem):
             check_lines(map(json.dumps, lines))
 
-    def test_a_parent_that_is_no_part_of_the_history(self):
+    def test_a_parent_outside_the_history_is_rejected(self):
         memory = a_memory(limit=9)
-        memory.add(*said("one"))
+        memory.add(*user_messages("one"))
         memory.set([AiMessage("set")])
-        memory.add(*said("two"))
+        memory.add(*user_messages("two"))
         lines = list(map(json.loads, lines_of(source())))
         lines[3]["parent_sequence"] = 2
 
-        with pytest.raises(JsonLinesError, match="parent_sequence is 2, which is no part of the history"):
+        with pytest.raises(JsonLinesError, match="parent_sequence is 2, which is not part of the history"):
             check_lines(map(json.dumps, lines))
 
     @pytest.mark.parametrize(
         "changes", [{"message": {"type": "AI", "text": "x"}}, {"superseded": False}, {"metadata": {}}]
     )
-    def test_a_summary_that_is_none(self, changes):
-        a_memory(limit=9).add(*said("one", "two"))
+    def test_an_invalid_summary_is_rejected(self, changes):
+        a_memory(limit=9).add(*user_messages("one", "two"))
         summarize(3, 1)
         lines = list(map(json.loads, lines_of(source())))
         lines[3] |= changes
 
-        with pytest.raises(JsonLinesError, match="parent_sequence is for messages of the history, and for summaries"):
+        with pytest.raises(
+            JsonLinesError, match="only messages of the history can have a parent_sequence, and summaries"
+        ):
             check_lines(map(json.dumps, lines))
 
 
 class TestPruning:
-    def test_what_follows_a_message_that_is_gone_follows_the_one_before_it(self):
+    def test_children_of_a_pruned_message_move_to_its_parent(self):
         memory = a_memory(limit=9)
-        memory.add(*said("one", "two", "three"))
+        memory.add(*user_messages("one", "two", "three"))
         memory.rewind(1)
-        memory.add(*said("old", "young"))
+        memory.add(*user_messages("old", "young"))
         memory.switch(3)
         prune(memory.id, 4)
 
@@ -267,7 +269,7 @@ class TestPruning:
         old=st.sets(st.integers(1, 30)),
         page=st.integers(1, 6),
     )
-    def test_what_stays_is_on_the_paths_that_it_was_on(self, verbs, old, page):
+    def test_remaining_messages_stay_on_their_paths(self, verbs, old, page):
         memory = a_memory(f"machine {next(numbers)}", 3)
         do(memory, verbs)
         conversation = Conversation.objects.filter(memory_id=memory.id).first()
@@ -290,7 +292,7 @@ class TestPruning:
         imported(lines_of(conversation))
 
 
-def test_a_tree_is_thinned_as_its_paths_are():
+def test_pruning_a_tree_prunes_each_of_its_paths():
     thinning = Thinning([(4, 2), (6, 4), (8, 3)], [2, 3, 4, 9])
 
     assert [thinning.parent_of(sequence) for sequence in (1, 3, 5, 7, 8)] == [None, None, 1, 1, 3]
@@ -320,19 +322,19 @@ class TestExamination:
         keep_history=st.booleans(),
         old=st.sets(st.integers(1, 30)),
     )
-    def test_nothing_is_found_whatever_was_done(self, verbs, keep_history, old):
+    def test_no_problem_is_found_after_any_sequence_of_operations(self, verbs, keep_history, old):
         memory = a_memory(f"machine {next(numbers)}", 4, keep_history=keep_history)
         do(memory, verbs)
         sets = [message for verb, message, _ in verbs if verb in VERBS[2:4]]
         several = {"system_message"} if any(isinstance(message, SystemMessage) for message in sets) else set()
         if conversation := Conversation.objects.filter(memory_id=memory.id).first():
-            assert broken(conversation) - several == set()  # a ``set`` may put several there
+            assert broken(conversation) - several == set()  # ``set`` may store several there.
             assert broken(conversation.fork()) - several == set()
             prune(memory.id, *old)
             assert broken(conversation) - several == set()
 
-    def test_nothing_is_found_of_a_summary(self):
-        a_memory(limit=9).add(SystemMessage("be brief"), *said("one", "two"))
+    def test_no_problem_is_found_in_a_summary(self):
+        a_memory(limit=9).add(SystemMessage("be brief"), *user_messages("one", "two"))
         summarize(4, 2)
 
         assert broken(source()) == set()
@@ -350,7 +352,7 @@ class TestExamination:
             (8, {"in_history": False}, "parent_sequence"),
         ],
     )
-    def test_a_row_that_is_wrong(self, sequence, changes, rule):
+    def test_a_corrupted_row_is_found(self, sequence, changes, rule):
         assert broken(a_tree()) == set()
         source().messages.filter(sequence=sequence).update(**changes)
 
@@ -365,13 +367,13 @@ class TestExamination:
             ({"summary_sequence": 8}, "summary_sequence"),
         ],
     )
-    def test_a_conversation_that_is_wrong(self, changes, rule):
+    def test_a_corrupted_conversation_is_found(self, changes, rule):
         a_tree()
         Conversation.objects.update(**changes)
 
         assert rule in broken(source())
 
-    def test_a_summary_of_another_branch(self):
+    def test_a_summary_of_another_branch_is_found(self):
         a_tree()
         summarize(9, 3)
 

@@ -1,4 +1,4 @@
-"""Going back in a conversation, and on from there: the same in every store that keeps a history."""
+"""Rewinding and branching a conversation: the same in every store that keeps a history."""
 
 import asyncio
 
@@ -51,14 +51,14 @@ def history(**options) -> list[str]:
 
 
 class TestRewind:
-    def test_what_came_later_leaves_the_memory(self, store):
+    def test_later_messages_leave_the_memory(self, store):
         memory = memory_in(store, "one", "two", "three")
 
         memory.rewind(1)
 
         assert texts(memory.messages()) == ["one"]
 
-    def test_the_conversation_goes_on_from_there(self, store):
+    def test_the_conversation_continues_from_there(self, store):
         memory = memory_in(store, "one", "two", "three")
 
         memory.rewind(1)
@@ -67,7 +67,7 @@ class TestRewind:
         assert sequence == 4
         assert texts(memory.messages()) == ["one", "other"]
 
-    def test_to_0_is_to_the_start(self, store):
+    def test_rewind_to_0_returns_to_the_start(self, store):
         memory = memory_in(store, SystemMessage("Be brief."), "one")
 
         memory.rewind(0)
@@ -75,49 +75,49 @@ class TestRewind:
 
         assert texts(memory.messages()) == ["other"]
 
-    def test_to_the_newest_message_changes_nothing(self, store):
+    def test_rewind_to_the_newest_message_changes_nothing(self, store):
         memory = memory_in(store, "one", "two")
 
         memory.rewind(2)
 
         assert texts(memory.messages()) == ["one", "two"]
 
-    def test_before_the_window_the_memory_is_filled_again(self, store):
+    def test_rewind_past_the_window_refills_the_memory(self, store):
         memory = memory_in(store, *"abcdefgh", size=3)
 
         memory.rewind(4)
 
         assert texts(memory.messages()) == ["b", "c", "d"]
 
-    def test_within_the_window_it_is_not(self, store):
+    def test_rewind_within_the_window_does_not_refill_the_memory(self, store):
         memory = memory_in(store, *"abcdefgh", size=3)
 
         memory.rewind(6)
 
         assert texts(memory.messages()) == ["f"]
 
-    def test_with_the_system_message_of_that_time(self, store):
+    def test_rewind_restores_the_system_message_of_that_time(self, store):
         memory = memory_in(store, SystemMessage("Old."), *"abcd", SystemMessage("New."), *"efgh", size=3)
 
         memory.rewind(4)
 
         assert texts(memory.messages()) == ["Old.", "b", "c"]
 
-    def test_a_system_message_that_was_replaced_within_the_window_comes_back(self, store):
+    def test_a_system_message_replaced_within_the_window_is_restored(self, store):
         memory = memory_in(store, SystemMessage("Old."), "a", SystemMessage("New."), "b")
 
         memory.rewind(2)
 
         assert texts(memory.messages()) == ["Old.", "a"]
 
-    def test_a_system_message_comes_back_in_its_place(self, store):
+    def test_a_system_message_is_restored_at_its_position(self, store):
         memory = memory_in(store, "a", SystemMessage("Old."), "b", SystemMessage("New."), "c")
 
         memory.rewind(3)
 
         assert texts(memory.messages()) == ["a", "Old.", "b"]
 
-    def test_or_in_front_if_it_is_kept_there(self, store):
+    def test_a_system_message_is_restored_at_the_front_if_kept_first(self, store):
         memory = memory_in(
             store, "a", SystemMessage("Old."), "b", SystemMessage("New."), always_keep_system_message_first=True
         )
@@ -126,7 +126,7 @@ class TestRewind:
 
         assert texts(memory.messages()) == ["Old.", "a", "b"]
 
-    def test_the_results_of_a_call_are_in_the_memory_with_it_or_not_at_all(self, store):
+    def test_tool_results_are_restored_with_their_call_or_not_at_all(self, store):
         results = [ToolExecutionResultMessage("1", "look", text) for text in ("x", "y")]
         memory = memory_in(store, "a", AiMessage(tool_execution_requests=[CALL]), *results, *"bcdefg", size=3)
 
@@ -134,7 +134,7 @@ class TestRewind:
 
         assert texts(memory.messages()) == ["b"]
 
-    def test_tokens_bound_it_too(self, store):
+    def test_a_token_limit_applies_to_the_refilled_memory(self, store):
         memory = TokenWindowChatMemory(max_tokens=12, token_count_estimator=ADDITIVE_WORDS, id="a", store=store)
         memory.add(*(UserMessage(text) for text in ("one", "two words", "and three words", "four", "five", "six", "7")))
         before = memory.messages()
@@ -144,7 +144,7 @@ class TestRewind:
         assert UserMessage("and three words") in memory.messages()
         assert memory.messages()[-1] not in before
 
-    def test_so_do_tokens_that_are_counted_together(self, store):
+    def test_a_non_additive_token_limit_applies_to_the_refilled_memory(self, store):
         memory = TokenWindowChatMemory(max_tokens=20, token_count_estimator=JOINT, id="a", store=store)
         memory.add(*(UserMessage(text) for text in "abcdefgh"))
 
@@ -152,7 +152,7 @@ class TestRewind:
 
         assert texts(memory.messages()) == ["c", "d"]
 
-    def test_what_was_cleared_stays_forgotten(self, store):
+    def test_cleared_messages_are_not_restored(self, store):
         memory = memory_in(store, *"abc", size=3)
         memory.clear()
         memory.add(*(UserMessage(text) for text in "defgh"))
@@ -161,7 +161,7 @@ class TestRewind:
 
         assert texts(memory.messages()) == ["d", "e"]
 
-    def test_unless_the_conversation_goes_on_from_before(self, store):
+    def test_cleared_messages_are_restored_by_a_rewind_to_before_the_clear(self, store):
         memory = memory_in(store, *"abc", size=3)
         memory.clear()
         memory.add(UserMessage("d"))
@@ -170,7 +170,7 @@ class TestRewind:
 
         assert texts(memory.messages()) == ["a", "b"]
 
-    def test_it_can_be_undone(self, store):
+    def test_a_rewind_can_be_undone(self, store):
         memory = memory_in(store, *"abcdef", size=3)
         before = memory.messages()
 
@@ -179,7 +179,7 @@ class TestRewind:
 
         assert memory.messages() == before
 
-    def test_it_reaches_messages_of_other_branches(self, store):
+    def test_messages_of_other_branches_can_be_reached(self, store):
         memory = memory_in(store, *"abcd", size=3)
         memory.rewind(1)
         memory.add(UserMessage("other"))
@@ -189,7 +189,7 @@ class TestRewind:
         assert texts(memory.messages()) == ["a", "b", "c"]
 
     @pytest.mark.parametrize("to", [5, -1, 10**12])
-    def test_a_message_that_there_is_not_is_an_error_and_changes_nothing(self, store, to):
+    def test_an_unknown_message_raises_an_error_and_changes_nothing(self, store, to):
         memory = memory_in(store, "one", "two")
 
         with pytest.raises(MessageNotFoundError, match=str(to)):
@@ -197,7 +197,7 @@ class TestRewind:
 
         assert texts(memory.messages()) == ["one", "two"]
 
-    def test_a_conversation_that_there_is_not_can_only_go_on_from_the_start(self, store):
+    def test_an_unknown_conversation_can_only_start_at_0(self, store):
         memory = memory_in(store)
 
         memory.rewind(0)
@@ -206,7 +206,7 @@ class TestRewind:
 
         assert memory.messages() == []
 
-    def test_the_branch_that_is_left_stays_in_the_history_of_all(self):
+    def test_the_abandoned_branch_stays_in_the_full_history(self):
         memory = memory_in(DjangoChatMemoryStore(), "one", "two")
         memory.rewind(1)
         memory.add(UserMessage("other"))
@@ -214,14 +214,14 @@ class TestRewind:
         assert history() == ["one", "other"]
         assert history(all_branches=True) == ["one", "two", "other"]
 
-    def test_a_message_on_another_branch_says_so(self):
+    def test_a_message_on_another_branch_is_marked(self):
         memory_in(DjangoChatMemoryStore(), "one", "two").rewind(1)
 
         statuses = [row.status for row in Conversation.objects.get().messages.with_status()]
 
         assert statuses == [MemoryStatus.IN_MEMORY, MemoryStatus.OFF_PATH]
 
-    def test_what_would_follow_a_message_of_an_unknown_conversation_begins_none(self):
+    def test_adding_after_a_message_of_an_unknown_conversation_creates_none(self):
         memory = memory_in(DjangoChatMemoryStore())
 
         with pytest.raises(MessageNotFoundError, match="5"):
@@ -229,7 +229,7 @@ class TestRewind:
 
         assert not Conversation.objects.exists()
 
-    def test_without_history_what_leaves_is_gone(self):
+    def test_without_history_removed_messages_are_deleted(self):
         memory = memory_in(DjangoChatMemoryStore(keep_history=False), "one", "two", "three")
 
         memory.rewind(1)
@@ -238,7 +238,7 @@ class TestRewind:
         with pytest.raises(MessageNotFoundError):
             memory.rewind(3)
 
-    def test_a_store_without_history_says_so(self):
+    def test_a_store_without_history_raises_an_error(self):
         class Three:
             def get_messages(self, memory_id):
                 return []
@@ -255,7 +255,7 @@ class TestRewind:
             with pytest.raises(NotImplementedError, match="SimpleStoreAdapter keeps no history"):
                 verb()
 
-    def test_every_verb_has_an_asynchronous_twin(self):
+    def test_every_method_has_an_async_version(self):
         async def converse() -> tuple[list[ChatMessage], ChatMessage | None]:
             memory = MessageWindowChatMemory(
                 max_messages=9, id="a", store=SingleSlotChatMemoryStore("a", keep_history=True)
@@ -271,7 +271,7 @@ class TestRewind:
 
 
 class TestSwitch:
-    def test_it_goes_on_from_the_newest_message_of_that_branch(self, store):
+    def test_switch_continues_from_the_newest_message_of_the_branch(self, store):
         memory = memory_in(store, *"abcd")
         memory.rewind(1)
         memory.add(UserMessage("other"), UserMessage("and on"))
@@ -282,14 +282,14 @@ class TestSwitch:
         assert memory.switch(5) == 6
         assert texts(memory.messages()) == ["a", "other", "and on"]
 
-    def test_to_the_branch_in_use_changes_nothing(self, store):
+    def test_switch_to_the_active_branch_changes_nothing(self, store):
         memory = memory_in(store, *"abcd")
 
         assert memory.switch(2) == 4
 
         assert texts(memory.messages()) == ["a", "b", "c", "d"]
 
-    def test_from_a_message_of_both_it_goes_on_to_the_newer(self, store):
+    def test_switch_at_a_shared_message_selects_the_newer_branch(self, store):
         memory = memory_in(store, *"abcd")
         memory.rewind(2)
         memory.add(UserMessage("other"))
@@ -299,7 +299,7 @@ class TestSwitch:
 
         assert texts(memory.messages()) == ["a", "b", "other"]
 
-    def test_with_the_system_message_of_that_branch(self, store):
+    def test_switch_restores_the_system_message_of_the_branch(self, store):
         memory = memory_in(store, SystemMessage("Old."), "a", SystemMessage("New."), "b")
         memory.rewind(2)
         memory.add(UserMessage("c"))
@@ -308,7 +308,7 @@ class TestSwitch:
 
         assert texts(memory.messages()) == ["a", "New.", "b"]
 
-    def test_branches_of_branches(self, store):
+    def test_switch_reaches_branches_of_branches(self, store):
         memory = memory_in(store, *"abc")
         memory.rewind(2)
         memory.add(*(UserMessage(text) for text in "def"))
@@ -338,38 +338,38 @@ class TestEvict:
         memory.rewind(2)
         assert texts(memory.messages()) == ["a", "b"]
 
-    def test_a_system_message_that_is_kept_in_front_is_the_first(self, store):
+    def test_a_system_message_kept_first_counts_as_the_first(self, store):
         memory = memory_in(store, "a", SystemMessage("s"), "b", always_keep_system_message_first=True)
 
         assert memory.evict(1) == [2]
         assert texts(memory.messages()) == ["a", "b"]
 
-    def test_of_an_unknown_memory_it_evicts_none_and_makes_none(self, store):
+    def test_evicting_from_an_unknown_memory_evicts_and_creates_nothing(self, store):
         assert memory_in(store).evict(3) == []
         assert not Conversation.objects.exists()
 
     @pytest.mark.parametrize("count", [-1, True, 1.0, "1", None])
-    def test_a_wrong_count_is_refused(self, store, count):
+    def test_an_invalid_count_is_rejected(self, store, count):
         with pytest.raises(ValueError, match="count must be a whole number"):
             memory_in(store, "a").evict(count)
 
-    def test_it_is_announced(self, django_capture_on_commit_callbacks):
+    def test_an_eviction_sends_a_signal(self, django_capture_on_commit_callbacks):
         memory = memory_in(DjangoChatMemoryStore(), *"abc")
-        heard = []
+        received = []
 
-        def hear(sequences, **options):
-            heard.append(sequences)
+        def receive(sequences, **options):
+            received.append(sequences)
 
-        messages_evicted.connect(hear)
+        messages_evicted.connect(receive)
         try:
             with django_capture_on_commit_callbacks(execute=True):
                 memory.evict(2)
         finally:
-            messages_evicted.disconnect(hear)
+            messages_evicted.disconnect(receive)
 
-        assert heard == [(1, 2)]
+        assert received == [(1, 2)]
 
-    def test_without_a_history_what_is_evicted_is_gone(self):
+    def test_without_history_evicted_messages_are_deleted(self):
         memory = memory_in(DjangoChatMemoryStore(keep_history=False), *"abc")
 
         memory.evict(2)
@@ -378,7 +378,7 @@ class TestEvict:
 
 
 class TestArchived:
-    def test_what_is_added_to_the_history_alone_is_in_no_memory(self, store):
+    def test_archived_messages_are_in_the_history_but_not_in_the_memory(self, store):
         memory = memory_in(store, "a", size=2)
         window = memory.window()
 
@@ -390,7 +390,7 @@ class TestArchived:
         assert texts(memory.messages()) == ["a"]
         assert memory.remove(3, 2) == [2, 3]
 
-    def test_a_window_that_keeps_all_evicts_and_replaces_nothing(self, store):
+    def test_an_unbounded_window_evicts_and_replaces_nothing(self, store):
         memory = memory_in(store, SystemMessage("s"), "a", size=2)
         added = [SystemMessage("s"), SystemMessage("t"), SystemMessage("t"), UserMessage("b")]
 
@@ -398,7 +398,7 @@ class TestArchived:
 
         assert store.get_messages("a") == [SystemMessage("s"), UserMessage("a"), *added]
 
-    def test_a_store_without_a_history_has_no_place_for_it(self):
+    def test_a_store_without_history_cannot_archive(self):
         class Three:
             def get_messages(self, memory_id):
                 return []
@@ -413,34 +413,34 @@ class TestArchived:
 
 
 class TestPopAndRemove:
-    def test_pop_takes_the_newest_message_out_and_gives_it_back(self, store):
+    def test_pop_removes_and_returns_the_newest_message(self, store):
         memory = memory_in(store, "one", "two")
 
         assert memory.pop() == UserMessage("two")
 
         assert texts(memory.messages()) == ["one"]
 
-    def test_of_an_empty_memory_it_gives_none(self, store):
+    def test_pop_of_an_empty_memory_returns_none(self, store):
         memory = memory_in(store, "one")
         memory.clear()
 
         assert memory.pop() is None
         assert memory_in(store).pop() is None
 
-    def test_a_sequence_is_never_given_again(self, store):
+    def test_a_sequence_is_never_reused(self, store):
         memory = memory_in(store, "one", "two")
         memory.pop()
 
         assert memory.add(UserMessage("three")) == [3]
 
-    def test_remove_takes_any_message_out(self, store):
+    def test_remove_deletes_any_message(self, store):
         memory = memory_in(store, "one", "two", "three")
 
         assert memory.remove(2) == [2]
 
         assert texts(memory.messages()) == ["one", "three"]
 
-    def test_with_a_call_go_its_results_if_asked(self, store):
+    def test_remove_deletes_tool_results_with_their_call_on_request(self, store):
         call, result = AiMessage(tool_execution_requests=[CALL]), ToolExecutionResultMessage("1", "look", "x")
         for sequence in (2, 3):
             memory = memory_in(store, "one", call, result, "two")
@@ -453,7 +453,7 @@ class TestPopAndRemove:
             if isinstance(store, InMemoryChatMemoryStore):
                 store = InMemoryChatMemoryStore(keep_history=True)
 
-    def test_without_being_asked_they_stay(self, store):
+    def test_remove_keeps_tool_results_by_default(self, store):
         call, result = AiMessage(tool_execution_requests=[CALL]), ToolExecutionResultMessage("1", "look", "x")
         memory = memory_in(store, "one", call, result)
 
@@ -461,7 +461,7 @@ class TestPopAndRemove:
 
         assert memory.messages() == [UserMessage("one"), result]
 
-    def test_several_are_taken_out_in_one_step(self, store):
+    def test_several_messages_are_removed_at_once(self, store):
         memory = memory_in(store, *"abcdef", size=4)
 
         assert memory.remove(5, 1, 3, 4, 3) == [1, 3, 4, 5]
@@ -471,7 +471,7 @@ class TestPopAndRemove:
         memory.rewind(2)
         assert texts(memory.messages()) == ["b"]
 
-    def test_several_or_none_of_them(self, store):
+    def test_all_of_several_messages_are_removed_or_none(self, store):
         memory = memory_in(store, *"abc")
 
         with pytest.raises(MessageNotFoundError):
@@ -479,7 +479,7 @@ class TestPopAndRemove:
 
         assert texts(memory.messages()) == ["a", "b", "c"]
 
-    def test_what_followed_several_on_other_branches_follows_what_they_followed(self, store):
+    def test_children_of_removed_messages_on_other_branches_get_new_parents(self, store):
         memory = memory_in(store, *"ab")
         memory.rewind(1)
         memory.add(UserMessage("c"))
@@ -492,7 +492,7 @@ class TestPopAndRemove:
 
         assert texts(memory.messages()) == ["a", "e"]
 
-    def test_many_take_as_many_statements_as_fit(self, django_assert_max_num_queries):
+    def test_removing_many_messages_takes_few_statements(self, django_assert_max_num_queries):
         memory = memory_in(DjangoChatMemoryStore())
         memory.add(*(UserMessage(str(number)) for number in range(300)))
 
@@ -501,7 +501,7 @@ class TestPopAndRemove:
 
         assert history(all_branches=True) == ["0"]
 
-    def test_what_is_removed_is_in_no_history_and_can_not_be_gone_on_from(self):
+    def test_a_removed_message_is_not_in_the_history_and_cannot_be_continued_from(self):
         memory = memory_in(DjangoChatMemoryStore(), "one", "two", "three")
         memory.remove(2)
 
@@ -510,7 +510,7 @@ class TestPopAndRemove:
         with pytest.raises(MessageNotFoundError):
             memory.rewind(2)
 
-    def test_what_followed_it_follows_what_it_followed(self, store):
+    def test_children_of_a_removed_message_move_to_its_parent(self, store):
         memory = memory_in(store, *"abc")
         memory.rewind(1)
         memory.add(UserMessage("d"), UserMessage("e"))
@@ -531,7 +531,7 @@ class TestPopAndRemove:
 
         assert texts(memory.messages()) == ["a", "c"]
 
-    def test_an_evicted_one_too(self, store):
+    def test_an_evicted_message_can_be_removed(self, store):
         memory = memory_in(store, *"abcdef", size=2)
 
         assert memory.remove(2) == [2]
@@ -540,7 +540,7 @@ class TestPopAndRemove:
         assert texts(memory.messages()) == ["a", "c"]
 
     @pytest.mark.parametrize("sequence", [0, 3, -1])
-    def test_a_message_that_there_is_not_is_an_error(self, store, sequence):
+    def test_removing_an_unknown_message_raises_an_error(self, store, sequence):
         memory = memory_in(store, "one", "two")
 
         with pytest.raises(MessageNotFoundError):
@@ -550,7 +550,7 @@ class TestPopAndRemove:
 
 
 class TestTurns:
-    def test_an_answer_is_regenerated_from_the_users_message(self, store):
+    def test_an_answer_is_regenerated_from_the_user_message(self, store):
         memory = memory_in(store, "question", AiMessage("answer"))
 
         with memory.turn(after=1) as turn:
@@ -571,7 +571,7 @@ class TestTurns:
 
         assert texts(memory.messages()) == ["hi", "hello", "other question", "other answer"]
 
-    def test_what_is_said_replaces_the_system_message_of_the_branch_that_it_goes_on_from(self, store):
+    def test_a_turn_replaces_the_system_message_of_the_branch_it_continues(self, store):
         memory = memory_in(store, "one", SystemMessage("Be brief."))
         memory.rewind(1)
         memory.add(UserMessage("two"))
@@ -581,7 +581,7 @@ class TestTurns:
         assert texts(memory.messages()) == ["one", "Be kind."]
 
     @pytest.mark.parametrize("persist", ["late", "early"])
-    def test_if_the_model_fails_the_conversation_is_where_it_was(self, store, persist):
+    def test_if_the_model_fails_the_conversation_is_unchanged(self, store, persist):
         memory = memory_in(store, "question", AiMessage("answer"), size=2)
 
         with pytest.raises(ZeroDivisionError), memory.turn(persist, after=0) as turn:
@@ -592,7 +592,7 @@ class TestTurns:
         memory.add(UserMessage("next"))
         assert texts(memory.messages()) == ["answer", "next"]
 
-    def test_what_an_early_one_stored_is_a_branch_whose_turn_has_not_ended(self):
+    def test_a_failed_early_turn_leaves_an_incomplete_branch(self):
         memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
 
         with pytest.raises(ZeroDivisionError), memory.turn("early", after=0) as turn:
@@ -603,7 +603,7 @@ class TestTurns:
         assert (row.text, row.on_path) == ("other", False)
         assert list(Conversation.objects.get().alternatives(1)) == [row]
 
-    def test_an_early_one_that_ends_well_has_no_incomplete_message(self):
+    def test_a_completed_early_turn_has_no_incomplete_message(self):
         memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
 
         with memory.turn("early", after=0) as turn:
@@ -614,19 +614,19 @@ class TestTurns:
         assert not Message.objects.incomplete().exists()
         assert history() == ["other", "and more", "fine"]
 
-    def test_others_may_write_meanwhile_and_stay_on_their_branch(self, store):
+    def test_concurrent_writers_stay_on_their_branch(self, store):
         memory = memory_in(store, "question", AiMessage("answer"))
 
         with memory.turn("early", after=0) as turn:
             turn.add(UserMessage("other"))
-            memory.add(UserMessage("meanwhile"))
+            memory.add(UserMessage("another"))
             turn.add(AiMessage("fine"))
 
         assert texts(memory.messages()) == ["other", "fine"]
         assert memory.switch(2) == 4
-        assert texts(memory.messages()) == ["question", "answer", "meanwhile"]
+        assert texts(memory.messages()) == ["question", "answer", "another"]
 
-    def test_others_may_go_on_from_what_an_early_one_stored(self, store):
+    def test_other_writers_can_continue_from_an_early_turn(self, store):
         memory = memory_in(store, "question", AiMessage("answer"))
 
         with memory.turn("early", after=0) as turn:
@@ -637,7 +637,7 @@ class TestTurns:
 
         assert texts(memory.messages()) == ["other", "fine"]
 
-    def test_a_system_message_that_is_there_already_is_on_the_path_of_what_follows_it(self, store):
+    def test_a_repeated_system_message_is_on_the_path_of_the_messages_after_it(self, store):
         memory = memory_in(store, SystemMessage("Be brief."), "question", AiMessage("answer"))
 
         with memory.turn("early", after=1) as turn:
@@ -651,23 +651,23 @@ class TestTurns:
             assert history() == ["Be brief.", "Be brief.", "other", "better"]
 
     @pytest.mark.django_db(transaction=True)
-    def test_what_stays_in_the_memory_is_not_announced_as_evicted(self):
+    def test_messages_that_stay_in_the_memory_are_not_signalled_as_evicted(self):
         memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
         evicted: list[int] = []
 
-        def hear(sequences, **kwargs):
+        def receive(sequences, **kwargs):
             evicted.extend(sequences)
 
         with memory.turn("early", after=0) as turn:
             turn.add(UserMessage("other"))
             memory.rewind(3)
-            messages_evicted.connect(hear)
+            messages_evicted.connect(receive)
             turn.add(AiMessage("fine"))
-        messages_evicted.disconnect(hear)
+        messages_evicted.disconnect(receive)
 
         assert evicted == []
 
-    def test_an_end_that_is_tried_again_does_nothing_twice(self):
+    def test_a_retried_end_of_a_turn_does_nothing_twice(self):
         memory = memory_in(DjangoChatMemoryStore(), "question", AiMessage("answer"))
         turn = memory.turn(after=1)
         turn.begin()
@@ -675,7 +675,7 @@ class TestTurns:
         unwritten = list(turn._unwritten)
         turn.end()
 
-        turn._unwritten, turn._is_retry = unwritten, True  # as after a commit whose answer was lost
+        turn._unwritten, turn._is_retry = unwritten, True  # As after a commit whose response was lost.
         turn.end()
 
         assert history() == ["question", "better"]
@@ -683,7 +683,7 @@ class TestTurns:
 
 
 class TestAlternatives:
-    def test_they_are_what_was_said_in_that_place_on_other_branches(self):
+    def test_alternatives_are_the_messages_at_that_position_on_other_branches(self):
         memory = memory_in(DjangoChatMemoryStore(), "question", "first")
         for text in ("second", "third"):
             memory.rewind(1)
@@ -695,7 +695,7 @@ class TestAlternatives:
         assert not conversation.alternatives(1).exists()
         assert not conversation.alternatives(4).exists()
 
-    def test_of_the_first_message_too(self):
+    def test_the_first_message_has_alternatives(self):
         memory = memory_in(DjangoChatMemoryStore(), "one", "two")
         memory.rewind(0)
         memory.add(UserMessage("other"))
@@ -703,14 +703,14 @@ class TestAlternatives:
         assert [row.text for row in Conversation.objects.get().alternatives(1)] == ["other"]
         assert [row.text for row in Conversation.objects.get().alternatives(3)] == ["one"]
 
-    def test_what_was_removed_is_none(self):
+    def test_a_removed_message_is_not_an_alternative(self):
         memory = memory_in(DjangoChatMemoryStore(), "one", "two")
         memory.pop()
         memory.add(UserMessage("other"))
 
         assert not Conversation.objects.get().alternatives(3).exists()
 
-    def test_of_a_message_that_there_is_not_there_are_none(self):
+    def test_an_unknown_message_has_no_alternatives(self):
         memory_in(DjangoChatMemoryStore(), "one")
 
         assert not Conversation.objects.get().alternatives(9).exists()
@@ -718,7 +718,7 @@ class TestAlternatives:
 
 class TestStatements:
     @pytest.mark.parametrize("length", [30, 3_000])
-    def test_a_rewind_takes_as_many_however_long_the_history_is(self, length, django_assert_max_num_queries):
+    def test_a_rewind_takes_the_same_statements_at_any_length_of_history(self, length, django_assert_max_num_queries):
         memory = memory_in(DjangoChatMemoryStore(), size=10)
         memory.add(*(UserMessage(f"{number}") for number in range(length)))
 
@@ -730,7 +730,7 @@ class TestStatements:
         assert texts(memory.messages())[-1] == f"{length - 23}"
 
     @pytest.mark.parametrize("count", [3, 1_000])
-    def test_a_switch_takes_as_many_however_many_branches_there_are(self, count, django_assert_max_num_queries):
+    def test_a_switch_takes_the_same_statements_for_any_number_of_branches(self, count, django_assert_max_num_queries):
         memory = memory_in(DjangoChatMemoryStore(), "question", size=10)
         conversation = Conversation.objects.get()
         memory.add(UserMessage("answer"))
@@ -757,7 +757,7 @@ class TestStatements:
 
 
 class TestTree:
-    def test_a_path_is_made_of_the_runs_that_lead_to_a_message(self):
+    def test_a_path_consists_of_the_runs_that_lead_to_a_message(self):
         tree = Tree([(4, 2), (6, 0), (7, 5)], 9)
 
         assert tree.path_to(3) == [(1, 3)]
@@ -766,12 +766,12 @@ class TestTree:
         assert tree.path_to(6) == [(6, 6)]
         assert tree.path_to(0) == []
 
-    def test_the_newest_message_is_on_the_last_run_that_goes_on_from_there(self):
+    def test_the_newest_message_is_on_the_last_run_that_continues_from_there(self):
         tree = Tree([(4, 2), (6, 0), (7, 5)], 9)
 
         assert [tree.newest_from(sequence) for sequence in range(1, 9)] == [8, 8, 3, 8, 8, 6, 8, 8]
 
-    def test_two_paths_part_at_the_last_message_that_both_have(self):
+    def test_two_paths_diverge_after_their_last_shared_message(self):
         assert fork_point([(1, 5)], [(1, 2), (6, 7)]) == 2
         assert fork_point([(1, 2), (6, 7)], [(1, 2), (8, 8)]) == 2
         assert fork_point([(1, 5)], [(1, 3)]) == 3

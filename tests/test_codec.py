@@ -1,4 +1,4 @@
-"""JSON: what the original writes is what we write and read; anything else is refused, saying where and why."""
+"""JSON is written and read as LangChain4j writes it; anything else is rejected with its position and reason."""
 
 import json
 
@@ -36,11 +36,11 @@ from tests.vectors import load_vectors, message_from_description
 VECTORS = load_vectors("codec.json")
 MESSAGES = {case["name"]: case for case in VECTORS["messages"]}
 LISTS = {case["name"]: case for case in VECTORS["lists"]}
-PRIVATE = "what nobody else may read"
+PRIVATE = "what no one else may read"
 
 
 def canonical(text: str) -> str:
-    """*text* without what may be left out; 1 and 1.0 differ, as do 0.0 and -0.0, but not 1e1 and 10.0."""
+    """Return *text* without optional fields; 1 and 1.0 differ, as do 0.0 and -0.0, but not 1e1 and 10.0."""
 
     def without_empty(item: dict | None) -> dict | None:
         if item is None:
@@ -57,8 +57,8 @@ def cases(recorded: dict[str, dict], *, but: str = "") -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", [pytest.param(recorded[name], id=name) for name in recorded if name != but])
 
 
-class TestLikeTheOriginal:
-    """Every message and list that was recorded."""
+class TestLikeLangChain4j:
+    """Every recorded message and list."""
 
     @cases(MESSAGES)
     def test_a_message_is_written_as_recorded(self, case):
@@ -74,7 +74,7 @@ class TestLikeTheOriginal:
         assert message_from_json(case["json"]) == message_from_description(case["message"])
 
     @cases(MESSAGES, but="user_empty_name")
-    def test_what_we_write_we_read(self, case):
+    def test_a_written_message_is_read_back(self, case):
         message = message_from_description(case["message"])
 
         assert message_from_json(message_to_json(message)) == message
@@ -100,8 +100,8 @@ class TestLikeTheOriginal:
         assert messages_from_json(messages_to_json(expected)) == expected
 
 
-class TestUnlikeTheOriginal:
-    """In Python, None is no message and no list."""
+class TestUnlikeLangChain4j:
+    """In Python, None is neither a message nor a list."""
 
     def test_none_in_a_list_is_not_written(self):
         with pytest.raises(TypeError, match=r"^messages\[1\] must be a message, not NoneType\.$"):
@@ -111,7 +111,7 @@ class TestUnlikeTheOriginal:
         with pytest.raises(ValueError, match=r"^\$\[1\]: Expected `object`, got `null`\.$"):
             messages_from_json(LISTS["null_element"]["json"])
 
-    def test_a_null_list_reads_as_an_empty_one(self):
+    def test_a_null_list_reads_as_an_empty_list(self):
         assert messages_from_json(LISTS["null_list"]["json"]) == []
 
     def test_none_is_not_written_as_a_list(self):
@@ -119,13 +119,13 @@ class TestUnlikeTheOriginal:
             messages_to_json(None)
 
     @pytest.mark.parametrize("value", [None, PRIVATE, [SystemMessage("a")], TextContent("a")], ids=["a", "b", "c", "d"])
-    def test_only_a_message_is_written_as_one(self, value):
+    def test_only_messages_are_written_as_messages(self, value):
         with pytest.raises(TypeError, match=rf"^message must be a message, not {type(value).__name__}\.$"):
             message_to_json(value)
 
 
 class TestForms:
-    def test_what_is_none_or_empty_is_left_out(self):
+    def test_none_and_empty_fields_are_omitted(self):
         assert json.loads(message_to_json(UserMessage("Hi"))) == {
             "type": "USER",
             "contents": [{"type": "TEXT", "text": "Hi"}],
@@ -162,16 +162,16 @@ class TestForms:
         assert message_from_json(json_type('{"type":"SYSTEM","text":"é😀"}')) == SystemMessage("é😀")
         assert messages_from_json(json_type('[{"type":"SYSTEM","text":"é"}]')) == [SystemMessage("é")]
 
-    def test_keys_may_come_in_any_order_and_unknown_ones_are_passed_over(self):
+    def test_keys_may_come_in_any_order_and_unknown_keys_are_ignored(self):
         assert message_from_json('{"text":"a","later":{"x":[1]},"type":"SYSTEM"}') == SystemMessage("a")
 
-    def test_an_image_without_a_level_is_one_of_low_detail(self):
+    def test_an_image_without_a_detail_level_has_low_detail(self):
         read = message_from_json('{"type":"USER","contents":[{"type":"IMAGE","image":{"url":"a"}}]}')
 
         assert read == UserMessage([ImageContent(Image(url="a"), DetailLevel.LOW)])
 
     @pytest.mark.parametrize("number", [2**63, -(2**64), 10**40, 1e308, 5e-324, -0.0, 1.0], ids=repr)
-    def test_numbers_keep_their_value_and_kind(self, number):
+    def test_numbers_keep_their_value_and_type(self, number):
         read = message_from_json(message_to_json(CustomMessage({"n": number})))
 
         assert repr(read.attributes["n"]) == repr(number)
@@ -180,8 +180,8 @@ class TestForms:
         assert messages_to_json(iter([SystemMessage("a")])) == messages_to_json((SystemMessage("a"),))
 
 
-class TestToolResultsOfOld:
-    """Before 1.13 the original wrote the text of a tool result as "text"."""
+class TestLegacyToolResults:
+    """Before 1.13, LangChain4j wrote the text of a tool result as "text"."""
 
     LEGACY = '{"type":"TOOL_EXECUTION_RESULT","id":"1","toolName":"weather","text":"sunny"}'
     EXPECTED = ToolExecutionResultMessage("1", "weather", "sunny")
@@ -195,13 +195,13 @@ class TestToolResultsOfOld:
 
         assert messages_from_json(text) == [SystemMessage("a"), self.EXPECTED, self.EXPECTED]
 
-    def test_where_both_are_given_the_contents_count(self):
+    def test_contents_take_precedence_over_text(self):
         text = '{"type":"TOOL_EXECUTION_RESULT","text":"old","contents":[{"type":"TEXT","text":"new"}]}'
 
         assert message_from_json(text).text == "new"
 
     @pytest.mark.parametrize("rest", ["", ',"text":null'], ids=["absent", "null"])
-    def test_a_tool_result_without_any_text_is_refused(self, rest):
+    def test_a_tool_result_without_any_text_is_rejected(self, rest):
         with pytest.raises(ValueError, match=r"^\$: ToolExecutionResultMessage\.contents is empty"):
             message_from_json(f'{{"type":"TOOL_EXECUTION_RESULT","id":"1"{rest}}}')
 
@@ -215,11 +215,11 @@ NULLS = {
         f'{{"type":"TOOL_EXECUTION_RESULT","contents":[{TEXT}],"attributes":null}}',
         ToolExecutionResultMessage(contents="a"),
     ),
-    "result_contents_beside_text": (
+    "result_contents_with_text": (
         '{"type":"TOOL_EXECUTION_RESULT","text":"a","contents":null}',
         ToolExecutionResultMessage(contents="a"),
     ),
-    "result_contents_empty_beside_text": (
+    "result_contents_empty_with_text": (
         '{"type":"TOOL_EXECUTION_RESULT","text":"a","contents":[]}',
         ToolExecutionResultMessage(contents="a"),
     ),
@@ -232,7 +232,7 @@ NULLS = {
         '{"attributes":null,"contents":[],"text":"","isError":null,"id":null,"type":"TOOL_EXECUTION_RESULT"}',
         ToolExecutionResultMessage(contents=""),
     ),
-    "beside_half_a_pair": (
+    "with_a_lone_surrogate": (
         '{"type":"AI","attributes":null,"text":"\\udc00","toolExecutionRequests":null}',
         AiMessage("\udc00"),
     ),
@@ -265,7 +265,7 @@ NULLS_REFUSED = {
         '{"type":"TOOL_EXECUTION_RESULT","contents":[],"text":null}',
         r": ToolExecutionResultMessage\.contents is empty",
     ),
-    "contents_of_another_type_beside_text": (
+    "contents_of_another_type_with_text": (
         f'{{"type":"TOOL_EXECUTION_RESULT","contents":"","text":"{PRIVATE}","attributes":null}}',
         r"\.contents: Expected `array`, got `str`\.$",
     ),
@@ -277,26 +277,26 @@ NULLS_REFUSED = {
         '{"type":"AI","toolExecutionRequests":null,"attributes":[]}',
         r"\.attributes: Expected `object`, got `array`\.$",
     ),
-    "contents_of_a_user_beside_text": (
+    "contents_of_a_user_with_text": (
         f'{{"type":"USER","contents":[],"text":"{PRIVATE}","attributes":null}}',
         r": UserMessage\.contents is empty",
     ),
-    "no_number_behind_it": (f'{{"type":"AI","attributes":null,"more":["{PRIVATE}",NaN]}}', r"malformed"),
-    "no_json_behind_it": (f'{{"type":"AI","attributes":null,"text":"{PRIVATE}",}}', r"malformed"),
+    "no_number_after_it": (f'{{"type":"AI","attributes":null,"more":["{PRIVATE}",NaN]}}', r"malformed"),
+    "no_json_after_it": (f'{{"type":"AI","attributes":null,"text":"{PRIVATE}",}}', r"malformed"),
 }
 
 
 class TestNullForAbsent:
-    """Where a field may be absent, it may be null as well, as the original reads it."""
+    """Fields that may be absent may also be null, as in LangChain4j."""
 
     @pytest.mark.parametrize(("text", "message"), NULLS.values(), ids=NULLS.keys())
-    def test_it_is_read(self, text, message):
+    def test_null_is_read(self, text, message):
         assert message_from_json(text) == message
         assert message_from_json(text.encode()) == message
         assert messages_from_json(f'[{{"type":"SYSTEM","text":"b"}},{text}]') == [SystemMessage("b"), message]
 
     @pytest.mark.parametrize(("text", "reason"), NULLS_REFUSED.values(), ids=NULLS_REFUSED.keys())
-    def test_anywhere_else_it_is_refused(self, text, reason):
+    def test_null_is_rejected_elsewhere(self, text, reason):
         with pytest.raises(ValueError, match=rf"^\$.*{reason}") as alone:
             message_from_json(text)
         with pytest.raises(ValueError, match=rf"^\$.*{reason}") as listed:
@@ -309,21 +309,21 @@ class TestNullForAbsent:
 
     @settings(deadline=None, max_examples=300)
     @given(messages(), st.data())
-    def test_any_field_that_is_absent_may_be_null(self, message, data):
-        said = json.loads(message_to_json(message))
-        for item, name in absent(message, said):
+    def test_any_absent_field_may_be_null(self, message, data):
+        as_json = json.loads(message_to_json(message))
+        for item, name in absent(message, as_json):
             if data.draw(st.booleans(), label=name):
                 item[name] = None
 
-        assert message_from_json(json.dumps(said)) == message
-        assert messages_from_json(json.dumps([said, said])) == [message, message]
+        assert message_from_json(json.dumps(as_json)) == message
+        assert messages_from_json(json.dumps([as_json, as_json])) == [message, message]
 
     @settings(deadline=None)
     @given(texts(), st.sampled_from([{}, {"contents": None}, {"contents": []}]), st.booleans())
-    def test_any_text_of_a_legacy_tool_result_is_its_contents(self, text, contents, is_first):
-        said = {"type": "TOOL_EXECUTION_RESULT", "text": text}
+    def test_any_text_of_a_legacy_tool_result_becomes_its_contents(self, text, contents, is_first):
+        as_json = {"type": "TOOL_EXECUTION_RESULT", "text": text}
 
-        read = message_from_json(json.dumps({**contents, **said} if is_first else {**said, **contents}))
+        read = message_from_json(json.dumps({**contents, **as_json} if is_first else {**as_json, **contents}))
 
         assert read == ToolExecutionResultMessage(contents=text)
 
@@ -331,21 +331,21 @@ class TestNullForAbsent:
         assert to_message("AI", "a", NULLS["ai_requests"][0]) == AiMessage("a")
 
 
-def absent(value, said):
-    """The objects within *said*, the JSON of *value*, each with a name that it could have and has not."""
+def absent(value, as_json):
+    """List the objects in *value*, the JSON of *message*, each with the name of an optional field that it lacks."""
     if isinstance(value, tuple):
-        for each, its in zip(value, said, strict=True):
+        for each, its in zip(value, as_json, strict=True):
             yield from absent(each, its)
     elif isinstance(value, msgspec.Struct):
         for field in fields(value):
-            if field.encode_name in said:
-                yield from absent(getattr(value, field.name), said[field.encode_name])
+            if field.encode_name in as_json:
+                yield from absent(getattr(value, field.name), as_json[field.encode_name])
             elif not field.required:
-                yield said, field.encode_name
+                yield as_json, field.encode_name
 
 
-class TestOddCharacters:
-    """JSON can say NUL and half a surrogate pair, so both are read and written; what stores them may refuse."""
+class TestUnusualCharacters:
+    """JSON can represent NUL and lone surrogates, so both are read and written; stores may reject them."""
 
     ODD = (
         "a\0b",
@@ -361,14 +361,14 @@ class TestOddCharacters:
     )
 
     @pytest.mark.parametrize("text", ODD, ids=ascii)
-    def test_odd_texts_are_read_as_they_were_written(self, text):
+    def test_unusual_texts_are_read_as_they_were_written(self, text):
         message = UserMessage(text, text, {text: text})
 
         assert message_from_json(message_to_json(message)) == message
         assert messages_from_json(messages_to_json([message, message])) == [message, message]
 
     @pytest.mark.parametrize("text", ODD, ids=ascii)
-    def test_odd_texts_are_read_whether_escaped_or_not(self, text):
+    def test_unusual_texts_are_read_escaped_or_not(self, text):
         bare = json.dumps({"type": "SYSTEM", "text": text}, ensure_ascii=False)
         escaped = json.dumps({"type": "SYSTEM", "text": text})
 
@@ -376,20 +376,20 @@ class TestOddCharacters:
         assert message_from_json(escaped) == SystemMessage(text)
         assert message_from_json(escaped.encode()) == SystemMessage(text)
 
-    def test_what_is_written_is_utf8_whatever_it_says(self):
+    def test_the_output_is_always_utf8(self):
         message = UserMessage("\ud83d and more", attributes={"\udc00": 10**30, "b": 1.5})
 
         written = message_to_json(message).encode()
 
         assert message_from_json(written) == message
 
-    def test_halves_side_by_side_are_a_whole(self):
+    def test_adjacent_surrogate_halves_become_one_character(self):
         assert message_from_json(r'{"type":"SYSTEM","text":"\ud83d\ude00"}') == SystemMessage("😀")
 
 
 BAD_MESSAGES = {
     "nothing": ("", r"^\$: Input data was truncated\.$"),
-    "no_json": (PRIVATE, r"^\$: JSON is malformed: invalid character \(byte 0\)\.$"),
+    "not_json": (PRIVATE, r"^\$: JSON is malformed: invalid character \(byte 0\)\.$"),
     "truncated_in_a_text": (f'{{"type":"SYSTEM","text":"{PRIVATE}', r"^\$: Input data was truncated\.$"),
     "truncated_after_a_text": (f'{{"type":"SYSTEM","text":"{PRIVATE}"', r"^\$: Input data was truncated\.$"),
     "trailing_garbage": (f'{{"type":"SYSTEM","text":"a"}} {PRIVATE}', r"^\$: JSON is malformed: trailing characters"),
@@ -400,9 +400,9 @@ BAD_MESSAGES = {
     "no_type": (f'{{"text":"{PRIVATE}"}}', r"^\$\.type is missing\.$"),
     "wrong_type": (f'{{"type":"ASSISTANT","text":"{PRIVATE}"}}', r"^\$\.type: Invalid value 'ASSISTANT'\.$"),
     "type_in_lower_case": (f'{{"type":"user","contents":"{PRIVATE}"}}', r"^\$\.type: Invalid value 'user'\.$"),
-    "type_is_no_str": (f'{{"type":1,"text":"{PRIVATE}"}}', r"^\$\.type: Expected `str`"),
+    "type_is_not_a_str": (f'{{"type":1,"text":"{PRIVATE}"}}', r"^\$\.type: Expected `str`"),
     "no_text": ('{"type":"SYSTEM"}', r"^\$\.text is missing\.$"),
-    "text_is_no_str": (f'{{"type":"SYSTEM","text":["{PRIVATE}"]}}', r"^\$\.text: Expected `str`, got `array`\.$"),
+    "text_is_not_a_str": (f'{{"type":"SYSTEM","text":["{PRIVATE}"]}}', r"^\$\.text: Expected `str`, got `array`\.$"),
     "text_is_null": ('{"type":"SYSTEM","text":null}', r"^\$\.text: Expected `str`, got `null`\.$"),
     "blank_system": ('{"type":"SYSTEM","text":" \\n "}', r"^\$: SystemMessage\.text is blank"),
     "no_contents": ('{"type":"USER"}', r"^\$\.contents is missing\.$"),
@@ -441,11 +441,11 @@ BAD_MESSAGES = {
         f'{{"type":"TOOL_EXECUTION_RESULT","text":"{PRIVATE}","isError":"no"}}',
         r"^\$\.isError: Expected `bool \| null`, got `str`\.$",
     ),
-    "wrong_type_beside_half_a_pair": (
+    "wrong_type_with_a_lone_surrogate": (
         f'{{"type":"AI","text":"\\udc00{PRIVATE}","thinking":5}}',
         r"^\$\.thinking: Expected `str \| null`, got `int`\.$",
     ),
-    "malformed_beside_half_a_pair": (f'{{"type":"AI","text":"\\udc00{PRIVATE}",}}', r"^\$.*surrogate"),
+    "malformed_with_a_lone_surrogate": (f'{{"type":"AI","text":"\\udc00{PRIVATE}",}}', r"^\$.*surrogate"),
     "wrong_attributes": (f'{{"type":"CUSTOM","attributes":["{PRIVATE}"]}}', r"^\$\.attributes: Expected `object`"),
     "no_attributes": ('{"type":"CUSTOM"}', r"^\$\.attributes is missing\.$"),
     "float_out_of_range": (f'{{"type":"CUSTOM","attributes":{{"a":"{PRIVATE}","n":1e999}}}}', "Number out of range"),
@@ -454,7 +454,7 @@ BAD_MESSAGES = {
         "Integer value out of range",
     ),
     "nan": (f'{{"type":"CUSTOM","attributes":{{"a":"{PRIVATE}","n":NaN}}}}', "malformed: invalid character"),
-    "nan_beside_half_a_pair": (
+    "nan_with_a_lone_surrogate": (
         f'{{"type":"CUSTOM","attributes":{{"a":"\\udc00{PRIVATE}","n":NaN}}}}',
         r"^\$: CustomMessage\.attributes\['n'\] is nan",
     ),
@@ -467,12 +467,12 @@ BAD_MESSAGES = {
         r"^\$: the JSON is nested too deeply\.$",
     ),
     "objects_100_000_deep": ('{"a":' * 100_000, r"^\$: the JSON is nested too deeply\.$"),
-    "depth_beside_half_a_pair": (
+    "depth_with_a_lone_surrogate": (
         f'{{"type":"CUSTOM","attributes":{{"b":"\\udc00","a":{"[" * 100_000}{"]" * 100_000}}}}}',
         r"^\$: the JSON is nested too deeply\.$",
     ),
     "not_utf8": (f'{{"type":"SYSTEM","text":"{PRIVATE}'.encode() + b'\xff"}', r"^\$: the JSON is not UTF-8\.$"),
-    "half_a_pair_as_utf8": (b'{"type":"SYSTEM","text":"\xed\xa0\x80"}', r"^\$: the JSON is not UTF-8\.$"),
+    "lone_surrogate_as_utf8": (b'{"type":"SYSTEM","text":"\xed\xa0\x80"}', r"^\$: the JSON is not UTF-8\.$"),
     "utf16": (f'{{"type":"SYSTEM","text":"{PRIVATE}"}}'.encode("utf-16"), r"^\$: "),
     "a_long_tag": (
         f'{{"type":"{"x" * 100_000}","text":"{PRIVATE}"}}',
@@ -501,11 +501,11 @@ BAD_LISTS = {
 }
 
 
-class TestWhatIsWrongIsRefused:
-    """With ``ValueError``: where, and what; never what was said."""
+class TestInvalidInputIsRejected:
+    """A ``ValueError`` names position and reason, never the text."""
 
     @pytest.mark.parametrize(("text", "reason"), BAD_MESSAGES.values(), ids=BAD_MESSAGES.keys())
-    def test_a_bad_message_is_refused(self, text, reason):
+    def test_an_invalid_message_is_rejected(self, text, reason):
         with pytest.raises(ValueError, match=reason) as error:
             message_from_json(text)
 
@@ -515,20 +515,20 @@ class TestWhatIsWrongIsRefused:
         assert error.value.__suppress_context__
 
     @pytest.mark.parametrize(("text", "reason"), BAD_LISTS.values(), ids=BAD_LISTS.keys())
-    def test_a_bad_list_is_refused(self, text, reason):
+    def test_an_invalid_list_is_rejected(self, text, reason):
         with pytest.raises(ValueError, match=reason) as error:
             messages_from_json(text)
 
         assert type(error.value) is ValueError
         assert PRIVATE not in str(error.value)
 
-    def test_fifty_megabytes_of_a_text_without_end_are_refused(self):
+    def test_fifty_megabytes_of_an_unterminated_text_are_rejected(self):
         text = '{"type":"SYSTEM","text":"' + "x" * 50_000_000
 
         with pytest.raises(ValueError, match=r"^\$: Input data was truncated\.$"):
             message_from_json(text)
 
-    def test_fifty_megabytes_of_a_list_without_end_are_refused(self):
+    def test_fifty_megabytes_of_an_unterminated_list_are_rejected(self):
         message = '{"type":"SYSTEM","text":"' + "x" * 1_000 + '"},'
 
         with pytest.raises(ValueError, match=r"^\$: Input data was truncated\.$"):
@@ -536,13 +536,13 @@ class TestWhatIsWrongIsRefused:
 
     @pytest.mark.parametrize("read", [message_from_json, messages_from_json])
     @pytest.mark.parametrize("value", [None, 1, ["[]"], memoryview(b"[]")], ids=["None", "int", "list", "memoryview"])
-    def test_what_is_neither_str_nor_bytes_is_a_type_error(self, read, value):
+    def test_input_other_than_str_or_bytes_raises_a_type_error(self, read, value):
         with pytest.raises(TypeError, match=rf"^JSON must be str or bytes, not {type(value).__name__}\.$"):
             read(value)
 
     @settings(deadline=None)
     @given(messages(), st.data())
-    def test_json_cut_anywhere_is_refused(self, message, data):
+    def test_json_truncated_anywhere_is_rejected(self, message, data):
         written = message_to_json(message)
         length = data.draw(st.integers(0, len(written) - 1))
 
@@ -553,7 +553,7 @@ class TestWhatIsWrongIsRefused:
 class TestRoundTrip:
     @settings(deadline=None, max_examples=300)
     @given(messages(storable=True))
-    def test_any_message_that_can_be_stored_survives_json(self, message):
+    def test_any_storable_message_survives_json(self, message):
         written = message_to_json(message)
 
         read = message_from_json(written)
@@ -574,5 +574,5 @@ class TestRoundTrip:
 
     @settings(deadline=None)
     @given(st.lists(messages(storable=True), max_size=5))
-    def test_any_messages_survive_json(self, several):
+    def test_any_list_of_messages_survives_json(self, several):
         assert messages_from_json(messages_to_json(several)) == several

@@ -1,4 +1,4 @@
-"""The commands: thin, they say what they do, and can be stopped at any time."""
+"""The management commands: their output, and that they can be interrupted at any time."""
 
 import io
 import json
@@ -39,14 +39,14 @@ class Terminal(io.StringIO):
 
 
 def a_conversation(memory_id: str = "a", owner: User | None = None, count: int = 3) -> Conversation:
-    """A conversation with *count* messages, of which the last two are in the memory."""
+    """Create a conversation with *count* messages, the last two of them in the memory."""
     store = DjangoChatMemoryStore(owner=owner)
     MessageWindowChatMemory(max_messages=2, id=memory_id, store=store).add(*[U1] * count)
     return Conversation.objects.get(memory_id=memory_id)
 
 
 def run(*arguments: object, stderr: io.StringIO | None = None) -> str:
-    """What the command prints."""
+    """Return the output of the command."""
     out = io.StringIO()
     call_command(*map(str, arguments), stdout=out, stderr=stderr or io.StringIO())
     return out.getvalue()
@@ -59,17 +59,17 @@ def make_old(days: int = 10) -> None:
 
 
 class TestPrune:
-    def test_deletes_old_history(self):
+    def test_prune_deletes_old_history(self):
         a_conversation()
         make_old()
 
         assert run("prune_chatmemory", "--history-older-than", 9) == (
-            "Erased 0 idle conversations, and 1 old messages of others.\n"
+            "Erased 0 idle conversations and 1 old messages of others.\n"
         )
         assert Message.objects.count() == 2
         assert run("prune_chatmemory", "--history-older-than", 9).endswith("and 0 old messages of others.\n")
 
-    def test_erases_what_is_idle(self):
+    def test_prune_erases_idle_conversations(self):
         a_conversation("old")
         make_old()
         a_conversation("new")
@@ -77,7 +77,7 @@ class TestPrune:
         assert run("prune_chatmemory", "--idle", 9).startswith("Erased 1 idle conversations")
         assert Conversation.objects.get().memory_id == "new"
 
-    def test_deletes_what_is_left_of_streams_that_nobody_reads(self):
+    def test_prune_deletes_the_rest_of_abandoned_streams(self):
         for answer_id, age in [("old", KEEP + 1), ("new", 0)]:
             written_at = timezone.now() - timedelta(seconds=age)
             AnswerChunk.objects.create(answer_id=answer_id, place=0, data="private", written_at=written_at)
@@ -87,32 +87,32 @@ class TestPrune:
         run("prune_chatmemory", "--idle", 9)
         assert AnswerChunk.objects.get().answer_id == "new"
 
-    def test_of_a_dry_run_leaves_all(self):
+    def test_a_dry_run_deletes_nothing(self):
         a_conversation("old")
         make_old()
 
         assert run("prune_chatmemory", "--idle", 9, "--history-older-than", 9, "--dry-run") == (
-            "Would have erased 1 idle conversations, and 0 old messages of others.\n"
+            "Would have erased 1 idle conversations and 0 old messages of others.\n"
         )
         assert Message.objects.count() == 3
 
-    def test_says_what_is_held_and_goes_on(self):
+    def test_protected_conversations_are_reported_and_skipped(self):
         for memory_id in "ab":
             a_conversation(memory_id)
         make_old()
-        told = io.StringIO()
+        output = io.StringIO()
 
         with holding("a"):
-            assert run("prune_chatmemory", "--idle", 9, stderr=told).startswith("Erased 1 ")
+            assert run("prune_chatmemory", "--idle", 9, stderr=output).startswith("Erased 1 ")
 
-        assert told.getvalue() == "'a' stays, since other objects hold it (ProtectedError).\n"
+        assert output.getvalue() == "'a' was not erased: other objects reference it (ProtectedError).\n"
 
-    def test_must_be_told_what_is_old(self):
-        with pytest.raises(CommandError, match="Say what is too old"):
+    def test_prune_requires_an_age(self):
+        with pytest.raises(CommandError, match="Use --history-older-than DAYS"):
             run("prune_chatmemory")
 
     @pytest.mark.parametrize("days", ["0", "-1", "1.5", "100001", "9" * 30, "x", "²"])
-    def test_takes_whole_days_only(self, days: str):
+    def test_prune_accepts_whole_days_only(self, days: str):
         with pytest.raises(CommandError, match="whole number of days from 1 to 100,000"):
             run("prune_chatmemory", f"--idle={days}")
 
@@ -123,10 +123,10 @@ class TestErase:
         ann = User.objects.create_user("ann")
         a_conversation("of ann", ann)
         a_conversation("another of ann", ann, count=5)
-        a_conversation("of nobody")
+        a_conversation("without owner")
         return ann
 
-    def test_of_a_user_prints_a_receipt(self, ann: User):
+    def test_erasing_a_user_prints_a_receipt(self, ann: User):
         receipt = json.loads(run("erase_chatmemory", "--user", "ann"))
 
         assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(receipt.pop("at")) < timedelta(minutes=1)
@@ -137,32 +137,32 @@ class TestErase:
             "refused": [],
             "messages": 8,
         }
-        assert Conversation.objects.get().memory_id == "of nobody"
+        assert Conversation.objects.get().memory_id == "without owner"
         assert User.objects.get() == ann
 
-    def test_of_single_ones(self, ann: User):
-        receipt = json.loads(run("erase_chatmemory", "--memory-id", "of nobody", "--memory-id", "of ann"))
+    def test_single_conversations_can_be_erased(self, ann: User):
+        receipt = json.loads(run("erase_chatmemory", "--memory-id", "without owner", "--memory-id", "of ann"))
 
-        assert [each["memory_id"] for each in receipt["erased"]] == ["of ann", "of nobody"]
+        assert [each["memory_id"] for each in receipt["erased"]] == ["of ann", "without owner"]
         assert Conversation.objects.get().memory_id == "another of ann"
 
-    def test_of_a_dry_run_prints_the_same_and_leaves_all(self, ann: User):
+    def test_a_dry_run_prints_the_same_and_erases_nothing(self, ann: User):
         receipt = json.loads(run("erase_chatmemory", "--user", "ann", "--dry-run"))
 
         assert (receipt["messages"], receipt["dry_run"]) == (8, True)
         assert Conversation.objects.count() == 3
 
-    def test_of_who_has_none_is_an_empty_receipt(self):
+    def test_a_user_without_conversations_gets_an_empty_receipt(self):
         User.objects.create_user("bob")
 
         assert json.loads(run("erase_chatmemory", "--user", "bob"))["erased"] == []
 
-    def test_of_what_is_held_fails_and_says_so_in_the_receipt(self, ann: User):
+    def test_protected_conversations_make_erase_fail_and_are_in_the_receipt(self, ann: User):
         out = io.StringIO()
 
         with (
             holding("of ann"),
-            pytest.raises(CommandError, match="1 conversations stay, since other objects hold them"),
+            pytest.raises(CommandError, match="1 conversations were not erased: other objects reference them"),
         ):
             call_command("erase_chatmemory", "--user", "ann", stdout=out, stderr=io.StringIO())
 
@@ -179,7 +179,7 @@ class TestErase:
             (("--user", "ann", "--database", "x"), "invalid choice"),
         ],
     )
-    def test_of_nobody_knows_what_is_an_error(self, ann: User, arguments: tuple[str, ...], error: str):
+    def test_an_unknown_user_is_an_error(self, ann: User, arguments: tuple[str, ...], error: str):
         with pytest.raises(CommandError, match=error):
             run("erase_chatmemory", *arguments)
 
@@ -187,7 +187,7 @@ class TestErase:
 
 
 class TestExportAndImport:
-    def test_go_there_and_back(self, tmp_path: Path):
+    def test_an_export_can_be_imported(self, tmp_path: Path):
         file = tmp_path / "conversations.jsonl"
         for memory_id in "abc":
             a_conversation(memory_id)
@@ -200,7 +200,7 @@ class TestExportAndImport:
         assert everything_is_whole() == before
         assert [path.name for path in tmp_path.iterdir()] == ["conversations.jsonl"]
 
-    def test_print_and_read_the_same(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_export_and_import_work_through_pipes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         a_conversation()
         text = run("export_chatmemory", "--memory-id", "a")
         Conversation.objects.all().delete()
@@ -208,10 +208,10 @@ class TestExportAndImport:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert run("import_chatmemory", "-") == "Imported 1 conversations.\n"
 
-    def test_of_a_user_to_another(self, tmp_path: Path):
+    def test_conversations_of_a_user_can_be_imported_for_another(self, tmp_path: Path):
         ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
         a_conversation("of ann", ann)
-        a_conversation("of nobody")
+        a_conversation("without owner")
         file = tmp_path / "of-ann.jsonl"
 
         run("export_chatmemory", "--user", "ann", "--output", file)
@@ -220,7 +220,7 @@ class TestExportAndImport:
 
         assert Conversation.objects.get().owner == bob
 
-    def test_can_go_on_where_they_stopped(self, tmp_path: Path):
+    def test_an_import_can_resume_after_an_interruption(self, tmp_path: Path):
         file = tmp_path / "conversations.jsonl"
         for memory_id in "abc":
             a_conversation(memory_id)
@@ -228,14 +228,15 @@ class TestExportAndImport:
         Conversation.objects.exclude(memory_id="b").delete()
 
         with pytest.raises(
-            CommandError, match=r"Line 5: the conversation 'b' is there already. Imported 1 conversations before that."
+            CommandError,
+            match=r"Line 5: the conversation 'b' exists already. Imported 1 conversations before that line.",
         ):
             run("import_chatmemory", file)
         assert run("import_chatmemory", file, "--skip-existing") == "Imported 1 conversations.\n"
 
         assert Conversation.objects.count() == 3
 
-    def test_believe_no_counts_where_they_are_told_not_to(self, tmp_path: Path):
+    def test_import_ignores_token_counts_on_request(self, tmp_path: Path):
         file = tmp_path / "conversations.jsonl"
         a_conversation()
         Message.objects.update(token_count=7, counted_by="words")
@@ -247,17 +248,17 @@ class TestExportAndImport:
         assert set(Message.objects.values_list("token_count", "counted_by")) == {(None, "")}
 
     @pytest.mark.parametrize("name", ["missing.jsonl", "."])
-    def test_of_no_file_is_an_error(self, tmp_path: Path, name: str):
+    def test_importing_a_missing_file_is_an_error(self, tmp_path: Path, name: str):
         with pytest.raises(CommandError, match=r"\[Errno"):
             run("import_chatmemory", tmp_path / name)
 
-    def test_to_no_folder_is_an_error(self, tmp_path: Path):
+    def test_exporting_to_a_missing_folder_is_an_error(self, tmp_path: Path):
         with pytest.raises(CommandError, match=r"\[Errno"):
             run("export_chatmemory", "--output", tmp_path / "missing" / "x")
 
 
 class TestRecount:
-    def test_counts_and_says_of_how_many(self, settings):
+    def test_recount_reports_how_many_it_counted(self, settings):
         for memory_id in "ab":
             a_conversation(memory_id)
         settings.CHATMEMORY = TOKEN_WINDOW
@@ -266,20 +267,20 @@ class TestRecount:
         assert run("recount_chatmemory") == "Recounted the tokens of 2 conversations.\n"
         assert list(Conversation.objects.values_list("counted_by", flat=True)) == ["words", "words"]
 
-    def test_says_where_there_is_nothing_to_count_with(self, settings):
+    def test_recount_without_an_estimator_reports_it(self, settings):
         a_conversation()
         settings.CHATMEMORY = {}
 
-        assert run("recount_chatmemory").endswith("1 others have no estimator whose counts can be kept.\n")
+        assert run("recount_chatmemory").endswith("1 others have no estimator whose counts can be stored.\n")
 
 
 class TestCheck:
-    def test_finds_nothing_in_what_is_sound(self):
+    def test_check_finds_nothing_in_intact_data(self):
         a_conversation()
 
-        assert run("check_chatmemory") == "Nothing is broken.\n"
+        assert run("check_chatmemory") == "No problems found.\n"
 
-    def test_prints_what_it_finds_and_fails(self):
+    def test_check_prints_problems_and_fails(self):
         a_conversation("a\x1b[31m")
         Conversation.objects.update(memory_messages=7)
         out = io.StringIO()
@@ -288,9 +289,9 @@ class TestCheck:
             call_command("check_chatmemory", stdout=out)
 
         assert failed.value.returncode == 1
-        assert out.getvalue() == "'a\\x1b[31m' memory_messages: It is 7, but 2 rows are.\n"
+        assert out.getvalue() == "'a\\x1b[31m' memory_messages: It is 7, but 2 rows are in the memory.\n"
 
-    def test_repairs_if_it_is_told_to(self):
+    def test_check_repairs_on_request(self):
         a_conversation()
         Conversation.objects.update(memory_messages=7)
         out = io.StringIO()
@@ -299,9 +300,9 @@ class TestCheck:
             call_command("check_chatmemory", "--repair", stdout=out)
 
         assert out.getvalue().endswith("Repaired.\n")
-        assert run("check_chatmemory") == "Nothing is broken.\n"
+        assert run("check_chatmemory") == "No problems found.\n"
 
-    def test_knows_the_windows_of_the_settings(self, settings):
+    def test_check_uses_the_windows_of_the_settings(self, settings):
         a_conversation(count=3)
         settings.CHATMEMORY = {
             "MEMORY": {
@@ -317,15 +318,15 @@ class TestCheck:
         assert out.getvalue() == "'a' window: The memory takes 2 of 1.\n"
 
 
-class TestStopping:
-    """Ctrl-C, whenever it comes, ends a command without a traceback and leaves each conversation whole."""
+class TestInterruption:
+    """Ctrl-C at any time ends a command without a traceback and leaves every conversation intact."""
 
     def stop_after(self, statements: int) -> Callable[..., object]:
         def wrapper(execute, sql, params, many, context):
             nonlocal statements
             result = execute(sql, params, many, context)
             statements -= 1
-            # Django itself would not know that the transaction has begun; the process ends then.
+            # Otherwise Django does not notice that the transaction began; the real process ends at this point.
             if statements <= 0 and not sql.startswith("BEGIN"):
                 raise KeyboardInterrupt
             return result
@@ -333,7 +334,7 @@ class TestStopping:
         return wrapper
 
     def is_stopped(self, after: int, *command: object) -> bool:
-        """Whether the command was stopped after so many of its statements, and said so."""
+        """Return whether the command stopped after that many of its statements and reported it."""
         try:
             with connection.execute_wrapper(self.stop_after(after)):
                 run(*command)
@@ -354,7 +355,7 @@ class TestStopping:
         ],
         ids=" ".join,
     )
-    def test_leaves_every_conversation_whole(self, command: tuple[str, ...], settings):
+    def test_every_conversation_stays_intact(self, command: tuple[str, ...], settings):
         settings.CHATMEMORY = TOKEN_WINDOW
         for after in range(1, 100):
             Conversation.objects.all().delete()
@@ -368,7 +369,7 @@ class TestStopping:
         assert after > 5
 
     @pytest.mark.django_db(transaction=True)
-    def test_an_import_leaves_none_half_done(self, tmp_path: Path):
+    def test_an_import_leaves_no_partial_conversation(self, tmp_path: Path):
         file = tmp_path / "conversations.jsonl"
         for memory_id in "ab":
             a_conversation(memory_id)
@@ -382,7 +383,7 @@ class TestStopping:
             assert set(everything_is_whole().values()) <= {3}
         assert after > 4  # two for each conversation
 
-    def test_an_erasure_prints_the_receipt_of_what_went(self):
+    def test_an_interrupted_erasure_prints_the_receipt_so_far(self):
         for memory_id in "abc":
             a_conversation(memory_id)
         out = io.StringIO()
@@ -393,7 +394,7 @@ class TestStopping:
 
         models.signals.pre_delete.connect(stop_at_the_second, sender=Conversation)
         try:
-            with pytest.raises(CommandError, match="Stopped: 2 are left") as stopped:
+            with pytest.raises(CommandError, match="Stopped: 2 conversations were not erased") as stopped:
                 call_command("erase_chatmemory", *[f"--memory-id={each}" for each in "abc"], stdout=out)
         finally:
             models.signals.pre_delete.disconnect(stop_at_the_second, sender=Conversation)
@@ -402,7 +403,7 @@ class TestStopping:
         assert json.loads(out.getvalue())["erased"] == [{"memory_id": "a", "messages": 3}]
         assert set(everything_is_whole()) == {"b", "c"}
 
-    def test_an_export_to_a_file_leaves_no_part_of_it(self, tmp_path: Path):
+    def test_an_interrupted_export_leaves_no_partial_file(self, tmp_path: Path):
         a_conversation()
         file = tmp_path / "x"
         file.write_text("what was there")
@@ -413,7 +414,7 @@ class TestStopping:
         assert [path.name for path in tmp_path.iterdir()] == ["x"]
         assert file.read_text() == "what was there"
 
-    def test_is_no_traceback(self, tmp_path: Path):
+    def test_ctrl_c_prints_no_traceback(self, tmp_path: Path):
         environment = {"DATABASE_URL": f"sqlite:///{tmp_path / 'db.sqlite3'}", "PYTHONPATH": str(ROOT)}
         manage = [sys.executable, str(ROOT / "manage.py")]
         subprocess.run([*manage, "migrate", "-v0"], env=environment, check=True)
@@ -425,19 +426,19 @@ class TestStopping:
             stderr=subprocess.PIPE,
             text=True,
         )
-        importing.stdin.write("\n" * 100_000)  # more than a pipe holds: it is reading
+        importing.stdin.write("\n" * 100_000)  # More than a pipe holds, so the process is reading.
         importing.stdin.flush()
         time.sleep(0.2)
         importing.send_signal(signal.SIGINT)
-        _, told = importing.communicate()
+        _, output = importing.communicate()
 
         assert importing.returncode == base.INTERRUPTED
-        assert told.splitlines()[-1] == "CommandError: Stopped. Every conversation is whole."
-        assert "Traceback" not in told
+        assert output.splitlines()[-1] == "CommandError: Stopped. No conversation was left half-done."
+        assert "Traceback" not in output
 
 
 class TestProgress:
-    def test_is_a_bar_on_a_terminal(self):
+    def test_progress_is_a_bar_on_a_terminal(self):
         terminal = Terminal()
         for memory_id in "ab":
             a_conversation(memory_id)
@@ -448,19 +449,19 @@ class TestProgress:
         assert first == "[" + "#" * 20 + "." * 20 + "]  50%  1 of 2 conversations"
         assert last == "[" + "#" * 40 + "] 100%  2 of 2 conversations\n"
 
-    def test_is_a_line_now_and_then_elsewhere(self, monkeypatch: pytest.MonkeyPatch):
+    def test_progress_is_an_occasional_line_elsewhere(self, monkeypatch: pytest.MonkeyPatch):
         for memory_id in "ab":
             a_conversation(memory_id)
-        silent, told = io.StringIO(), io.StringIO()
+        silent, output = io.StringIO(), io.StringIO()
 
         run("check_chatmemory", stderr=silent)
         monkeypatch.setattr(base, "LINE_SECONDS", 0.0)
-        run("check_chatmemory", stderr=told)
+        run("check_chatmemory", stderr=output)
 
         assert silent.getvalue() == ""
-        assert told.getvalue() == "1 of 2 conversations\n2 of 2 conversations\n"
+        assert output.getvalue() == "1 of 2 conversations\n2 of 2 conversations\n"
 
-    def test_is_not_told_where_nobody_wants_it(self):
+    def test_progress_is_hidden_at_verbosity_0(self):
         terminal = Terminal()
         a_conversation()
 
@@ -468,7 +469,7 @@ class TestProgress:
 
         assert terminal.getvalue() == ""
 
-    def test_goes_by_what_is_read_and_written(self, tmp_path: Path):
+    def test_progress_counts_what_is_read_and_written(self, tmp_path: Path):
         file = tmp_path / "x"
         a_conversation()
         exporting, importing, piped = Terminal(), Terminal(), Terminal()
@@ -484,10 +485,10 @@ class TestProgress:
         assert importing.getvalue().endswith(f"] 100%  {size} of {size} bytes\n")
         assert piped.getvalue().endswith("\r3 messages\n")
 
-    def test_of_nothing_is_none(self):
+    def test_progress_of_nothing_is_empty(self):
         assert str(Progress(Terminal(), "messages", 0)) == "0 messages"
 
-    def test_keeps_no_statements(self, settings):
+    def test_queries_are_not_collected_under_debug(self, settings):
         settings.DEBUG = True
         for memory_id in "abcdef":
             a_conversation(memory_id)
@@ -499,11 +500,10 @@ class TestProgress:
 
 
 @pytest.mark.parametrize("name", ["prune", "erase", "export", "import", "recount", "check"])
-def test_each_has_a_help_and_is_in_the_readme(name: str):
+def test_each_describes_itself_and_its_options(name: str):
     command = load_command_class("chatmemory_django", f"{name}_chatmemory")
     options = command.create_parser("manage.py", name)._actions
 
     assert command.help.endswith(".")
     assert all(option.help for option in options)
     assert "--database" in [string for option in options for string in option.option_strings]
-    assert f"`{name}_chatmemory" in (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Several writers to one conversation, and writers that die."""
+"""Concurrent writers to one conversation, and writers that crash."""
 
 import json
 import os
@@ -25,7 +25,7 @@ IS_SQLITE = settings.DATABASES["default"]["ENGINE"] == "django.db.backends.sqlit
 
 @pytest.fixture
 def worker(transactional_db, tmp_path) -> Callable[..., subprocess.Popen]:
-    """Starts ``tests.worker`` on a database that it shares with the others: an SQLite file, or the test database."""
+    """Start ``tests.worker`` on a database shared with the others: an SQLite file, or the test database."""
     if IS_SQLITE:
         url = f"sqlite:///{tmp_path / 'db.sqlite3'}"
     else:
@@ -59,12 +59,12 @@ def in_threads(target: Callable[[int], None]) -> None:
 
 
 def states(worker: Callable[..., subprocess.Popen], count: int = 0) -> list[dict]:
-    """The conversation before and after *count* messages more."""
+    """Return the conversation before and after adding *count* messages."""
     return [json.loads(line) for line in worker("state", count).communicate()[0].splitlines()]
 
 
 def assert_whole(found: dict) -> None:
-    """Assert that the counters and the rows tell the same story."""
+    """Assert that the counters match the rows."""
     assert found["sequences"] == list(range(1, len(found["sequences"]) + 1))
     assert found["next_sequence"] == len(found["sequences"]) + 1
     assert found["memory_messages"] == len(found["memory"])
@@ -86,13 +86,13 @@ def test_8_threads_adding_25_messages_each_keep_all_200_in_order():
     assert list(conversation.history().values_list("sequence", flat=True)) == list(range(1, 201))
     texts = list(conversation.history().values_list("text", flat=True))
     for thread in range(8):
-        said = [text for text in texts if text.startswith(f"{thread} ")]
-        assert said == [f"{thread} {number}" for number in range(25)]
+        own_texts = [text for text in texts if text.startswith(f"{thread} ")]
+        assert own_texts == [f"{thread} {number}" for number in range(25)]
 
 
 @pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")
 @pytest.mark.django_db(transaction=True)
-def test_of_8_racing_retries_of_the_same_messages_one_stores_them_and_all_say_where():
+def test_of_8_concurrent_retries_one_stores_the_messages_and_all_return_their_sequences():
     client_message_ids = [str(uuid.uuid4()), str(uuid.uuid4())]
     answers: list[list[int]] = []
 
@@ -118,12 +118,12 @@ def test_4_processes_adding_25_messages_each_keep_all_100_in_order(worker):
     assert_whole(found)
     assert len(found["sequences"]) == 100
     for process in processes:
-        said = [text for text in found["texts"] if text.startswith(f"{process.pid} ")]
-        assert said == [f"{process.pid} {number}" for number in range(25)]
+        own_texts = [text for text in found["texts"] if text.startswith(f"{process.pid} ")]
+        assert own_texts == [f"{process.pid} {number}" for number in range(25)]
 
 
-# The add reads the conversation and its system messages, and writes; SQLite's BEGIN counts, too. PostgreSQL writes a
-# few messages by one statement, with which all is done; many take a transaction.
+# The add reads the conversation and its system messages, and writes; SQLite's BEGIN counts as well. PostgreSQL writes a
+# few messages in a single statement; many messages require a transaction.
 MID_ADD = {
     "postgresql": [(1, 1), (2, 1), (3, 64), (4, 64)],
     "mysql": [(1, 1), (2, 1), (3, 1), (4, 1)],
@@ -132,7 +132,7 @@ MID_ADD = {
 
 
 @pytest.mark.parametrize(("statement", "more"), MID_ADD[connection.vendor])
-def test_a_writer_killed_in_mid_add_leaves_no_trace_and_nobody_waiting(worker, statement, more):
+def test_a_writer_killed_during_an_add_leaves_no_trace_and_blocks_no_one(worker, statement, more):
     dying = worker("pause", 8, statement, more)
     assert dying.stdout.readline() == "paused\n"
 
@@ -150,7 +150,7 @@ def test_a_writer_killed_in_mid_add_leaves_no_trace_and_nobody_waiting(worker, s
 @pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
-def test_of_8_first_adds_at_once_none_fails(isolation):
+def test_of_8_simultaneous_first_adds_none_fails(isolation):
     failures: list[Exception] = []
     start = threading.Barrier(8)
 
@@ -177,7 +177,7 @@ def test_of_8_first_adds_at_once_none_fails(isolation):
 
 @pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")
 @pytest.mark.django_db(transaction=True)
-def test_an_add_takes_no_lock_unless_it_was_too_late(django_assert_num_queries):
+def test_an_add_takes_no_lock_unless_its_optimistic_write_failed(django_assert_num_queries):
     memory = MessageWindowChatMemory(max_messages=3, id="c", store=DjangoChatMemoryStore())
     memory.add(UserMessage("first"))
     statements: list[str] = []

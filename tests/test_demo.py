@@ -38,7 +38,7 @@ def demo(**options):
 
 
 def rows():
-    """All that a second run could change."""
+    """Return everything that a second run could change."""
     return (
         list(Conversation.objects.order_by("pk").values()),
         list(Message.objects.order_by("conversation", "sequence").values()),
@@ -46,7 +46,7 @@ def rows():
     )
 
 
-def said():
+def message_counts():
     return {conversation.memory_id: conversation.history().count() for conversation in Conversation.objects.all()}
 
 
@@ -57,7 +57,7 @@ def no_corpus_package(monkeypatch):
 
 @pytest.fixture
 def small_corpus(monkeypatch):
-    """Three conversations in place of the 7,168, for a machine without the package."""
+    """Replace the 7,168 conversations by three, for machines without the package."""
     pytest.importorskip("tqdm")
     transcripts = [
         Transcript(f"chitchat-{number}", f"Number {number}", [UserMessage("Hi"), AiMessage("Hello"), UserMessage("")])
@@ -70,7 +70,7 @@ def small_corpus(monkeypatch):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    """A function that makes Ctrl-C come within the *number*th add from then on."""
+    """Return a function that simulates Ctrl-C within the *number*th add from then on."""
 
     def interrupt(number):
         adds = iter(range(1, number))
@@ -99,7 +99,7 @@ class TestShippedConversations:
         assert names == set(corpus.TITLES)
         assert {t.memory_id: len(t.messages) for t in corpus.shipped()} == SHIPPED
 
-    def test_the_files_are_what_they_are_said_to_be(self):
+    def test_the_files_match_their_description(self):
         parcel, train, basil, kyoto, bread = (transcript.messages for transcript in corpus.shipped())
         contents = [type(c) for m in basil if isinstance(m, UserMessage) for c in m.contents]
 
@@ -108,7 +108,7 @@ class TestShippedConversations:
         assert {ImageContent, PdfFileContent} <= set(contents)
         assert "京都" in kyoto[0].text
 
-    def test_every_tool_call_is_answered_directly_behind_it(self):
+    def test_every_tool_call_is_directly_followed_by_its_result(self):
         train = messages_from_json((corpus.FOLDER / "night-train.json").read_bytes())
 
         open_calls = []
@@ -124,22 +124,22 @@ class TestShippedConversations:
 
 @pytest.mark.django_db
 class TestDemo:
-    def test_a_first_run_loads_every_conversation_and_prints_what_is_in_their_memories(self):
+    def test_a_first_run_loads_every_conversation_and_prints_the_memories(self):
         out = demo()
 
-        assert said() == SHIPPED
+        assert message_counts() == SHIPPED
         assert {c.title for c in Conversation.objects.all()} == set(corpus.TITLES.values())
         assert {c.owner.username for c in Conversation.objects.all()} == {"demo"}
         header, *table = [line for line in out.splitlines() if "  " in line]
         assert header.split("  ")[0] == "conversation"
         assert [line.split()[-4] for line in table] == ["11", "16", "7", "11", "169"]
 
-    def test_the_columns_line_up_under_japanese_titles_too(self):
+    def test_columns_stay_aligned_below_japanese_titles(self):
         out = demo()
 
         assert len({command.display_width(line) for line in out.splitlines() if "  " in line}) == 1
 
-    def test_the_memories_hold_what_was_said(self):
+    def test_the_histories_hold_the_messages_of_the_files(self):
         demo()
 
         for transcript in corpus.shipped():
@@ -165,39 +165,39 @@ class TestDemo:
 
         assert rows() == before
 
-    def test_the_table_takes_the_same_two_queries_for_any_number_of_conversations(self, django_assert_num_queries):
+    def test_the_table_takes_two_queries_for_any_number_of_conversations(self, django_assert_num_queries):
         demo()
 
         for memory_ids in (["demo-basil"], list(SHIPPED)):
             with django_assert_num_queries(2):
                 command.Command(stdout=io.StringIO()).print_table(memory_ids)
 
-    def test_a_conversation_that_went_on_is_left_as_it_is(self):
+    def test_a_continued_conversation_is_left_unchanged(self):
         demo()
         get_chat_memory("demo-kyoto").add(UserMessage("お土産は何がよいですか。"))
 
         demo()
 
-        assert said() == {**SHIPPED, "demo-kyoto": 12}
+        assert message_counts() == {**SHIPPED, "demo-kyoto": 12}
 
     @pytest.mark.parametrize("number", [1, 11, 12, 20, 150])
-    def test_an_interrupted_run_is_finished_by_the_next(self, interrupt, number, monkeypatch):
+    def test_an_interrupted_run_is_completed_by_the_next(self, interrupt, number, monkeypatch):
         interrupt(number)
         with pytest.raises(CommandError, match="Stopped") as stopped:
             demo()
         monkeypatch.undo()
-        interrupted_at = sum(said().values())
+        interrupted_at = sum(message_counts().values())
 
         demo()
 
         assert stopped.value.returncode == 130
         assert interrupted_at == number
-        assert said() == SHIPPED
+        assert message_counts() == SHIPPED
         for transcript in corpus.shipped():
             rows = Conversation.objects.get(memory_id=transcript.memory_id).history()
             assert [row.chat_message for row in rows] == transcript.messages
 
-    def test_ctrl_c_before_anything_is_loaded_ends_the_command_with_130(self, monkeypatch):
+    def test_ctrl_c_before_anything_is_loaded_exits_with_130(self, monkeypatch):
         def interrupt(*arguments, **options):
             raise KeyboardInterrupt
 
@@ -208,22 +208,22 @@ class TestDemo:
 
         assert stopped.value.returncode == 130
 
-    def test_the_site_has_nothing_to_warn_of(self):
+    def test_the_site_has_no_warnings(self):
         call_command("check", fail_level="WARNING")
 
 
 @pytest.mark.django_db
 class TestDemoUser:
-    def test_with_debug_on_the_user_may_use_the_admin(self, settings, client):
+    def test_with_debug_on_the_user_can_use_the_admin(self, settings, client):
         settings.DEBUG = True
 
         out = demo()
 
-        assert "New user demo, password demo." in out
+        assert "Created the user demo with the password demo." in out
         assert client.login(username="demo", password="demo")
         assert client.get("/admin/").status_code == 200
 
-    def test_with_debug_off_nobody_can_log_in(self, settings, client):
+    def test_with_debug_off_no_one_can_log_in(self, settings, client):
         settings.DEBUG = False
 
         demo()
@@ -231,30 +231,30 @@ class TestDemoUser:
         user = User.objects.get(username="demo")
         assert [user.is_staff, user.is_superuser, user.has_usable_password()] == [False] * 3
 
-    def test_every_run_says_where_the_chat_is_and_how_to_get_in(self, settings):
+    def test_every_run_prints_the_address_of_the_chat_and_the_credentials(self, settings):
         settings.DEBUG = True
 
         for out in (demo(), demo()):
             *_, chat, password = out.splitlines()
-            assert chat.startswith("A chat that one can watch forgetting: ")
+            assert chat.startswith("Chat, and see what the model remembers: ")
             assert chat.endswith("http://127.0.0.1:8000/")
-            assert password == "Sign in as demo, with the password demo."
+            assert password == "Sign in as demo with the password demo."
 
-    def test_with_debug_off_nobody_is_invited(self, settings):
+    def test_with_debug_off_no_credentials_are_printed(self, settings):
         settings.DEBUG = False
 
         assert "Sign in" not in demo()
 
-    def test_a_password_that_was_changed_is_not_told(self, settings):
+    def test_a_changed_password_is_not_printed(self, settings):
         settings.DEBUG = True
         demo()
         user = User.objects.get(username="demo")
         user.set_password("my own")
         user.save()
 
-        assert demo().endswith("Sign in as demo, with the password that you have given it.\n")
+        assert demo().endswith("Sign in as demo with the password that you set.\n")
 
-    def test_a_second_run_leaves_the_password_alone(self, settings, client):
+    def test_a_second_run_keeps_the_password(self, settings, client):
         settings.DEBUG = True
         demo()
         user = User.objects.get(username="demo")
@@ -267,7 +267,7 @@ class TestDemoUser:
 
 
 class Terminal(io.StringIO):
-    """An output that somebody looks at."""
+    """An output that is a terminal."""
 
     def isatty(self):
         return True
@@ -277,7 +277,7 @@ class Terminal(io.StringIO):
 class TestServing:
     @pytest.fixture
     def served(self, monkeypatch, settings):
-        """What ``runserver`` is called with, in place of the call, which would not end."""
+        """Record the calls of ``runserver`` instead of running it, since it would not return."""
         settings.DEBUG = True
         calls = []
 
@@ -299,21 +299,21 @@ class TestServing:
             (Terminal, {"serve": False}, False),
         ],
     )
-    def test_the_site_is_served_where_somebody_looks_or_where_that_is_asked_for(self, served, out, options, is_served):
+    def test_the_site_is_served_on_a_terminal_or_on_request(self, served, out, options, is_served):
         shown = out()
 
         call_command("demo", stdout=shown, **options)
 
         assert served == ([{"use_reloader": False}] if is_served else [])
-        assert ("python manage.py runserver, then" in shown.getvalue()) is not is_served
+        assert ("run python manage.py runserver and open" in shown.getvalue()) is not is_served
 
-    def test_it_has_switches_on_the_command_line(self, served):
+    def test_serving_has_command_line_options(self, served):
         call_command("demo", "--serve", stdout=io.StringIO())
         call_command("demo", "--no-serve", stdout=Terminal())
 
         assert len(served) == 1
 
-    def test_with_debug_off_a_terminal_is_no_reason_to_serve(self, served, settings):
+    def test_with_debug_off_a_terminal_does_not_start_the_server(self, served, settings):
         settings.DEBUG = False
 
         call_command("demo", stdout=Terminal())
@@ -323,14 +323,14 @@ class TestServing:
 
 @pytest.mark.django_db(transaction=True)
 class TestCorpus:
-    """In real transactions, since MariaDB's ANALYZE TABLE commits the one that it is run in."""
+    """In real transactions, since MariaDB's ANALYZE TABLE commits the transaction it runs in."""
 
-    def test_it_is_loaded_behind_the_shipped_conversations(self, small_corpus):
+    def test_the_corpus_is_loaded_after_the_shipped_conversations(self, small_corpus):
         out = demo(corpus=True)
 
-        assert said() == {**SHIPPED, "chitchat-0": 3, "chitchat-1": 3, "chitchat-2": 3}
+        assert message_counts() == {**SHIPPED, "chitchat-0": 3, "chitchat-1": 3, "chitchat-2": 3}
         assert Conversation.objects.get(memory_id="chitchat-1").title == "Number 1"
-        assert "3 conversations, 9 messages; the longest: 3." in out
+        assert "3 conversations, 9 messages, at most 3 each." in out
         assert "Loaded now: 9 messages" in out
 
     def test_a_second_run_changes_nothing(self, small_corpus):
@@ -342,7 +342,7 @@ class TestCorpus:
         assert rows() == before
         assert "Loaded now: 0 messages" in out
 
-    def test_the_first_of_the_real_ones_arrive_as_they_were(self, monkeypatch):
+    def test_the_first_conversations_of_the_corpus_are_loaded_unchanged(self, monkeypatch):
         pytest.importorskip("chitchat_dataset")
         pytest.importorskip("tqdm")
         transcripts = list(islice(corpus.chitchat(), 3))
@@ -363,29 +363,29 @@ class TestCorpus:
 
 @pytest.mark.django_db(transaction=True)
 class TestInterruptedCorpus:
-    def test_no_half_conversation_is_left_and_the_next_run_loads_the_rest(self, small_corpus, interrupt, monkeypatch):
+    def test_conversations_stay_complete_and_the_next_run_loads_the_rest(self, small_corpus, interrupt, monkeypatch):
         demo()
         interrupt(2)
         with pytest.raises(CommandError, match=r"Stopped\. 6 conversations are loaded"):
             demo(corpus=True)
         monkeypatch.setattr(command, "get_chat_memory", get_chat_memory)
-        after_interruption = said()
+        after_interruption = message_counts()
 
         demo(corpus=True)
 
         assert after_interruption == {**SHIPPED, "chitchat-0": 3}
-        assert said() == {**SHIPPED, "chitchat-0": 3, "chitchat-1": 3, "chitchat-2": 3}
+        assert message_counts() == {**SHIPPED, "chitchat-0": 3, "chitchat-1": 3, "chitchat-2": 3}
 
 
 class TestChitchat:
-    def test_it_has_the_conversations_and_messages_that_the_readme_counts(self):
+    def test_it_has_the_number_of_conversations_and_messages_in_the_readme(self):
         pytest.importorskip("chitchat_dataset")
 
         lengths = [len(transcript.messages) for transcript in corpus.chitchat()]
 
         assert (len(lengths), sum(lengths), max(lengths)) == (7_168, 258_145, 2_895)
 
-    def test_who_speaks_first_is_the_user_and_the_other_the_ai(self):
+    def test_the_first_speaker_is_the_user_and_the_other_the_ai(self):
         pytest.importorskip("chitchat_dataset")
 
         first = next(corpus.chitchat())
@@ -395,7 +395,7 @@ class TestChitchat:
 
 
 def loaded(path):
-    """How many messages each conversation of the corpus has in the SQLite file; none before there are tables."""
+    """Return the number of messages of each conversation in the SQLite file; none before there are tables."""
     query = (
         "SELECT c.memory_id, count(*) FROM chatmemory_conversation c JOIN chatmemory_message m "
         "ON m.conversation_id = c.id WHERE c.memory_id LIKE 'chitchat-%' GROUP BY c.id"
@@ -406,7 +406,7 @@ def loaded(path):
 
 
 def start(path, *options):
-    """``manage.py demo`` in a process of its own, with a SQLite file at *path*."""
+    """Start ``manage.py demo`` in its own process, with an SQLite file at *path*."""
     return subprocess.Popen(
         [sys.executable, "manage.py", "demo", *options],
         cwd=Path(__file__).parent.parent,
@@ -414,12 +414,12 @@ def start(path, *options):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        # Tests that run in the background ignore Ctrl-C, and so would their child.
+        # Background tests ignore Ctrl-C, and their child processes would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
-def test_a_real_ctrl_c_before_anything_is_loaded_ends_the_command_with_130_and_a_line(tmp_path):
+def test_a_real_ctrl_c_before_anything_is_loaded_exits_with_130_and_a_message(tmp_path):
     path = tmp_path / "demo.sqlite3"
     deadline = time.monotonic() + 60
     with start(path) as process:
@@ -433,7 +433,7 @@ def test_a_real_ctrl_c_before_anything_is_loaded_ends_the_command_with_130_and_a
     assert "Traceback" not in errors
 
 
-def test_a_real_ctrl_c_ends_the_command_with_130_and_whole_conversations(tmp_path):
+def test_a_real_ctrl_c_exits_with_130_and_leaves_complete_conversations(tmp_path):
     pytest.importorskip("chitchat_dataset")
     pytest.importorskip("tqdm")
     path = tmp_path / "demo.sqlite3"

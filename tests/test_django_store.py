@@ -1,4 +1,4 @@
-"""What the store in Django's database does beyond the contract of stores: history, statements, signals, owners."""
+"""Features of the database store beyond the contract of stores: history, statements, signals, owners."""
 
 import logging
 
@@ -43,12 +43,12 @@ def tokens(max_tokens: int = 50, memory_id: str = "c", estimator=ADDITIVE_WORDS,
     )
 
 
-def said(memory_id: str = "c") -> list[ChatMessage]:
+def history(memory_id: str = "c") -> list[ChatMessage]:
     return [row.chat_message for row in Conversation.objects.get(memory_id=memory_id).history()]
 
 
 def with_history(length: int, memory_id: str = "c") -> Conversation:
-    """A conversation of *length* short messages, the last 9 of them in its memory."""
+    """Create a conversation of *length* short messages, the last 9 of them in its memory."""
     conversation = Conversation.objects.create(
         memory_id=memory_id,
         next_sequence=length + 1,
@@ -76,16 +76,16 @@ def with_history(length: int, memory_id: str = "c") -> Conversation:
 
 
 class TestHistory:
-    def test_every_message_said_stays_though_the_memory_lets_go_of_it(self):
+    def test_every_message_stays_in_the_history_after_its_eviction(self):
         memory = window(3)
 
         for number in range(10):
             memory.add(user(number))
 
         assert memory.messages() == [user(7), user(8), user(9)]
-        assert said() == [user(number) for number in range(10)]
+        assert history() == [user(number) for number in range(10)]
 
-    def test_sequences_are_dense_and_begin_at_1(self):
+    def test_sequences_have_no_gaps_and_start_at_1(self):
         memory = window(3)
 
         memory.add(user(1), user(2))
@@ -99,7 +99,7 @@ class TestHistory:
         memory.add(user(1))
 
         assert memory.messages() == []
-        assert said() == [user(1)]
+        assert history() == [user(1)]
 
     def test_a_replaced_system_message_stays_in_the_history(self):
         memory = window()
@@ -108,22 +108,22 @@ class TestHistory:
         memory.add(SystemMessage("Be kind."))
 
         assert memory.messages() == [user(1), user(2), SystemMessage("Be kind.")]
-        assert said() == [user(1), SystemMessage("Be brief."), user(2), SystemMessage("Be kind.")]
+        assert history() == [user(1), SystemMessage("Be brief."), user(2), SystemMessage("Be kind.")]
 
-    def test_clearing_keeps_the_history_and_deleting_the_conversation_does_not(self):
+    def test_clear_keeps_the_history_and_deleting_the_conversation_does_not(self):
         memory = window()
         memory.add(user(1), user(2))
 
         memory.clear()
 
         assert memory.messages() == []
-        assert said() == [user(1), user(2)]
+        assert history() == [user(1), user(2)]
 
         Conversation.objects.get(memory_id="c").delete()
 
         assert not Message.objects.exists()
 
-    def test_a_conversation_goes_on_after_it_was_cleared(self):
+    def test_a_conversation_continues_after_a_clear(self):
         memory = window(2)
         memory.add(user(1), SystemMessage("Be brief."), user(2), user(3))
         memory.clear()
@@ -131,27 +131,27 @@ class TestHistory:
         memory.add(user(4))
 
         assert memory.messages() == [user(4)]
-        assert said() == [user(1), SystemMessage("Be brief."), user(2), user(3), user(4)]
+        assert history() == [user(1), SystemMessage("Be brief."), user(2), user(3), user(4)]
 
-    def test_a_compaction_is_the_memory_and_no_part_of_the_history(self):
+    def test_a_compaction_is_in_the_memory_but_not_in_the_history(self):
         memory = window()
         memory.add(*map(user, range(6)))
 
-        memory.set([SystemMessage("They said hello four times."), user(4), user(5)])
+        memory.set([SystemMessage("They greeted four times."), user(4), user(5)])
 
-        assert memory.messages() == [SystemMessage("They said hello four times."), user(4), user(5)]
-        assert said() == [user(number) for number in range(6)]
+        assert memory.messages() == [SystemMessage("They greeted four times."), user(4), user(5)]
+        assert history() == [user(number) for number in range(6)]
 
-    def test_a_compaction_to_a_lone_summary_is_no_part_of_the_history(self):
+    def test_a_compaction_to_a_single_summary_is_not_in_the_history(self):
         memory = window()
         memory.add(SystemMessage("Be brief."), *map(user, range(6)))
 
         memory.set([SystemMessage("Be brief."), UserMessage("So far: hello.")])
 
         assert memory.messages() == [SystemMessage("Be brief."), UserMessage("So far: hello.")]
-        assert said() == [SystemMessage("Be brief."), *map(user, range(6))]
+        assert history() == [SystemMessage("Be brief."), *map(user, range(6))]
 
-    def test_what_is_said_after_a_compaction_is_history_again(self):
+    def test_messages_after_a_compaction_are_in_the_history(self):
         memory = window(4)
         memory.add(*map(user, range(6)))
         memory.set([UserMessage("So far: hello."), user(5)])
@@ -159,25 +159,25 @@ class TestHistory:
         memory.add(user(6), user(7), user(8))
 
         assert memory.messages() == [user(5), user(6), user(7), user(8)]
-        assert said() == [user(number) for number in range(9)]
+        assert history() == [user(number) for number in range(9)]
 
     def test_the_first_messages_ever_set_are_history(self):
         window().set([user(1), user(2)])
 
-        assert said() == [user(1), user(2)]
+        assert history() == [user(1), user(2)]
 
-    @pytest.mark.parametrize("system", [[], [SystemMessage("Be brief.")]], ids=["alone", "behind a system message"])
-    def test_an_algorithm_that_drops_at_the_front_and_adds_at_the_end_writes_history(self, system):
+    @pytest.mark.parametrize("system", [[], [SystemMessage("Be brief.")]], ids=["alone", "after a system message"])
+    def test_a_custom_algorithm_that_drops_at_the_front_and_appends_writes_history(self, system):
         store = DjangoChatMemoryStore()
         store.update_messages("c", [*system, user(1), user(2)])
 
         store.update_messages("c", [*system, user(2), user(3)])
 
         assert store.get_messages("c") == [*system, user(2), user(3)]
-        assert said() == [*system, user(1), user(2), user(3)]
+        assert history() == [*system, user(1), user(2), user(3)]
         assert Message.objects.count() == len(system) + 3
 
-    def test_an_algorithm_that_drops_the_system_message_put_first_drops_only_it(self):
+    def test_a_custom_algorithm_that_drops_the_first_system_message_drops_only_it(self):
         memory = window(always_keep_system_message_first=True)
         memory.add(user(1), user(2), SystemMessage("Be brief."))
         assert memory.messages() == [SystemMessage("Be brief."), user(1), user(2)]
@@ -187,7 +187,7 @@ class TestHistory:
         assert memory.messages() == [user(1), user(2), user(3)]
         assert Message.objects.count() == 4
 
-    def test_setting_what_is_there_writes_nothing(self, django_assert_num_queries):
+    def test_setting_the_same_messages_writes_nothing(self, django_assert_num_queries):
         memory = window()
         memory.add(user(1), user(2))
 
@@ -196,7 +196,7 @@ class TestHistory:
 
 
 class TestWithoutHistory:
-    def test_rows_leave_with_their_messages(self):
+    def test_rows_are_deleted_with_their_messages(self):
         memory = window(3, keep_history=False)
 
         memory.add(SystemMessage("Be brief."))
@@ -205,7 +205,7 @@ class TestWithoutHistory:
         assert memory.messages() == [SystemMessage("Be brief."), user(8), user(9)]
         assert Message.objects.count() == 3
 
-    def test_a_replaced_system_message_is_gone(self):
+    def test_a_replaced_system_message_is_deleted(self):
         memory = window(keep_history=False)
 
         memory.add(user(1), SystemMessage("Be brief."), user(2))
@@ -213,7 +213,7 @@ class TestWithoutHistory:
 
         assert [row.chat_message for row in Message.objects.all()] == memory.messages()
 
-    def test_clearing_leaves_no_row(self):
+    def test_clear_leaves_no_row(self):
         memory = window(keep_history=False)
         memory.add(user(1), user(2))
 
@@ -229,7 +229,7 @@ class TestWithoutHistory:
 
         assert Message.objects.count() == 2
 
-    def test_the_setting_says_so_for_all_stores(self, settings):
+    def test_the_setting_applies_to_all_stores(self, settings):
         settings.CHATMEMORY = {"KEEP_HISTORY": False}
         memory = window(2)
 
@@ -240,16 +240,15 @@ class TestWithoutHistory:
 
 @pytest.mark.parametrize("length", [10, 10_000])
 class TestStatements:
-    """
-    The same at any length of history. BEGIN and COMMIT are not counted, as tests run in a transaction.
+    """The same number at any length of history. BEGIN and COMMIT are not counted, as tests run in a transaction.
 
-    An add reads the conversation with the front of its window, and writes it and the message; on PostgreSQL the writes
-    are one statement.
+    An add reads the conversation with the front of its window, and writes it and the message; on PostgreSQL both writes
+    are a single statement.
     """
 
     ADD = 2 if connection.vendor == "postgresql" else 3
 
-    def test_an_add_that_evicts_takes_no_more(self, length, django_assert_num_queries):
+    def test_an_add_that_evicts_takes_no_extra_statement(self, length, django_assert_num_queries):
         with_history(length)
         memory = tokens(3 + 9 * 7)
 
@@ -259,7 +258,7 @@ class TestStatements:
 
         assert len(memory.messages()) == 9
 
-    def test_nor_does_one_in_a_large_window(self, length, django_assert_num_queries):
+    def test_an_add_to_a_large_window_takes_no_extra_statement(self, length, django_assert_num_queries):
         memory = window(100)
         memory.add(*map(user, range(100)))
 
@@ -273,19 +272,19 @@ class TestStatements:
         with django_assert_num_queries(self.ADD):
             tokens(1000).add(user(0))
 
-    def test_the_same_holds_for_a_window_of_messages(self, length, django_assert_num_queries):
+    def test_a_message_window_takes_as_many_statements(self, length, django_assert_num_queries):
         with_history(length)
 
         with django_assert_num_queries(self.ADD):
             window(9).add(user(0))
 
-    def test_an_add_of_60_messages_takes_no_more(self, length, django_assert_num_queries):
+    def test_an_add_of_60_messages_takes_no_extra_statement(self, length, django_assert_num_queries):
         with_history(length)
 
         with django_assert_num_queries(self.ADD + 1):
             window(9).add(*map(user, range(60)))
 
-    def test_a_read_takes_1(self, length, django_assert_num_queries):
+    def test_a_read_takes_1_statement(self, length, django_assert_num_queries):
         with_history(length)
 
         with django_assert_num_queries(1):
@@ -293,7 +292,7 @@ class TestStatements:
 
         assert len(messages) == 9
 
-    def test_adding_the_system_message_that_is_there_takes_2(self, length, django_assert_num_queries):
+    def test_adding_an_unchanged_system_message_takes_2_statements(self, length, django_assert_num_queries):
         with_history(length)
         memory = window(10)
         memory.add(SystemMessage("Be brief."))
@@ -301,14 +300,14 @@ class TestStatements:
         with django_assert_num_queries(2):
             memory.add(SystemMessage("Be brief."))
 
-    def test_clearing_takes_2(self, length, django_assert_num_queries):
+    def test_clear_takes_2_statements(self, length, django_assert_num_queries):
         with_history(length)
 
         with django_assert_num_queries(2):
             window().clear()
 
 
-def test_a_message_that_pushes_out_many_takes_few_statements(django_assert_max_num_queries):
+def test_a_message_that_evicts_many_takes_few_statements(django_assert_max_num_queries):
     memory = tokens(1000)
     memory.add(*(UserMessage("hi") for _ in range(200)))
 
@@ -319,7 +318,7 @@ def test_a_message_that_pushes_out_many_takes_few_statements(django_assert_max_n
 
 
 @pytest.mark.parametrize("place", [3, 9, 20, 39])
-def test_a_system_message_that_is_pinned_inside_the_window_stays_however_many_leave_around_it(place):
+def test_a_system_message_pinned_inside_the_window_survives_evictions_around_it(place):
     memory = window(40, always_keep_system_message_first=True)
     memory.add(*map(user, range(place)), SystemMessage("Be brief."), *map(user, range(place, 39)))
 
@@ -330,7 +329,7 @@ def test_a_system_message_that_is_pinned_inside_the_window_stays_however_many_le
     assert Conversation.objects.get().memory_messages == 4
 
 
-def test_a_call_with_more_results_than_were_read_ahead_goes_with_all_of_them():
+def test_a_tool_call_is_evicted_with_more_results_than_were_read_ahead():
     calls = [ToolExecutionRequest(id=str(number), name="f", arguments="{}") for number in range(60)]
     results = [ToolExecutionResultMessage.from_request(call, "done") for call in calls]
     memory = window(62)
@@ -357,7 +356,7 @@ class TestCounts:
 
         assert counted == [user(number) for number in range(20)]
 
-    def test_another_estimator_counts_again_and_keeps_its_counts_at_its_next_write(self):
+    def test_another_estimator_recounts_and_stores_its_counts_with_the_next_write(self):
         class Letters(type(ADDITIVE_WORDS)):
             name = "letters"
 
@@ -374,7 +373,7 @@ class TestCounts:
 
         assert memory.messages() == [user(2), user(3), UserMessage("hi")]
         assert list(Message.objects.values_list("counted_by", "token_count")) == [
-            ("words", 7),  # evicted: what it took counts no more
+            ("words", 7),  # Evicted: its tokens no longer count.
             ("letters", 21),
             ("letters", 21),
             ("letters", 2),
@@ -386,7 +385,7 @@ class TestCounts:
             "letters",
         )
 
-    def test_the_counters_are_what_the_rows_say(self):
+    def test_the_counters_match_the_rows(self):
         memory = tokens(40, always_keep_system_message_first=True)
         for number in range(12):
             memory.add(user(number))
@@ -399,7 +398,7 @@ class TestCounts:
         assert conversation.memory_messages == len(rows) == len(memory.messages())
         assert conversation.memory_tokens == sum(row.token_count for row in rows)
 
-    def test_a_plain_estimator_counts_the_whole_and_its_counts_are_not_kept(self):
+    def test_counts_of_a_non_additive_estimator_are_not_stored(self):
         memory = tokens(60, estimator=WORDS)
 
         memory.add(user(1), user(2))
@@ -409,7 +408,7 @@ class TestCounts:
 
 
 class TestRecount:
-    def test_what_nobody_had_counted_is_counted_and_the_counts_are_kept(self):
+    def test_uncounted_messages_are_counted_and_the_counts_stored(self):
         window(max_messages=2).add(UserMessage("gone"), UserMessage("one"), UserMessage("one two"))
 
         counted = DjangoChatMemoryStore().recount("c", tokens().window())
@@ -423,7 +422,7 @@ class TestRecount:
             (5, "words"),
         ]
 
-    def test_counts_that_went_wrong_are_put_right(self):
+    def test_wrong_counts_are_corrected(self):
         memory = tokens()
         memory.add(SystemMessage("Be brief"), UserMessage("one"))
         Message.objects.update(token_count=999)
@@ -433,10 +432,10 @@ class TestRecount:
         assert Conversation.objects.get().memory_tokens == 9
         assert set(Message.objects.values_list("token_count", flat=True)) == {5, 4}
 
-    def test_what_leaves_afterwards_goes_by_the_new_counts(self):
+    def test_evictions_after_a_recount_use_the_new_counts(self):
         memory = tokens(max_tokens=30)
         for number in range(5):
-            memory.add(user(number))  # 7 tokens each: the first two have to leave
+            memory.add(user(number))  # 7 tokens each: the first two must be evicted.
         Message.objects.update(token_count=1)
         Conversation.objects.update(memory_tokens=3)
 
@@ -448,7 +447,7 @@ class TestRecount:
         assert conversation.memory_tokens == sum(kept) == 21
         assert memory.messages() == [user(3), user(4), user(5)]
 
-    def test_it_is_no_activity_and_takes_four_statements(self, django_assert_num_queries):
+    def test_a_recount_is_not_activity_and_takes_four_statements(self, django_assert_num_queries):
         memory = tokens()
         memory.add(UserMessage("one"), UserMessage("two"))
         before = Conversation.objects.get().updated_at
@@ -458,7 +457,7 @@ class TestRecount:
 
         assert Conversation.objects.get().updated_at == before
 
-    def test_a_memory_that_is_unknown_or_empty_has_no_tokens(self):
+    def test_an_unknown_or_empty_memory_has_no_tokens(self):
         memory = tokens()
         memory.add(UserMessage("one"))
         memory.clear()
@@ -468,13 +467,13 @@ class TestRecount:
         assert Conversation.objects.count() == 1
 
     @pytest.mark.parametrize("memory", [window(), tokens(estimator=WORDS)], ids=["of_messages", "not_additive"])
-    def test_a_window_whose_counts_cannot_be_kept_is_refused(self, memory):
-        with pytest.raises(ValueError, match="no count of tokens to keep"):
+    def test_a_window_without_storable_counts_is_rejected(self, memory):
+        with pytest.raises(ValueError, match="counts of window cannot be stored"):
             DjangoChatMemoryStore().recount("c", memory.window())
 
 
 class TestRows:
-    def test_a_message_that_is_only_its_text_needs_no_json(self):
+    def test_a_message_of_only_text_needs_no_json(self):
         window().add(SystemMessage("a"), UserMessage("b"), AiMessage("c"))
 
         assert list(Message.objects.values_list("type", "text", "payload")) == [
@@ -515,7 +514,7 @@ class TestRows:
         ],
         ids=range(8),
     )
-    def test_every_message_comes_back_as_it_was(self, message):
+    def test_every_message_is_restored_unchanged(self, message):
         memory = window()
 
         memory.add(message)
@@ -541,11 +540,11 @@ class TestRows:
             (CustomMessage({"a\0": "secret"}), "CustomMessage.attributes.* holds a NUL"),
             (
                 UserMessage("é" * 2_100_000),
-                r"UserMessage has 4200000 bytes, .*'MAX_MESSAGE_BYTES'\] allows for 4194304",
+                r"UserMessage has 4200000 bytes, .*'MAX_MESSAGE_BYTES'\] is 4194304",
             ),
         ],
     )
-    def test_what_a_database_cannot_keep_is_refused_with_the_field_and_without_the_text(self, message, reason):
+    def test_unsupported_characters_are_rejected_naming_the_field_but_not_the_text(self, message, reason):
         memory = window()
         memory.add(user(1))
 
@@ -553,9 +552,9 @@ class TestRows:
             memory.add(user(2), message)
 
         assert "secret" not in str(caught.value)
-        assert memory.messages() == said() == [user(1)]
+        assert memory.messages() == history() == [user(1)]
 
-    def test_the_setting_says_how_large_a_message_may_be(self, settings):
+    def test_the_setting_limits_the_size_of_a_message(self, settings):
         settings.CHATMEMORY = {"MAX_MESSAGE_BYTES": 10}
         memory = window()
 
@@ -568,27 +567,27 @@ class TestRows:
     @pytest.mark.parametrize(
         "keys", [("a", "A"), ("a", "a "), ("a", "á"), ("ß", "ss"), ("1", "\N{FULLWIDTH DIGIT ONE}")]
     )
-    def test_ids_that_look_alike_name_different_memories(self, keys):
+    def test_similar_ids_are_different_memories(self, keys):
         for key in keys:
-            window(memory_id=key).add(UserMessage(f"said in {key!r}"))
+            window(memory_id=key).add(UserMessage(f"sent in {key!r}"))
 
-        assert [window(memory_id=key).messages() for key in keys] == [[UserMessage(f"said in {key!r}")] for key in keys]
+        assert [window(memory_id=key).messages() for key in keys] == [[UserMessage(f"sent in {key!r}")] for key in keys]
 
 
 class TestOwners:
-    def test_a_new_conversation_is_its_owners(self):
+    def test_a_new_conversation_belongs_to_its_owner(self):
         ann = User.objects.create_user("ann")
 
         window(owner=ann).add(user(1))
 
         assert Conversation.objects.owned_by(ann).get().memory_id == "c"
 
-    def test_one_of_somebody_else_is_out_of_reach(self):
+    def test_a_conversation_of_another_user_is_inaccessible(self):
         ann, bob = User.objects.create_user("ann"), User.objects.create_user("bob")
         window(owner=ann).add(user(1))
         memory = window(owner=bob)
 
-        with pytest.raises(PermissionDenied, match="'c' belongs to somebody else"):
+        with pytest.raises(PermissionDenied, match="'c' belongs to another user"):
             memory.add(user(2))
         with pytest.raises(PermissionDenied):
             memory.clear()
@@ -600,58 +599,58 @@ class TestOwners:
 
 
 @pytest.fixture
-def heard():
-    """What was signalled, as (signal, memory id, sequences)."""
-    told: list[tuple] = []
+def received():
+    """Record the signals as (signal, memory id, sequences)."""
+    events: list[tuple] = []
     names = ("messages_added", "messages_evicted", "memory_cleared")
 
     def receiver(name):
         def receive(sender, conversation, sequences, using, **kwargs):
-            told.append((name, conversation.memory_id, sequences))
+            events.append((name, conversation.memory_id, sequences))
 
         return receive
 
     receivers = {name: receiver(name) for name in names}
     for name, receive in receivers.items():
         getattr(signals, name).connect(receive, sender=Conversation)
-    yield told
+    yield events
     for name, receive in receivers.items():
         getattr(signals, name).disconnect(receive, sender=Conversation)
 
 
 class TestSignals:
-    def test_they_tell_what_was_added_evicted_and_cleared(self, heard, django_capture_on_commit_callbacks):
+    def test_signals_report_added_evicted_and_cleared_messages(self, received, django_capture_on_commit_callbacks):
         memory = window(2)
 
         with django_capture_on_commit_callbacks(execute=True):
             memory.add(user(1), user(2), user(3))
             memory.clear()
 
-        assert heard == [
+        assert received == [
             ("messages_added", "c", (1, 2, 3)),
             ("messages_evicted", "c", (1,)),
             ("memory_cleared", "c", (2, 3)),
         ]
 
-    def test_a_replaced_system_message_was_evicted(self, heard, django_capture_on_commit_callbacks):
+    def test_a_replaced_system_message_is_signalled_as_evicted(self, received, django_capture_on_commit_callbacks):
         memory = window()
         memory.add(SystemMessage("Be brief."), user(1))
 
         with django_capture_on_commit_callbacks(execute=True):
             memory.add(SystemMessage("Be kind."))
 
-        assert heard == [("messages_added", "c", (3,)), ("messages_evicted", "c", (1,))]
+        assert received == [("messages_added", "c", (3,)), ("messages_evicted", "c", (1,))]
 
-    def test_a_compaction_evicts_what_it_stands_for(self, heard, django_capture_on_commit_callbacks):
+    def test_a_compaction_evicts_the_messages_it_replaces(self, received, django_capture_on_commit_callbacks):
         memory = window()
         memory.add(user(1), user(2))
 
         with django_capture_on_commit_callbacks(execute=True):
             memory.set([UserMessage("So far: hello.")])
 
-        assert heard == [("messages_added", "c", (3,)), ("messages_evicted", "c", (1, 2))]
+        assert received == [("messages_added", "c", (3,)), ("messages_evicted", "c", (1, 2))]
 
-    def test_the_rest_of_the_conversation_is_read_when_asked_for(self, django_capture_on_commit_callbacks):
+    def test_other_fields_of_the_conversation_are_loaded_on_access(self, django_capture_on_commit_callbacks):
         titles: list[str] = []
 
         def receive(sender, conversation, **kwargs):
@@ -666,12 +665,12 @@ class TestSignals:
         assert titles == ["Greetings"]
 
     @pytest.mark.django_db(transaction=True)
-    def test_nothing_is_told_of_what_was_rolled_back(self, heard):
+    def test_a_rolled_back_write_sends_no_signals(self, received):
         with transaction.atomic():
             window().add(user(1))
             transaction.set_rollback(True)
 
-        assert heard == []
+        assert received == []
 
     @pytest.mark.django_db(transaction=True)
     def test_an_error_in_a_receiver_is_logged_and_the_message_stored(self, caplog):
@@ -687,7 +686,7 @@ class TestSignals:
         assert "broken receiver" in caplog.text
 
 
-def test_exclusive_makes_a_conversation_to_lock_if_there_is_none():
+def test_exclusive_creates_a_missing_conversation_to_lock():
     store = DjangoChatMemoryStore()
 
     with store.exclusive("c"):
@@ -697,7 +696,7 @@ def test_exclusive_makes_a_conversation_to_lock_if_there_is_none():
     assert store.get_messages("c") == [user(1)]
 
 
-def test_unknown_conversations_read_as_empty_and_are_not_made(django_assert_num_queries):
+def test_unknown_conversations_read_as_empty_and_are_not_created(django_assert_num_queries):
     store = DjangoChatMemoryStore()
 
     store.delete_messages("c")
@@ -707,7 +706,7 @@ def test_unknown_conversations_read_as_empty_and_are_not_made(django_assert_num_
     assert not Conversation.objects.exists()
 
 
-def test_a_memory_that_differs_only_in_1_and_true_is_another():
+def test_the_ids_1_and_true_are_different_memories():
     store = DjangoChatMemoryStore()
     store.update_messages("c", [UserMessage("hi", attributes={"a": 1})])
 

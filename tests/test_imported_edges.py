@@ -1,4 +1,4 @@
-"""Moments, ids, metadata and numbers at the edges: what is imported is exported again, the same on every database."""
+"""Dates, ids, metadata and numbers at their limits survive import and export, the same on every database."""
 
 import datetime
 import json
@@ -24,7 +24,7 @@ HOUR = datetime.timedelta(hours=1)
 
 
 def moments() -> st.SearchStrategy[datetime.datetime]:
-    """Moments of all years that can be, those at which clocks are set among them, as any time zone writes them."""
+    """Generate datetimes of all valid years, including those at which clocks change, as any time zone writes them."""
     berlin = ZoneInfo("Europe/Berlin")
     changes = [
         datetime.datetime(2026, 10, 25, 1, tzinfo=datetime.UTC),
@@ -32,7 +32,7 @@ def moments() -> st.SearchStrategy[datetime.datetime]:
     ]
     near = st.builds(
         lambda change, seconds: change + datetime.timedelta(seconds=seconds),
-        st.sampled_from([*changes, *(change - 14.5 * HOUR for change in changes)]),  # Lord Howe's are in other nights
+        st.sampled_from([*changes, *(change - 14.5 * HOUR for change in changes)]),  # Lord Howe: on other nights
         st.integers(-8_000, 8_000),
     )
     anywhere = st.datetimes(FIRST.replace(tzinfo=None), LAST.replace(tzinfo=None), timezones=st.just(datetime.UTC))
@@ -49,11 +49,11 @@ def _as_written_in(moment: datetime.datetime, zone: datetime.tzinfo) -> datetime
 
 
 def in_utc(moment: datetime.datetime) -> datetime.datetime:
-    return moment.astimezone(datetime.UTC)  # to Python, a moment of the second of two equal hours equals no other
+    return moment.astimezone(datetime.UTC)  # In Python, the second of two ambiguous datetimes equals no other.
 
 
 def a_talk(message: dict | None = None, **head: object) -> list[str]:
-    """The lines of a conversation of one message."""
+    """Return the lines of a conversation of one message."""
     first = {
         "record": "conversation",
         "memory_id": "a",
@@ -88,19 +88,19 @@ def imported_and_exported(lines: list[str]) -> list[dict]:
 
 
 def as_data(line: str) -> dict:
-    """What a line says. PostgreSQL knows no -0.0, and writes 1e308 with 309 digits: numbers are compared as floats."""
+    """Parse a line. PostgreSQL has no -0.0 and writes 1e308 with 309 digits, so numbers are compared as floats."""
     return json.loads(line, parse_int=float)
 
 
 many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-class TestMoments:
+class TestDatetimes:
     @many
     @given(written=st.lists(moments(), min_size=3, max_size=3), name=st.sampled_from(ZONES))
     @example([FIRST, LAST, FIRST], "Pacific/Kiritimati")
     @example([LAST, FIRST, LAST], "America/St_Johns")
-    def test_are_what_they_were_to_the_microsecond(self, written, name):
+    def test_datetimes_are_unchanged_to_the_microsecond(self, written, name):
         lines = a_talk(
             {"created_at": written[0].isoformat()},
             created_at=written[1].isoformat(),
@@ -108,23 +108,23 @@ class TestMoments:
         )
 
         with override_settings(TIME_ZONE=name):
-            head, said = imported_and_exported(lines)
+            head, message = imported_and_exported(lines)
 
-        told = [said["created_at"], head["created_at"], head["updated_at"]]
-        assert list(map(datetime.datetime.fromisoformat, told)) == list(map(in_utc, written))
-        assert all(moment.endswith("Z") for moment in told)
+        exported = [message["created_at"], head["created_at"], head["updated_at"]]
+        assert list(map(datetime.datetime.fromisoformat, exported)) == list(map(in_utc, written))
+        assert all(moment.endswith("Z") for moment in exported)
 
     @many
     @given(moment=moments(), name=st.sampled_from(ZONES))
-    def test_are_the_same_on_a_site_without_time_zones_but_in_the_hour_that_it_has_twice(self, moment, name):
+    def test_without_time_zones_only_ambiguous_datetimes_change(self, moment, name):
         with override_settings(USE_TZ=False, TIME_ZONE=name):
-            _, said = imported_and_exported(a_talk({"created_at": moment.isoformat()}))
-            _, again = imported_and_exported(a_talk({"created_at": said["created_at"]}))
+            _, message = imported_and_exported(a_talk({"created_at": moment.isoformat()}))
+            _, again = imported_and_exported(a_talk({"created_at": message["created_at"]}))
 
-        told = datetime.datetime.fromisoformat(said["created_at"])
+        exported = datetime.datetime.fromisoformat(message["created_at"])
         there = moment.astimezone(ZoneInfo(name))
-        assert again == said
-        assert told in [in_utc(there.replace(fold=fold)) for fold in (0, 1)]  # databases take either of them
+        assert again == message
+        assert exported in [in_utc(there.replace(fold=fold)) for fold in (0, 1)]  # Databases accept either of them.
 
     @pytest.mark.parametrize(
         "moment",
@@ -138,11 +138,11 @@ class TestMoments:
         ],
     )
     @pytest.mark.parametrize("name", ["created_at", "updated_at", "message"])
-    def test_of_other_years_are_refused(self, moment, name):
+    def test_datetimes_of_other_years_are_rejected(self, moment, name):
         lines = a_talk({"created_at": moment}) if name == "message" else a_talk(**{name: moment})
 
         for run in (check_lines, import_lines):
-            with pytest.raises(JsonLinesError, match="must be a moment of the years 1970 to 9998"):
+            with pytest.raises(JsonLinesError, match="must be between the years 1970 and 9998"):
                 run(lines)
 
 
@@ -174,12 +174,12 @@ class TestIds:
     @pytest.mark.parametrize(
         "memory_id", [*IDS, *(character * 255 for character in "x京😀 \\")], ids=lambda each: ascii(each)[:20]
     )
-    def test_of_memories_are_what_they_were(self, memory_id):
+    def test_memory_ids_are_unchanged(self, memory_id):
         head, _ = imported_and_exported(a_talk(memory_id=memory_id))
 
         assert head["memory_id"] == memory_id
 
-    def test_of_memories_that_look_alike_are_different(self):
+    def test_similar_memory_ids_are_different(self):
         lines = [line for memory_id in IDS for line in a_talk(memory_id=memory_id)]
 
         assert check_lines(lines) == IDS
@@ -187,14 +187,14 @@ class TestIds:
         assert everything_is_whole() == dict.fromkeys(IDS, 1)
 
     @pytest.mark.parametrize("client_message_id", [*IDS, "x" * 64, "😀" * 64], ids=lambda each: ascii(each)[:20])
-    def test_of_clients_are_what_they_were(self, client_message_id):
-        _, said = imported_and_exported(a_talk({"client_message_id": client_message_id}))
+    def test_client_ids_are_unchanged(self, client_message_id):
+        _, message = imported_and_exported(a_talk({"client_message_id": client_message_id}))
 
-        assert said["client_message_id"] == client_message_id
+        assert message["client_message_id"] == client_message_id
 
-    def test_of_clients_that_look_alike_are_different(self):
-        head, said = map(json.loads, a_talk(next_sequence=100, total_messages=len(IDS), messages=len(IDS)))
-        messages = [{**said, "sequence": number, "client_message_id": each} for number, each in enumerate(IDS, 1)]
+    def test_similar_client_ids_are_different(self):
+        head, message = map(json.loads, a_talk(next_sequence=100, total_messages=len(IDS), messages=len(IDS)))
+        messages = [{**message, "sequence": number, "client_message_id": each} for number, each in enumerate(IDS, 1)]
 
         assert import_lines(map(json.dumps, [head, *messages])) == 1
         assert list(Message.objects.order_by("sequence").values_list("client_message_id", flat=True)) == IDS
@@ -202,7 +202,7 @@ class TestIds:
     @pytest.mark.parametrize(
         "memory_id", ["", "x" * 256, "😀" * 256, "a\0", "\ud800", "a\udfff"], ids=lambda each: ascii(each)[:20]
     )
-    def test_that_no_database_could_keep_are_refused(self, memory_id):
+    def test_ids_that_no_database_can_store_are_rejected(self, memory_id):
         for lines in (a_talk(memory_id=memory_id), a_talk({"client_message_id": memory_id})):
             for run in (check_lines, import_lines):
                 with pytest.raises(JsonLinesError):
@@ -213,14 +213,14 @@ class TestIds:
     @pytest.mark.parametrize(
         "title", ["x" * 255, "😀" * 255, "", " ", "a\n", "\\" * 255], ids=lambda each: ascii(each)[:20]
     )
-    def test_nor_do_titles_change(self, title):
+    def test_titles_are_unchanged(self, title):
         head, _ = imported_and_exported(a_talk(title=title))
 
         assert head["title"] == title
 
 
 def nested(depth: int) -> dict:
-    """An object with objects in it, *depth* of them in all."""
+    """Return an object nested *depth* levels deep."""
     return {} if depth == 1 else {"k": nested(depth - 1)}
 
 
@@ -250,20 +250,20 @@ class TestMetadata:
         + [nested(MAX_METADATA_DEPTH), {str(number): number for number in range(2_000)}],
         ids=lambda each: ascii(each)[:30],
     )
-    def test_is_what_it_was(self, metadata):
-        head, said = imported_and_exported(a_talk({"metadata": metadata}, metadata=metadata))
+    def test_metadata_is_unchanged(self, metadata):
+        head, message = imported_and_exported(a_talk({"metadata": metadata}, metadata=metadata))
 
         expected = as_data(json.dumps(metadata))
-        assert head["metadata"] == said["metadata"] == expected
+        assert head["metadata"] == message["metadata"] == expected
 
     @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(metadata=strategies.attributes(storable=True))
-    def test_of_any_kind_is_what_it_was(self, metadata):
-        head, said = imported_and_exported(a_talk({"metadata": metadata}, metadata=metadata))
+    def test_metadata_of_any_type_is_unchanged(self, metadata):
+        head, message = imported_and_exported(a_talk({"metadata": metadata}, metadata=metadata))
 
-        assert head["metadata"] == said.get("metadata", {}) == as_data(json.dumps(metadata))
+        assert head["metadata"] == message.get("metadata", {}) == as_data(json.dumps(metadata))
 
-    def test_as_large_as_it_may_be_fits_what_the_database_takes_at_once(self):
+    def test_metadata_of_the_maximum_size_fits_into_one_packet(self):
         large = {"k": "é" * (2 * 1024 * 1024 - 4)}
 
         head, _ = imported_and_exported(a_talk(metadata=large))
@@ -282,9 +282,9 @@ class TestMetadata:
             {"k": ["\ud800"]},
             {"k": "x" * 5_000_000},
         ],
-        ids=["deep", "very deep", "NUL", "NUL in a key", "half a pair", "large"],
+        ids=["deep", "very deep", "NUL", "NUL in a key", "surrogate", "large"],
     )
-    def test_that_no_database_could_keep_is_refused(self, metadata):
+    def test_metadata_that_no_database_can_store_is_rejected(self, metadata):
         for lines in (a_talk(metadata=metadata), a_talk({"metadata": metadata})):
             for run in (check_lines, import_lines):
                 with pytest.raises(JsonLinesError):
@@ -293,7 +293,7 @@ class TestMetadata:
         assert not Conversation.objects.exists()
 
     @pytest.mark.parametrize("number", ["1e309", "-1e999", "NaN", "Infinity", "1" * 5_000])
-    def test_with_numbers_that_are_none_is_refused(self, number):
+    def test_metadata_with_nan_or_infinity_is_rejected(self, number):
         for lines in (a_talk(metadata={"k": 77}), a_talk({"metadata": {"k": 77}})):
             with pytest.raises(JsonLinesError):
                 import_lines([line.replace("77", number) for line in lines])

@@ -1,4 +1,4 @@
-"""Conversations to JSON lines and back: history and memory are the same after it, and wrong lines leave nothing."""
+"""Export to JSON lines and import: history and memory survive unchanged, and invalid lines leave nothing behind."""
 
 import contextlib
 import itertools
@@ -55,7 +55,7 @@ def a_memory(memory_id: str = "a", limit: int = 3) -> MessageWindowChatMemory:
 
 
 def everything(memory_id: str) -> tuple[dict, list[dict]]:
-    """All that the tables know of a conversation, but for how often it was written to."""
+    """Return everything in the tables about a conversation, except its number of writes."""
     conversation = Conversation.objects.filter(memory_id=memory_id).values().get()
     rows = list(Message.objects.filter(conversation=conversation["id"]).order_by("sequence").values())
     return (
@@ -125,7 +125,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize(
         "make", [pinned_and_evicted, replaced, compacted, counted, cleared, without_history, in_the_middle_of_a_turn]
     )
-    def test_all_that_the_tables_know_is_restored(self, make: Callable[[], None]):
+    def test_everything_in_the_tables_is_restored(self, make: Callable[[], None]):
         with contextlib.suppress(ConnectionError):
             make()
         Conversation.objects.update(
@@ -139,7 +139,7 @@ class TestRoundTrip:
 
     @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(messages=st.lists(strategies.messages(storable=True), min_size=1, max_size=5))
-    def test_of_any_messages(self, messages):
+    def test_any_messages_are_restored(self, messages):
         Conversation.objects.all().delete()
         memory = a_memory(limit=100)
         memory.add(*messages)
@@ -154,7 +154,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize(
         "types", list(itertools.combinations([MessageType.SYSTEM, MessageType.USER, MessageType.AI], 2))
     )
-    def test_of_some_types_is_as_if_the_others_had_not_been_kept(self, make, types):
+    def test_omitted_types_are_treated_as_if_never_stored(self, make, types):
         make()
         rows = Message.objects.filter(type__in=types)
         before, remembered = list(rows.values_list("sequence", "text")), list(rows.in_memory().values_list("sequence"))
@@ -169,7 +169,7 @@ class TestRoundTrip:
         assert Conversation.objects.get().total_messages == total
         everything_is_whole()
 
-    def test_of_no_types_has_a_head_alone(self):
+    def test_an_export_without_types_has_only_a_header(self):
         pinned_and_evicted()
 
         (line,) = export_lines(Conversation.objects.all(), types=[])
@@ -177,7 +177,7 @@ class TestRoundTrip:
         assert "be brief" not in "".join(operations.export(Conversation.objects.all(), types=[MessageType.USER]))
         assert json.loads(line)["messages"] == 0
 
-    def test_it_goes_on_from_there(self):
+    def test_an_imported_conversation_can_be_continued(self):
         a_memory().add(U1, U2)
         import_lines(exported_and_erased())
 
@@ -186,7 +186,7 @@ class TestRoundTrip:
         assert a_memory().messages() == [U2, U3, U1]
         assert [row.sequence for row in Conversation.objects.get().history()] == [1, 2, 3, 4]
 
-    def test_of_several_conversations_of_somebody_else(self):
+    def test_several_conversations_can_be_imported_for_another_user(self):
         for memory_id in "abc":
             a_memory(memory_id).add(U1)
         lines = list(export_lines(Conversation.objects.order_by("-memory_id")))
@@ -204,17 +204,17 @@ class TestRoundTrip:
         assert sorted(Conversation.objects.owned_by(ann).values_list("memory_id", flat=True)) == ["a", "b", "c"]
         assert Message.objects.count() == 3
 
-    def test_one_line_for_the_conversation_and_one_for_each_message(self):
+    def test_there_is_one_line_per_conversation_and_one_per_message(self):
         a_memory().add(U1)
 
-        head, said = exported()
+        head, line = exported()
 
         assert json.loads(head)["record"] == "conversation"
-        assert json.loads(said)["message"] == {"type": "USER", "contents": [{"type": "TEXT", "text": "one"}]}
+        assert json.loads(line)["message"] == {"type": "USER", "contents": [{"type": "TEXT", "text": "one"}]}
         assert head.endswith("\n")
-        assert said.count("\n") == 1
+        assert line.count("\n") == 1
 
-    def test_counts_that_are_not_trusted_are_made_anew(self):
+    def test_untrusted_counts_are_recounted(self):
         memory = TokenWindowChatMemory(
             max_tokens=30, token_count_estimator=ADDITIVE_WORDS, id="a", store=DjangoChatMemoryStore()
         )
@@ -230,7 +230,7 @@ class TestRoundTrip:
         ]
 
 
-class TestWrongLines:
+class TestInvalidLines:
     @pytest.fixture
     def lines(self) -> list[str]:
         memory = a_memory()
@@ -256,11 +256,11 @@ class TestWrongLines:
             (1, {"window_start": 9}, "window_start is 9, which is above next_sequence, 5"),
             (1, {"total_messages": 3}, "total_messages is 3, but there are 4"),
             (1, {"total_messages": 5}, "total_messages is 5, but next_sequence is 5"),
-            (1, {"pinned_sequence": 2}, "pinned_sequence is 2, which is no system message in the memory"),
-            (1, {"created_at": "0001-01-01T00:00:00Z"}, "years 1970 to 9998"),
-            (1, {"created_at": "1969-12-31T23:59:59Z"}, "years 1970 to 9998"),
-            (1, {"updated_at": "9999-01-01T00:00:00Z"}, "years 1970 to 9998"),
-            (1, {"created_at": "9999-12-31T23:59:59-12:00"}, "years 1970 to 9998"),
+            (1, {"pinned_sequence": 2}, "pinned_sequence is 2, which is not a system message in the memory"),
+            (1, {"created_at": "0001-01-01T00:00:00Z"}, "years 1970 and 9998"),
+            (1, {"created_at": "1969-12-31T23:59:59Z"}, "years 1970 and 9998"),
+            (1, {"updated_at": "9999-01-01T00:00:00Z"}, "years 1970 and 9998"),
+            (1, {"created_at": "9999-12-31T23:59:59-12:00"}, "years 1970 and 9998"),
             (1, {"created_at": "2026-11-21T00:00:00"}, "timezone"),
             (1, {"record": "user"}, "Invalid value 'user'"),
             (3, {"sequence": 1}, "must be above 1, the one before it"),
@@ -271,15 +271,17 @@ class TestWrongLines:
             (3, {"client_message_id": "7" * 65}, "client_message_id must have 1 to 64 characters, not 65"),
             (3, {"client_message_id": "\0"}, "NUL"),
             (3, {"client_message_id": 7}, "Expected `str | null`"),
-            (3, {"created_at": "9999-12-31T23:59:59Z"}, "years 1970 to 9998"),
-            (1, {"messages": 5}, "5 messages are to follow, but 4 do"),
+            (3, {"created_at": "9999-12-31T23:59:59Z"}, "years 1970 and 9998"),
+            (1, {"messages": 5}, "5 messages should follow, but 4 do"),
             (3, {"metadata": {"\0": 1}}, "NUL"),
             (3, {"message": {"type": "USER"}}, r"\$.message.contents is missing"),
             (3, {"message": {"type": "USER", "contents": [{"type": "TEXT", "text": "\0"}]}}, "NUL"),
             (3, {"message": None}, r"\$.message"),
         ],
     )
-    def test_are_named_and_leave_nothing(self, lines: list[str], number: int, changes: dict, reason: str):
+    def test_invalid_lines_are_reported_and_store_nothing(
+        self, lines: list[str], number: int, changes: dict, reason: str
+    ):
         lines[number - 1] = changed(lines[number - 1], **changes)
 
         with pytest.raises(JsonLinesError, match=rf"^Line {number}: .*({reason})") as refused:
@@ -292,25 +294,25 @@ class TestWrongLines:
     @pytest.mark.parametrize(
         "line", ["{", "[]", "null", b"\xff\xfe", "[" * 100_000, '{"record": "message"}', '{"record": 1}', "\ud800"]
     )
-    def test_that_are_no_records(self, lines: list[str], line: str | bytes):
+    def test_lines_that_are_not_records_are_rejected(self, lines: list[str], line: str | bytes):
         with pytest.raises(JsonLinesError, match=r"^Line 3: "):
             import_lines([*lines[:2], line])
 
         assert not Conversation.objects.exists()
 
-    def test_that_are_too_long(self, lines: list[str], settings):
+    def test_overlong_lines_are_rejected(self, lines: list[str], settings):
         settings.CHATMEMORY = {"MAX_MESSAGE_BYTES": 20}
 
-        with pytest.raises(JsonLinesError, match="Line 1: it has 65677 characters, but may have 65676"):
+        with pytest.raises(JsonLinesError, match="Line 1: it has 65677 characters; at most 65676 are allowed"):
             import_lines([" " * 65_677])
         with pytest.raises(JsonLinesError, match=r"Line 2: SystemMessage has 25 bytes"):
             import_lines(lines)
 
-    def test_that_begin_with_a_message(self, lines: list[str]):
-        with pytest.raises(JsonLinesError, match="Line 1: a message before the first conversation"):
+    def test_lines_that_begin_with_a_message_are_rejected(self, lines: list[str]):
+        with pytest.raises(JsonLinesError, match="Line 1: a message precedes the first conversation"):
             import_lines(lines[1:])
 
-    def test_that_are_wrong_in_a_later_conversation_leave_the_earlier_one(self, lines: list[str]):
+    def test_an_invalid_later_conversation_keeps_the_earlier_one(self, lines: list[str]):
         second = [changed(lines[0], memory_id="b"), *lines[1:-1], "{"]
 
         with pytest.raises(JsonLinesError, match="Line 10: "):
@@ -319,55 +321,59 @@ class TestWrongLines:
         assert Conversation.objects.get().memory_id == "a"
         assert Message.objects.count() == 4
 
-    def test_of_a_conversation_that_is_there(self, lines: list[str]):
+    def test_an_existing_conversation_is_rejected(self, lines: list[str]):
         a_memory().add(U1)
 
-        with pytest.raises(ConversationExistsError, match="Line 1: the conversation 'a' is there already"):
+        with pytest.raises(ConversationExistsError, match="Line 1: the conversation 'a' exists already"):
             import_lines(lines)
 
         assert Message.objects.count() == 1
 
-    def test_with_one_client_id_for_two_messages(self, lines: list[str], monkeypatch: pytest.MonkeyPatch):
+    def test_a_client_id_used_by_two_messages_is_rejected(self, lines: list[str], monkeypatch: pytest.MonkeyPatch):
         twice = [changed(lines[number], client_message_id="7") for number in (1, 3)]
         wrong = [lines[0], twice[0], lines[2], twice[1], lines[4]]
 
         for rows in (1, 500):  # in one INSERT, and in two
             monkeypatch.setattr(importing, "MAX_ROWS", rows)
-            with pytest.raises(JsonLinesError, match="Line 4: client_message_id is that of another message"):
+            with pytest.raises(JsonLinesError, match="Line 4: client_message_id is already used"):
                 import_lines(wrong)
 
         assert not Conversation.objects.exists()
 
-    def test_that_pin_what_was_replaced(self, lines: list[str]):
-        with pytest.raises(JsonLinesError, match="Line 1: pinned_sequence is 1, which is no system message in the mem"):
+    def test_a_pinned_message_that_was_replaced_is_rejected(self, lines: list[str]):
+        with pytest.raises(
+            JsonLinesError, match="Line 1: pinned_sequence is 1, which is not a system message in the mem"
+        ):
             import_lines([lines[0], changed(lines[1], superseded=True), *lines[2:]])
 
-    def test_that_leave_no_room_for_what_is_no_history(self, lines: list[str]):
+    def test_too_few_history_messages_are_rejected(self, lines: list[str]):
         wrong = [lines[0], changed(lines[1], in_history=False), *lines[2:]]
 
         with pytest.raises(JsonLinesError, match="total_messages is 4, but only 3 of the 4"):
             import_lines(wrong)
 
-    def test_with_more_tokens_than_a_memory_can_have(self, lines: list[str]):
+    def test_more_tokens_than_a_memory_can_hold_are_rejected(self, lines: list[str]):
         many = {"token_count": 2_000_000_000, "counted_by": "words"}
 
-        with pytest.raises(JsonLinesError, match="Line 1: the memory has 6000000000 tokens, but may have 2147483647"):
+        with pytest.raises(
+            JsonLinesError, match="Line 1: the memory has 6000000000 tokens; at most 2147483647 are allowed"
+        ):
             import_lines([lines[0], *(changed(line, **many) for line in lines[1:])])
 
     @pytest.mark.parametrize("missing", [1, 2, 4])
-    def test_that_end_too_early(self, lines: list[str], missing: int):
-        with pytest.raises(JsonLinesError, match=f"Line 1: 4 messages are to follow, but {4 - missing} do"):
+    def test_truncated_lines_are_rejected(self, lines: list[str], missing: int):
+        with pytest.raises(JsonLinesError, match=f"Line 1: 4 messages should follow, but {4 - missing} do"):
             import_lines(lines[:-missing])
 
         assert not Conversation.objects.exists()
 
-    def test_that_are_wrong_right_behind_a_conversation_leave_it(self, lines: list[str]):
+    def test_an_invalid_line_directly_after_a_conversation_keeps_it(self, lines: list[str]):
         with pytest.raises(JsonLinesError, match="Line 6: "):
             import_lines([*lines, lines[0][:20]])
 
         assert Conversation.objects.get().memory_id == "a"
 
-    def test_of_conversations_that_are_there_can_be_passed_over(self, lines: list[str]):
+    def test_existing_conversations_can_be_skipped(self, lines: list[str]):
         a_memory().add(U1)
         made = []
 
@@ -381,14 +387,14 @@ class TestWrongLines:
         assert [conversation.memory_id for conversation in made] == ["b"]
         assert Message.objects.count() == 5
 
-    def test_written_without_the_number_of_messages_will_do(self, lines: list[str]):
+    def test_the_number_of_messages_is_optional(self, lines: list[str]):
         head = {name: value for name, value in json.loads(lines[0]).items() if name != "messages"}
 
         assert import_lines([json.dumps(head), *lines[1:]]) == 1
 
 
 class TestLimits:
-    """What lines of somebody who is not trusted may have."""
+    """Limits on lines from untrusted sources."""
 
     @pytest.fixture
     def lines(self) -> list[str]:
@@ -408,18 +414,22 @@ class TestLimits:
             (
                 {"max_memory_messages": 2},
                 {"max_memory_messages": 1},
-                "Line 1: the memory has 2 messages, but may have 1",
+                "Line 1: the memory has 2 messages; at most 1 are allowed",
             ),
             (
-                {"max_text_length": 27},  # a moment
+                {"max_text_length": 27},  # datetime
                 {"max_text_length": 15},
-                r"Line 1: \$.created_at: It has \d+ characters, but may have 15",
+                r"Line 1: \$.created_at: It has \d+ characters; at most 15 are allowed",
             ),
             ({"max_depth": 5}, {"max_depth": 4}, r"Line 6: \$.message.contents\[0\].image: It is nested too deeply"),
-            ({"max_metadata_bytes": 9}, {"max_metadata_bytes": 8}, "Line 2: metadata has 9 bytes, but may have 8"),
+            (
+                {"max_metadata_bytes": 9},
+                {"max_metadata_bytes": 8},
+                "Line 2: metadata has 9 bytes; at most 8 are allowed",
+            ),
         ],
     )
-    def test_are_kept_before_anything_is_stored(self, lines, enough, too_few, reason):
+    def test_limits_are_enforced_before_anything_is_stored(self, lines, enough, too_few, reason):
         assert check_lines(lines, ImportLimits(**enough)) == ["a", "b"]
         for run in (check_lines, lambda lines, limits: import_lines(lines, limits=limits)):
             with pytest.raises(JsonLinesError, match=reason):
@@ -427,24 +437,24 @@ class TestLimits:
 
         assert not Conversation.objects.filter(memory_id="b").exists()
 
-    def test_bound_texts_and_keys_but_no_files(self, lines):
+    def test_limits_apply_to_texts_and_keys_but_not_to_files(self, lines):
         limits = ImportLimits(max_text_length=60)
 
         assert check_lines(lines, limits) == ["a", "b"]
         for metadata in ({"note": "x" * 61}, {"x" * 61: 1}, {"deep": [{"note": "x" * 61}]}):
             with pytest.raises(
-                JsonLinesError, match=r"^Line 1: \$.metadata.*: It has 61 characters, but may have 60\.$"
+                JsonLinesError, match=r"^Line 1: \$.metadata.*: It has 61 characters; at most 60 are allowed\.$"
             ):
                 check_lines([changed(lines[0], metadata=metadata), *lines[1:]], limits)
 
-    def test_bound_the_metadata_of_a_conversation_too(self, lines):
-        with pytest.raises(JsonLinesError, match="Line 1: metadata has 12 bytes, but may have 10"):
+    def test_limits_apply_to_metadata_of_a_conversation(self, lines):
+        with pytest.raises(JsonLinesError, match="Line 1: metadata has 12 bytes; at most 10 are allowed"):
             check_lines([changed(lines[0], metadata={"k": "long"}), *lines[1:]], ImportLimits(max_metadata_bytes=10))
 
     @pytest.mark.parametrize(
         "memory_id", ["a", "support-4711", UUID.upper(), f"{{{UUID}}}", f"urn:uuid:{UUID}", f"{UUID} "]
     )
-    def test_take_no_memory_id_that_somebody_could_guess(self, lines, memory_id, django_assert_num_queries):
+    def test_guessable_memory_ids_are_rejected(self, lines, memory_id, django_assert_num_queries):
         lines[0] = changed(lines[0], memory_id=memory_id)
 
         with django_assert_num_queries(0), pytest.raises(JsonLinesError, match=r"Line 1: .* but must be a UUID"):
@@ -454,7 +464,7 @@ class TestLimits:
 
 
 class TestCheckLines:
-    def test_says_what_an_import_would_and_asks_no_database(self, django_assert_num_queries):
+    def test_it_reports_the_same_as_an_import_without_a_database(self, django_assert_num_queries):
         for memory_id in "ab":
             a_memory(memory_id).add(U1, U2)
         lines = list(export_lines(Conversation.objects.all()))
@@ -466,7 +476,7 @@ class TestCheckLines:
                 with pytest.raises(JsonLinesError):
                     check_lines(wrong)
 
-    def test_finds_two_conversations_with_one_memory_id(self):
+    def test_it_finds_a_memory_id_used_by_two_conversations(self):
         a_memory().add(U1)
         lines = exported()
 
@@ -474,16 +484,16 @@ class TestCheckLines:
             check_lines([*lines, *lines])
         assert check_lines([*lines, *lines], rename=True) == ["a", "a"]
 
-    def test_finds_one_client_id_for_two_messages(self):
+    def test_it_finds_a_client_id_used_by_two_messages(self):
         a_memory().add(U1, U2, client_message_ids=["1", "2"])
         lines = exported()
 
-        with pytest.raises(JsonLinesError, match="Line 3: client_message_id is that of another message"):
+        with pytest.raises(JsonLinesError, match="Line 3: client_message_id is already used"):
             check_lines([*lines[:2], changed(lines[2], client_message_id="1")])
 
 
 class TestRenaming:
-    def test_gives_each_an_id_of_its_own_and_says_which_it_was(self):
+    def test_each_conversation_gets_a_new_id_and_the_old_one_is_reported(self):
         a_memory().add(U1, U2)
         lines = exported()
         made = {}
@@ -497,7 +507,7 @@ class TestRenaming:
             assert str(uuid.UUID(memory_id)) == memory_id
             assert a_memory(memory_id).messages() == [U1, U2]
 
-    def test_takes_an_id_that_could_be_none(self):
+    def test_an_invalid_id_can_be_renamed(self):
         a_memory().add(U1)
         lines = exported()
 
@@ -505,7 +515,7 @@ class TestRenaming:
             assert import_lines([changed(lines[0], memory_id=memory_id), *lines[1:]], rename=True) == 1
 
 
-class TestBesideOtherImports:
+class TestConcurrentImports:
     @pytest.mark.parametrize("rows", [1, 500])
     def test_no_transaction_is_open_while_lines_are_read(self, monkeypatch, rows):
         monkeypatch.setattr(importing, "MAX_ROWS", rows)
@@ -526,7 +536,7 @@ class TestBesideOtherImports:
 
     @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
     @pytest.mark.django_db(transaction=True)
-    def test_that_name_the_same_ids_in_another_order_nothing_deadlocks(self):
+    def test_imports_of_the_same_ids_in_different_order_do_not_deadlock(self):
         names = [f"talk-{number}" for number in range(12)]
         for name in names:
             a_memory(name).add(U1, U2)
@@ -553,7 +563,7 @@ class TestBesideOtherImports:
 
     @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
     @pytest.mark.django_db(transaction=True)
-    def test_it_is_tried_again_where_the_database_ends_it(self, monkeypatch):
+    def test_an_import_aborted_by_the_database_is_retried(self, monkeypatch):
         a_memory().add(U1, U2)
         lines = exported_and_erased()
         save, calls = Conversation.save, []
@@ -570,23 +580,23 @@ class TestBesideOtherImports:
         assert len(calls) == 2
         assert a_memory().messages() == [U1, U2]
 
-    def test_an_id_that_is_there_is_told_alike_whoever_it_belongs_to(self):
+    def test_an_existing_id_is_reported_the_same_for_any_owner(self):
         ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
         a_memory().add(U1)
         lines = exported()
-        told = set()
+        errors = set()
 
         for owner in (ann, bob, None):
             Conversation.objects.update(owner=owner)
             with pytest.raises(ConversationExistsError) as refused:
                 import_lines(lines, ann)
-            told.add(str(refused.value))
+            errors.add(str(refused.value))
 
-        assert told == {"Line 1: the conversation 'a' is there already."}
+        assert errors == {"Line 1: the conversation 'a' exists already."}
 
 
-class TestWhenIterated:
-    def test_an_import_is_done_when_it_is_called(self):
+class TestIteration:
+    def test_an_import_runs_without_iteration(self):
         a_memory().add(U1)
         lines = exported_and_erased()
 
@@ -606,8 +616,8 @@ class TestWhenIterated:
         assert "".join(lines).count("\n") == 5
 
 
-class TestBesideWriters:
-    """Whoever writes between any two statements of an export, it tells of a memory that was."""
+class TestConcurrentWriters:
+    """With a concurrent writer between any two statements, an export shows a consistent state of the memory."""
 
     STATEMENTS = range(1, 20)
 
@@ -617,7 +627,7 @@ class TestBesideWriters:
 
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("keep_history", [True, False])
-    def test_that_add_replace_and_evict(self, keep_history: bool):
+    def test_concurrent_adds_replacements_and_evictions(self, keep_history: bool):
         store = DjangoChatMemoryStore(keep_history=keep_history)
         memory = MessageWindowChatMemory(max_messages=3, id="a", store=store)
         for after in self.STATEMENTS:
@@ -635,7 +645,7 @@ class TestBesideWriters:
 
     @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
     @pytest.mark.django_db(transaction=True)
-    def test_that_write_all_the_time(self):
+    def test_continuous_writes(self):
         store = DjangoChatMemoryStore(keep_history=False)
         memory = MessageWindowChatMemory(max_messages=3, id="a", store=store)
         memory.add(U1, U2, U3)
@@ -650,15 +660,15 @@ class TestBesideWriters:
         writer.start()
         try:
             for _ in range(20):
-                head, *said = map(json.loads, exported())
+                head, *messages = map(json.loads, exported())
                 end = head["next_sequence"]
-                assert [each["sequence"] for each in said] == [end - 3, end - 2, end - 1]
+                assert [each["sequence"] for each in messages] == [end - 3, end - 2, end - 1]
         finally:
             is_done.set()
             writer.join()
 
     @pytest.mark.django_db(transaction=True)
-    def test_that_erase(self):
+    def test_a_concurrent_erasure(self):
         for after in self.STATEMENTS:
             Conversation.objects.all().delete()
             for memory_id in "ab":
@@ -670,8 +680,8 @@ class TestBesideWriters:
             assert [(head["memory_id"], head["messages"]) for head in heads] in ([("a", 3), ("b", 3)], [("a", 3)])
 
     @pytest.mark.django_db(transaction=True)
-    def test_that_erase_and_begin_anew(self):
-        def begin_anew() -> None:
+    def test_a_concurrent_erasure_and_new_start(self):
+        def begin_again() -> None:
             Conversation.objects.filter(memory_id="a").delete()
             a_memory().add(U3)
 
@@ -680,7 +690,7 @@ class TestBesideWriters:
             for memory_id in "abc":
                 a_memory(memory_id).add(U1, U2, U3)
 
-            with another_writer(begin_anew, after):
+            with another_writer(begin_again, after):
                 heads = [json.loads(line) for line in export_lines(Conversation.objects.all()) if '"conver' in line]
 
             assert [(head["memory_id"], head["messages"]) for head in heads] in (
@@ -690,10 +700,10 @@ class TestBesideWriters:
             )
 
 
-class TestMoments:
+class TestDatetimes:
     @pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Pacific/Kiritimati", "America/Los_Angeles"])
     @pytest.mark.parametrize("use_tz", [True, False])
-    def test_are_the_same_on_a_site_without_time_zones(self, settings, name: str, use_tz: bool):
+    def test_datetimes_are_unchanged_without_time_zones(self, settings, name: str, use_tz: bool):
         settings.TIME_ZONE = name
         settings.USE_TZ = use_tz
         a_memory().add(U1, U2)
@@ -707,7 +717,7 @@ class TestMoments:
 
     @pytest.mark.parametrize("moment", ["1970-01-01T00:00:00Z", "9998-12-31T23:59:59.999999Z"])
     @pytest.mark.parametrize("name", ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"])
-    def test_at_the_edges_can_be_shown_in_every_time_zone(self, settings, name: str, moment: str, admin_client):
+    def test_extreme_datetimes_can_be_shown_in_every_time_zone(self, settings, name: str, moment: str, admin_client):
         if connection.vendor == "mysql" and name != "UTC":
             pytest.skip("Django's date hierarchy needs the time zone tables")
         settings.TIME_ZONE = name
@@ -721,7 +731,7 @@ class TestMoments:
 
 
 class TestLargeConversations:
-    def test_are_never_in_python_as_a_whole(self):
+    def test_large_conversations_are_never_loaded_as_a_whole(self):
         count = 2_500
         memory = a_memory()
         memory.add(*[UserMessage(f"{number} {'x' * 1000}") for number in range(count)])
@@ -735,7 +745,7 @@ class TestLargeConversations:
         assert importing < 7_000_000
         assert Message.objects.count() == count
 
-    def test_of_large_messages_are_read_few_at_a_time(self):
+    def test_large_messages_are_read_in_small_batches(self):
         memory = a_memory()
         for _ in range(30):
             memory.add(UserMessage("é" * 500_000))
@@ -745,23 +755,23 @@ class TestLargeConversations:
         assert lines == 31
         assert peak < 12_000_000
 
-    def test_take_few_statements(self, django_assert_max_num_queries):
+    def test_large_conversations_take_few_statements(self, django_assert_max_num_queries):
         a_memory().add(*[U1] * 3_000)
 
         with django_assert_max_num_queries(3 * 3 + 5):
             written = exported()
         Conversation.objects.all().delete()
-        with django_assert_max_num_queries(3_000 // MAX_ROWS + 10):  # SQLite took but so many at once
+        with django_assert_max_num_queries(3_000 // MAX_ROWS + 10):  # SQLite once accepted only 999 parameters at once.
             import_lines(written)
 
     @pytest.mark.parametrize("character", ["'", "😀", "\x1a"], ids=ascii)
-    def test_of_any_characters_fit_what_the_database_takes_at_once(self, character: str):
-        """By default, MariaDB takes 16 MiB at once; what is escaped may take twice the room."""
+    def test_messages_of_any_characters_fit_into_one_packet(self, character: str):
+        """By default, MariaDB accepts 16 MiB per packet; escaped text may take twice the space."""
         memory = a_memory(limit=100)
         text = character * (2**20 // len(json.dumps(character)))
         for _ in range(9):
             memory.add(
-                UserMessage(text, name="somebody"),
+                UserMessage(text, name="someone"),
                 AiMessage(text),
                 metadata={"quoted": text[: 2**18], "escaped": "é" * 2**16},
             )
@@ -772,7 +782,7 @@ class TestLargeConversations:
         assert everything("a") == before
 
 
-class TestWhatIsStoredWrongly:
+class TestCorruptedRows:
     @pytest.mark.parametrize(
         ("columns", "error"),
         [
@@ -783,17 +793,17 @@ class TestWhatIsStoredWrongly:
             ({"payload": f'{{"type":"USER","contents":"{PRIVATE}"}}'}, "ValueError"),
         ],
     )
-    def test_is_named_and_not_exported(self, columns: dict, error: str):
+    def test_a_corrupted_message_is_reported_and_not_exported(self, columns: dict, error: str):
         a_memory().add(UserMessage(PRIVATE), U2)
         Message.objects.filter(sequence=2).update(**columns)
 
-        with pytest.raises(ValueError, match=f"Cannot export message 2 of conversation 'a': {error}") as told:
+        with pytest.raises(ValueError, match=f"Cannot export message 2 of conversation 'a': {error}") as errors:
             exported()
 
-        assert PRIVATE not in str(told.value)
+        assert PRIVATE not in str(errors.value)
 
-    @pytest.mark.skipif(connection.vendor != "sqlite", reason="no other database takes such text")
-    def test_of_a_conversation_is_named_too(self):
+    @pytest.mark.skipif(connection.vendor != "sqlite", reason="no other database accepts such text")
+    def test_a_corrupted_conversation_is_reported(self):
         Conversation.objects.create(memory_id="a", metadata={"half": "\ud800"})
 
         with pytest.raises(ValueError, match="Cannot export conversation 'a': UnicodeEncodeError"):
@@ -811,7 +821,7 @@ class TestWhatIsStoredWrongly:
 
 
 def peak_of(work: Callable[[], int]) -> tuple[int, int]:
-    """What *work* returns, and how many bytes it had in use at once."""
+    """Return the result of *work*, and the peak number of bytes in use."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

@@ -1,4 +1,4 @@
-"""The MCP server, as the official client meets it over HTTP: the user's own conversations, to search and to read."""
+"""The MCP server, used over HTTP with the official client: users search and read their own conversations."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from django.core.asgi import get_asgi_application
 from django.db import connections
 from django.db.backends.signals import connection_created
 
-pytest.importorskip("mcp", reason="The MCP server is needed: pip install mcp")
+pytest.importorskip("mcp", reason="These tests require the MCP server: pip install mcp")
 
 import httpx2
 import uvicorn
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Where the site is served, with the MCP server at /mcp, as docs/mcp.md has it."""
+    """Return the URL of a site with the MCP server at /mcp, set up as in docs/mcp.md."""
     mcp, django = get_mcp_app(), get_asgi_application()
 
     async def application(scope, receive, send):
@@ -78,7 +78,7 @@ def signed_in(name: str, **columns: bool) -> SimpleNamespace:
 
 
 def call(url: str, token: str, tool: str, *, mode: str = "auto", **arguments: object):
-    """What the tool returns."""
+    """Return the result of the tool."""
 
     async def ask(client: Client):
         return await client.call_tool(tool, arguments)
@@ -97,16 +97,16 @@ def with_client(url: str, token: str, ask, *, mode: str = "auto"):
     return asyncio.run(run())
 
 
-def say(memory_id: str, owner, *messages) -> Conversation:
+def add_messages(memory_id: str, owner, *messages) -> Conversation:
     get_chat_memory(memory_id, owner=owner.user).add(*messages)
     return Conversation.objects.get(memory_id=memory_id)
 
 
 class TestSearch:
     @pytest.mark.parametrize("mode", ["auto", "legacy"])
-    def test_finds_what_was_said(self, url: str, anna, mode: str):
+    def test_search_finds_messages(self, url: str, anna, mode: str):
         Conversation.objects.create(memory_id="trip", owner=anna.user, title="Kyoto")
-        say("trip", anna, UserMessage("Where to stay in Kyoto?"), AiMessage("In Gion."))
+        add_messages("trip", anna, UserMessage("Where to stay in Kyoto?"), AiMessage("In Gion."))
 
         found = call(url, anna.token, "search_conversations", query="gion", mode=mode)
 
@@ -118,27 +118,27 @@ class TestSearch:
             "role": "assistant",
             "excerpt": "In Gion.",
         }
-        assert datetime.fromisoformat(hit["said_at"]) <= datetime.now(UTC)
+        assert datetime.fromisoformat(hit["created_at"]) <= datetime.now(UTC)
         assert "In Gion." in found.content[0].text
 
-    def test_finds_nothing_of_others_nor_what_the_site_tells_the_model(self, url: str, anna):
-        say("of ben", signed_in("ben"), UserMessage("secret"))
-        say("of anna", anna, SystemMessage("secret"), CustomMessage({"a": "secret"}))
-        get_chat_memory("of nobody").add(UserMessage("secret"))
+    def test_search_excludes_conversations_of_others_and_system_messages(self, url: str, anna):
+        add_messages("of ben", signed_in("ben"), UserMessage("secret"))
+        add_messages("of anna", anna, SystemMessage("secret"), CustomMessage({"a": "secret"}))
+        get_chat_memory("without owner").add(UserMessage("secret"))
 
         assert call(url, anna.token, "search_conversations", query="secret").structured_content == {"hits": []}
 
-    def test_staff_find_their_own_alone(self, url: str):
+    def test_staff_find_only_their_own_conversations(self, url: str):
         staff = signed_in("staff", is_staff=True, is_superuser=True)
-        say("of ben", signed_in("ben"), UserMessage("secret"))
-        say("of staff", staff, SystemMessage("secret"))
+        add_messages("of ben", signed_in("ben"), UserMessage("secret"))
+        add_messages("of staff", staff, SystemMessage("secret"))
 
         hits = call(url, staff.token, "search_conversations", query="secret").structured_content["hits"]
 
         assert [hit["conversation_id"] for hit in hits] == ["of staff"]
 
-    def test_is_short_however_long_the_text(self, url: str, anna):
-        say("long", anna, *(UserMessage("needle " + "hay " * 100_000) for _ in range(3)))
+    def test_a_result_is_short_for_any_length_of_text(self, url: str, anna):
+        add_messages("long", anna, *(UserMessage("needle " + "hay " * 100_000) for _ in range(3)))
 
         hits = call(url, anna.token, "search_conversations", query="needle", limit=2).structured_content["hits"]
 
@@ -147,9 +147,9 @@ class TestSearch:
 
 
 class TestReading:
-    def test_gives_what_was_said_in_order(self, url: str, anna):
+    def test_messages_are_returned_in_order(self, url: str, anna):
         request = ToolExecutionRequest("1", "clock", '{"zone": "JST"}')
-        say(
+        add_messages(
             "c",
             anna,
             SystemMessage("secret"),
@@ -171,8 +171,8 @@ class TestReading:
         assert page["messages"][1]["calls"] == [{"name": "clock", "arguments": '{"zone": "JST"}'}]
         assert "before" not in page
 
-    def test_goes_back_page_by_page_and_has_all_once(self, url: str, anna):
-        say("c", anna, *(UserMessage(str(number)) for number in range(1, 8)))
+    def test_paging_back_returns_every_message_once(self, url: str, anna):
+        add_messages("c", anna, *(UserMessage(str(number)) for number in range(1, 8)))
 
         async def read(client: Client):
             before, texts = {}, []
@@ -187,8 +187,8 @@ class TestReading:
 
         assert with_client(url, anna.token, read) == list("1234567")
 
-    def test_is_short_however_long_the_texts(self, url: str, anna):
-        say("c", anna, *(UserMessage("x" * 500_000) for _ in range(20)))
+    def test_a_page_is_short_for_any_length_of_texts(self, url: str, anna):
+        add_messages("c", anna, *(UserMessage("x" * 500_000) for _ in range(20)))
 
         page = call(url, anna.token, "read_conversation", conversation_id="c", limit=50)
 
@@ -197,49 +197,49 @@ class TestReading:
         assert {(len(each["text"]), each["length"]) for each in messages} == {(tools.MAX_TEXT, 500_000)}
         assert page.structured_content["before"] == messages[0]["sequence"] == 11
 
-    def test_shows_the_branch_in_use(self, url: str, anna):
-        say("c", anna, UserMessage("Hi"), AiMessage("First"))
+    def test_the_active_branch_is_returned(self, url: str, anna):
+        add_messages("c", anna, UserMessage("Hi"), AiMessage("First"))
         get_chat_memory("c").add(AiMessage("Second"), after=1)
 
         page = call(url, anna.token, "read_conversation", conversation_id="c").structured_content
 
         assert [each["text"] for each in page["messages"]] == ["Hi", "Second"]
 
-    @pytest.mark.parametrize("memory_id", ["of ben", "of nobody", "nowhere", "a\0b"])
-    def test_of_what_is_not_the_user_s_is_refused(self, url: str, anna, memory_id: str):
-        say("of ben", signed_in("ben"), UserMessage("secret"))
-        get_chat_memory("of nobody").add(UserMessage("secret"))
+    @pytest.mark.parametrize("memory_id", ["of ben", "without owner", "nowhere", "a\0b"])
+    def test_conversations_of_others_are_rejected(self, url: str, anna, memory_id: str):
+        add_messages("of ben", signed_in("ben"), UserMessage("secret"))
+        get_chat_memory("without owner").add(UserMessage("secret"))
 
         refused = call(url, anna.token, "read_conversation", conversation_id=memory_id)
 
         assert refused.is_error
-        assert refused.content[0].text == "The user has no such conversation."
+        assert refused.content[0].text == "The user has no conversation with this id."
 
-    def test_goes_by_the_access_policy(self, url: str, anna, settings):
-        settings.CHATMEMORY = {"REST": {"ACCESS_POLICY": "tests.test_mcp.OnlyWhatUsersSay"}}
-        say("c", anna, UserMessage("Hi"), AiMessage("Hello"))
+    def test_the_access_policy_is_respected(self, url: str, anna, settings):
+        settings.CHATMEMORY = {"REST": {"ACCESS_POLICY": "tests.test_mcp.OnlyUserMessages"}}
+        add_messages("c", anna, UserMessage("Hi"), AiMessage("Hello"))
 
         page = call(url, anna.token, "read_conversation", conversation_id="c").structured_content
 
         assert [each["role"] for each in page["messages"]] == ["user"]
 
-    def test_shows_those_who_may_read_everything_the_whole(self, url: str):
+    def test_users_allowed_to_read_everything_get_all_message_types(self, url: str):
         staff = signed_in("staff", is_staff=True)
         staff.user.user_permissions.add(Permission.objects.get(codename="view_message_text"))
-        say("c", staff, SystemMessage("Be brief."), UserMessage("Hi"))
+        add_messages("c", staff, SystemMessage("Be brief."), UserMessage("Hi"))
 
         page = call(url, staff.token, "read_conversation", conversation_id="c").structured_content
 
         assert [each["role"] for each in page["messages"]] == ["system", "user"]
 
 
-class OnlyWhatUsersSay(AccessPolicy):
+class OnlyUserMessages(AccessPolicy):
     def readable_types(self, request, *, own):
         return ["USER"]
 
 
 class TestServer:
-    def test_describes_its_tools_as_read_only(self, url: str, anna):
+    def test_tools_are_described_as_read_only(self, url: str, anna):
         listed = with_client(url, anna.token, lambda client: client.list_tools()).tools
 
         assert [tool.name for tool in listed] == ["search_conversations", "read_conversation"]
@@ -258,20 +258,20 @@ class TestServer:
             ("read_conversation", {"conversation_id": "c", "owner": 1}),
         ],
     )
-    def test_says_what_is_wrong_with_arguments(self, url: str, anna, tool: str, arguments: dict):
+    def test_invalid_arguments_are_described(self, url: str, anna, tool: str, arguments: dict):
         refused = call(url, anna.token, tool, **arguments)
 
         assert refused.is_error
         assert refused.structured_content is None
 
-    def test_knows_no_other_tool(self, url: str, anna):
+    def test_an_unknown_tool_is_an_error(self, url: str, anna):
         async def ask(client: Client):
             with pytest.raises(MCPError, match="no tool 'erase'"):
                 await client.call_tool("erase")
 
         with_client(url, anna.token, ask)
 
-    def test_tells_nothing_of_its_errors(self, url: str, anna, monkeypatch: pytest.MonkeyPatch, caplog):
+    def test_internal_errors_are_not_disclosed(self, url: str, anna, monkeypatch: pytest.MonkeyPatch, caplog):
         def fail(self, request):
             raise RuntimeError("secret")
 
@@ -284,7 +284,7 @@ class TestServer:
         assert "The tool read_conversation failed." in caplog.text
 
     @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer \xff", "Basic YTpi", "Bearer"])
-    def test_wants_a_token(self, url: str, header: str | None):
+    def test_a_token_is_required(self, url: str, header: str | None):
         headers = {} if header is None else {"Authorization": header.encode("latin-1")}
 
         answer = httpx2.post(url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
@@ -292,7 +292,7 @@ class TestServer:
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Bearer ")
 
-    def test_takes_no_token_of_who_is_no_longer_active(self, url: str, anna):
+    def test_tokens_of_inactive_users_are_rejected(self, url: str, anna):
         anna.user.is_active = False
         anna.user.save()
 
@@ -300,21 +300,21 @@ class TestServer:
 
         assert answer.status_code == 401
 
-    def test_has_no_stream_and_no_session(self, url: str, anna):
+    def test_there_is_no_stream_and_no_session(self, url: str, anna):
         headers = {"Authorization": f"Bearer {anna.token}", "Accept": "text/event-stream"}
 
         assert httpx2.get(url, headers=headers).status_code == 405
         assert httpx2.delete(url, headers=headers).status_code == 405
 
-    def test_takes_no_large_requests(self, url: str, anna):
+    def test_large_requests_are_rejected(self, url: str, anna):
         headers = {"Authorization": f"Bearer {anna.token}", "Accept": "application/json, text/event-stream"}
 
         answer = httpx2.post(url, headers=headers, json={"query": "x" * MAX_REQUEST_BYTES})
 
         assert answer.status_code == 413
 
-    def test_asks_the_database_a_few_times_whatever_it_reads(self, anna, rf, django_assert_num_queries):
-        say("c", anna, *(UserMessage(str(number)) for number in range(30)))
+    def test_reading_takes_a_constant_number_of_statements(self, anna, rf, django_assert_num_queries):
+        add_messages("c", anna, *(UserMessage(str(number)) for number in range(30)))
         request = rf.post("/mcp")
         request.user = anna.user
 
@@ -323,8 +323,8 @@ class TestServer:
         with django_assert_num_queries(1):
             tools.SearchConversations("2").run(request)
 
-    def test_leaves_no_thread_and_no_connection(self, url: str, anna):
-        say("c", anna, UserMessage("Hi"))
+    def test_no_thread_or_connection_stays_open(self, url: str, anna):
+        add_messages("c", anna, UserMessage("Hi"))
         opened = []
 
         def note(connection, **kwargs):
@@ -349,8 +349,8 @@ class TestServer:
         assert threading.active_count() <= before
         connections.close_all()
 
-    def test_writes_nothing(self, url: str, anna):
-        conversation = say("c", anna, UserMessage("Hi"))
+    def test_nothing_is_written(self, url: str, anna):
+        conversation = add_messages("c", anna, UserMessage("Hi"))
 
         call(url, anna.token, "read_conversation", conversation_id="c")
 
@@ -358,7 +358,7 @@ class TestServer:
         assert Message.objects.count() == 1
 
 
-def test_an_import_without_the_package_says_what_to_install():
+def test_importing_without_the_package_names_what_to_install():
     code = "import sys; sys.modules['mcp'] = None; import django; django.setup(); import chatmemory_django.mcp"
     environment = {"DJANGO_SETTINGS_MODULE": "example_project.settings"}
     failed = subprocess.run(

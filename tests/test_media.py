@@ -1,4 +1,4 @@
-"""Files in messages: what they are, and messages without them."""
+"""Files in messages: their types, and messages without them."""
 
 import base64
 
@@ -47,7 +47,7 @@ HOLDING = [
     (AudioContent(Audio(binary_data=b"", base64_data=PDF64)), File(b"", "")),
     (VideoContent(Video(base64_data="")), File(b"", "")),
     (PdfFileContent(PdfFile(base64_data=f"{PDF64[:5]}\n {PDF64[5:]}")), File(PDF, "application/pdf")),
-    # Broken, and so no file, but nothing that a page should carry either.
+    # Broken, so not a file, but not fit for a page either.
     (PdfFileContent(PdfFile(base64_data="no Base64!")), None),
     (ImageContent(Image(url="data:image/png;base64,!")), None),
     (ImageContent(Image(url="data:")), None),
@@ -63,7 +63,7 @@ NOT_HOLDING = [
 
 
 @pytest.mark.parametrize(("content", "file"), HOLDING)
-def test_a_file_that_a_message_holds_is_read_and_replaced_by_where_it_is(content, file):
+def test_an_embedded_file_is_extracted_and_replaced_by_its_address(content, file):
     message = UserMessage([TextContent("Look"), content], name="Ann")
 
     assert files_of(message) == [None, file]
@@ -80,14 +80,14 @@ def test_a_file_that_a_message_holds_is_read_and_replaced_by_where_it_is(content
 
 
 @pytest.mark.parametrize("content", NOT_HOLDING)
-def test_what_is_elsewhere_or_nowhere_stays_as_it_is(content):
+def test_remote_and_missing_files_stay_unchanged(content):
     message = UserMessage([content, TextContent("Look")])
 
     assert files_of(message) == [None, None]
     assert without_files(message, str) is message
 
 
-def test_all_else_that_is_said_of_a_file_stays():
+def test_other_fields_of_a_file_stay():
     image = Image(base64_data=PNG64, mime_type="image/png", revised_prompt="A cat")
     result = ToolExecutionResultMessage("1", "draw", [ImageContent(image, DetailLevel.HIGH), ELSEWHERE], is_error=False)
 
@@ -112,7 +112,7 @@ def test_messages_without_contents_hold_no_files(message):
 
 
 @given(strategies.messages())
-def test_a_message_without_files_holds_none_and_can_be_written(message):
+def test_a_message_without_files_can_be_serialized(message):
     there = without_files(message, lambda index: f"https://example.com/{index}")
 
     assert files_of(there) == [None] * len(files_of(message))
@@ -120,7 +120,7 @@ def test_a_message_without_files_holds_none_and_can_be_written(message):
     assert message_from_json(message_to_json(there)) == there
 
 
-def test_a_large_file_is_not_decoded_to_be_left_out(monkeypatch):
+def test_omitting_a_large_file_does_not_decode_it(monkeypatch):
     monkeypatch.setattr(media, "file_of", None)
     monkeypatch.setattr(media, "_decoded", None)
     film = UserMessage([VideoContent(Video(base64_data="A" * 4_000_000))])

@@ -1,4 +1,4 @@
-"""Memories, as a program uses them, on the stores that need no database."""
+"""Memories as programs use them, with stores that need no database."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ RESULT = ToolExecutionResultMessage("1", "tool", "4")
 
 
 class Plain:
-    """A store of somebody's own: three methods, no base class."""
+    """A custom store: three methods, no base class."""
 
     def __init__(self) -> None:
         self.kept: dict = {}
@@ -54,7 +54,7 @@ def token_memory(limit: object = 100, **options: object) -> ChatMemory:
 
 
 class Limit:
-    """A limit that can be told to change, and notes who asked."""
+    """A limit that can be changed, and that records the ids it was called with."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -77,11 +77,11 @@ wrong_limits = pytest.mark.parametrize(
 
 
 class TestLimit:
-    """A whole number above 0, else an error that names the parameter and the value."""
+    """A limit is a positive integer; otherwise an error names the parameter and the value."""
 
     @each_kind
     @wrong_limits
-    def test_a_wrong_limit_fails_when_the_memory_is_built(self, build, name, limit):
+    def test_an_invalid_limit_fails_when_the_memory_is_created(self, build, name, limit):
         with pytest.raises(ValueError, match=rf"^{name} must be a whole number above 0, not ") as error:
             build(limit)
 
@@ -89,7 +89,7 @@ class TestLimit:
 
     @each_kind
     @wrong_limits
-    def test_a_function_that_returns_a_wrong_limit_fails_when_the_memory_is_built(self, build, name, limit):
+    def test_a_function_that_returns_an_invalid_limit_fails_when_the_memory_is_created(self, build, name, limit):
         with pytest.raises(ValueError, match=rf"^{name} must be a whole number above 0, not ") as error:
             build(Limit(limit))
 
@@ -102,7 +102,7 @@ class TestLimit:
         [lambda memory: memory.add(U2), lambda memory: memory.set([U2]), lambda memory: memory.messages()],
         ids=["add", "set", "messages"],
     )
-    def test_a_limit_that_turns_wrong_fails_at_each_use_and_changes_nothing(self, build, name, limit, use):
+    def test_a_limit_that_becomes_invalid_fails_on_each_use_and_changes_nothing(self, build, name, limit, use):
         dynamic = Limit(100)
         memory = build(dynamic)
         memory.add(U1)
@@ -115,7 +115,7 @@ class TestLimit:
         assert memory.messages() == [U1]
 
     @each_kind
-    def test_a_limit_that_turned_wrong_does_not_keep_a_memory_from_being_cleared(self, build, name):
+    def test_a_memory_can_be_cleared_although_its_limit_became_invalid(self, build, name):
         limit = Limit(100)
         memory = build(limit)
         memory.add(U1)
@@ -127,7 +127,7 @@ class TestLimit:
         assert memory.messages() == []
 
     @each_kind
-    def test_a_limit_is_asked_for_with_the_id_and_anew_each_time(self, build, name):
+    def test_a_limit_function_is_called_with_the_id_on_each_use(self, build, name):
         limit = Limit(100)
         memory = build(limit, id=12345)
         limit.asked.clear()
@@ -137,7 +137,7 @@ class TestLimit:
             assert limit.asked == [12345]
             limit.asked.clear()
 
-    def test_an_error_of_the_function_comes_through(self):
+    def test_an_error_of_the_function_propagates(self):
         def limit(memory_id: object) -> int:
             raise LookupError("no such tenant")
 
@@ -157,7 +157,7 @@ class TestLimit:
         assert shrunk == [U3]
         assert memory.messages() == [U1, U2, U3]
 
-    def test_what_is_added_under_a_smaller_limit_trims_what_is_stored(self):
+    def test_an_add_under_a_smaller_limit_trims_the_stored_messages(self):
         limit = Limit(3)
         memory = message_memory(limit)
         memory.add(U1, U2, U3)
@@ -170,12 +170,12 @@ class TestLimit:
 
 
 class TestId:
-    def test_a_memory_is_called_default_unless_told_otherwise(self):
+    def test_the_default_id_is_default(self):
         assert message_memory().id == "default"
         assert token_memory().id == "default"
 
     @pytest.mark.parametrize("id", ["12345", 12345, ("a", 1), 0, False, "x" * 255], ids=lambda value: repr(value)[:9])
-    def test_an_id_is_given_back_as_it_was_given(self, id):
+    def test_an_id_is_returned_unchanged(self, id):
         memory = message_memory(id=id)
 
         memory.add(U1)
@@ -183,7 +183,7 @@ class TestId:
         assert memory.id is id
         assert memory.messages() == [U1]
 
-    def test_ids_with_the_same_str_name_the_same_memory(self):
+    def test_ids_with_the_same_str_are_the_same_memory(self):
         store = InMemoryChatMemoryStore()
 
         message_memory(id=1, store=store).add(U1)
@@ -203,7 +203,7 @@ class TestId:
         ],
         ids=["None", "empty", "too_long", "NUL", "surrogate"],
     )
-    def test_a_wrong_id_is_refused(self, build, id, error, reason):
+    def test_an_invalid_id_is_rejected(self, build, id, error, reason):
         with pytest.raises(error, match=f"^A memory id {reason}"):
             build(id=id)
         with pytest.raises(error, match=f"^A memory id {reason}"):
@@ -212,7 +212,7 @@ class TestId:
 
 class TestAdd:
     @each_store
-    def test_messages_come_back_in_the_order_they_were_added(self, store_class):
+    def test_messages_are_returned_in_the_order_they_were_added(self, store_class):
         memory = message_memory(store=store_class())
 
         memory.add(U1)
@@ -221,7 +221,7 @@ class TestAdd:
         assert memory.messages() == [U1, A1, U2]
 
     @each_store
-    def test_the_oldest_leaves_when_the_window_is_full(self, store_class):
+    def test_the_oldest_message_is_evicted_when_the_window_is_full(self, store_class):
         memory = message_memory(3, store=store_class())
 
         memory.add(S1, U1, A1, U2)
@@ -229,14 +229,14 @@ class TestAdd:
         assert memory.messages() == [S1, A1, U2]
         assert memory.store.get_messages("default") == [S1, A1, U2]
 
-    def test_a_token_window_holds_as_much_as_its_estimator_says(self):
+    def test_a_token_window_holds_messages_up_to_its_token_limit(self):
         memory = token_memory(3 + 4 + 4)
 
         memory.add(U1, U2, U3)
 
         assert memory.messages() == [U2, U3]
 
-    def test_nothing_added_is_nothing_done(self):
+    def test_adding_nothing_does_nothing(self):
         limit, store = Limit(2), Plain()
         memory = message_memory(limit, store=store)
         memory.add(U1, U2)
@@ -248,7 +248,7 @@ class TestAdd:
         assert store.writes == 1
 
     @pytest.mark.parametrize("wrong", [None, "hello", [U1], {"type": "USER"}], ids=["None", "str", "list", "dict"])
-    def test_what_is_no_message_is_refused_with_its_place_and_nothing_is_stored(self, wrong):
+    def test_an_invalid_message_is_rejected_with_its_index_and_nothing_is_stored(self, wrong):
         memory = message_memory()
         memory.add(A1)
 
@@ -257,7 +257,7 @@ class TestAdd:
 
         assert memory.messages() == [A1]
 
-    def test_several_are_written_in_one_step(self):
+    def test_several_messages_are_written_at_once(self):
         store = Plain()
 
         message_memory(2, store=store).add(U1, A1, U2, CALL)
@@ -265,7 +265,7 @@ class TestAdd:
         assert store.writes == 1
         assert store.kept == {"default": [U2, CALL]}
 
-    def test_after_a_message_they_take_the_place_of_what_followed_it(self):
+    def test_messages_added_after_an_earlier_one_replace_those_that_followed_it(self):
         memory = message_memory(store=InMemoryChatMemoryStore(keep_history=True))
         memory.add(U1, A1, U2)
 
@@ -276,7 +276,7 @@ class TestAdd:
         assert memory.switch(3) == 3
         assert memory.messages() == [U1, A1, U2]
 
-    def test_after_a_message_they_need_a_store_that_has_a_history(self):
+    def test_adding_after_an_earlier_message_requires_a_store_with_history(self):
         store = Plain()
 
         with pytest.raises(NotImplementedError, match=r"keeps no history"):
@@ -285,7 +285,7 @@ class TestAdd:
         assert store.writes == 0
 
     @pytest.mark.parametrize("build", [message_memory, token_memory])
-    def test_the_list_that_comes_back_is_the_callers(self, build):
+    def test_the_returned_list_belongs_to_the_caller(self, build):
         memory = build()
         memory.add(U1)
 
@@ -296,7 +296,7 @@ class TestAdd:
 
 class TestSystemMessages:
     @each_store
-    def test_an_equal_one_changes_nothing_not_even_what_a_smaller_limit_would_trim(self, store_class):
+    def test_an_equal_system_message_changes_nothing_even_under_a_smaller_limit(self, store_class):
         limit = Limit(3)
         memory = message_memory(limit, store=store_class())
         memory.add(S1, U1, U2)
@@ -306,7 +306,7 @@ class TestSystemMessages:
 
         assert memory.store.get_messages("default") == [S1, U1, U2]
 
-    def test_an_equal_one_is_not_written(self):
+    def test_an_equal_system_message_is_not_written(self):
         store = Plain()
         memory = message_memory(store=store)
         memory.add(S1, U1)
@@ -316,7 +316,7 @@ class TestSystemMessages:
         assert store.writes == 1
 
     @each_store
-    def test_another_one_takes_its_place_at_the_end(self, store_class):
+    def test_another_system_message_replaces_it_at_the_end(self, store_class):
         memory = message_memory(store=store_class())
 
         memory.add(S1, U1)
@@ -326,7 +326,7 @@ class TestSystemMessages:
 
     @each_store
     @pytest.mark.parametrize("build", [message_memory, token_memory])
-    def test_another_one_takes_its_place_in_front_if_it_is_kept_there(self, store_class, build):
+    def test_another_system_message_replaces_it_at_the_front_if_kept_first(self, store_class, build):
         memory = build(store=store_class(), always_keep_system_message_first=True)
 
         memory.add(U1)
@@ -349,7 +349,7 @@ class TestSet:
         assert memory.messages() == [S1, U2]
 
     @each_store
-    def test_as_far_as_they_fit(self, store_class):
+    def test_messages_are_trimmed_to_the_limit(self, store_class):
         memory = message_memory(2, store=store_class())
 
         memory.set([S1, U1, A1, U2])
@@ -365,7 +365,7 @@ class TestSet:
 
         assert memory.messages() == []
 
-    def test_system_messages_stay_where_and_as_many_as_they_are(self):
+    def test_all_system_messages_keep_their_positions(self):
         memory = message_memory(always_keep_system_message_first=True)
 
         memory.set([U1, S1, S2, S1])
@@ -373,7 +373,7 @@ class TestSet:
         assert memory.messages() == [U1, S1, S2, S1]
 
     @each_store
-    def test_the_list_that_is_given_is_neither_kept_nor_changed(self, store_class):
+    def test_the_given_list_is_neither_kept_nor_changed(self, store_class):
         given = [S1, U1, A1, U2]
         memory = message_memory(3, store=store_class())
 
@@ -384,14 +384,14 @@ class TestSet:
         assert unchanged == [S1, U1, A1, U2]
         assert memory.messages() == [S1, A1, U2]
 
-    def test_any_iterable_will_do(self):
+    def test_any_iterable_is_accepted(self):
         memory = message_memory()
 
         memory.set(message for message in (U1, A1))
 
         assert memory.messages() == [U1, A1]
 
-    def test_what_is_no_message_is_refused_with_its_place_and_nothing_is_stored(self):
+    def test_an_invalid_message_is_rejected_with_its_index_and_nothing_is_stored(self):
         memory = message_memory()
         memory.add(A1)
 
@@ -403,7 +403,7 @@ class TestSet:
 
 class TestClear:
     @each_store
-    def test_everything_is_forgotten_the_system_message_too(self, store_class):
+    def test_everything_is_cleared_including_the_system_message(self, store_class):
         memory = message_memory(store=store_class())
         memory.add(S1, U1)
 
@@ -413,7 +413,7 @@ class TestClear:
         assert memory.messages() == []
 
     @each_store
-    def test_a_memory_can_be_filled_again(self, store_class):
+    def test_a_cleared_memory_can_be_filled_again(self, store_class):
         memory = message_memory(store=store_class())
         memory.add(S1, U1)
 
@@ -422,7 +422,7 @@ class TestClear:
 
         assert memory.messages() == [S1, U2]
 
-    def test_other_memories_stay(self):
+    def test_other_memories_are_kept(self):
         store = InMemoryChatMemoryStore()
         mine, yours = message_memory(id="mine", store=store), message_memory(id="yours", store=store)
         mine.add(U1)
@@ -434,10 +434,10 @@ class TestClear:
 
 
 class TestWarning:
-    """Somebody has to know when what was just said is not sent."""
+    """A warning is logged when a message that was just added is not sent."""
 
     @each_store
-    def test_a_message_larger_than_the_window_is_warned_of_with_sizes_and_without_its_text(self, store_class, caplog):
+    def test_a_message_larger_than_the_window_logs_sizes_without_its_text(self, store_class, caplog):
         memory = token_memory(9, id="chat-7", store=store_class())
 
         with caplog.at_level(logging.WARNING):
@@ -447,20 +447,20 @@ class TestWarning:
         [record] = caplog.records
         assert (record.name, record.levelname) == ("chatmemory_django.memory", "WARNING")
         assert record.getMessage() == (
-            "None of the 1 messages just added to memory 'chat-7' is left in it: the last costs 53, the limit is 9."
+            "None of the 1 messages just added to memory 'chat-7' fits: the last one costs 53, and the limit is 9."
         )
         assert PRIVATE not in caplog.text
 
-    def test_so_is_a_window_that_the_system_message_fills(self, caplog):
+    def test_a_window_filled_by_the_system_message_is_logged(self, caplog):
         memory = message_memory(1)
 
         memory.add(S1)
         memory.add(U1, U2)
 
         assert memory.messages() == [S1]
-        assert "None of the 2 messages just added to memory 'default' is left in it" in caplog.text
+        assert "None of the 2 messages just added to memory 'default' fits" in caplog.text
 
-    def test_where_something_of_it_is_left_nobody_is_warned(self, caplog):
+    def test_no_warning_is_logged_if_some_of_the_messages_remain(self, caplog):
         memory = message_memory(1)
 
         memory.add(U1, U2)
@@ -472,11 +472,11 @@ class TestWarning:
         assert caplog.records == []
 
 
-class TestWhatIsRead:
+class TestReadOptions:
     """Two options change what is read, and never what is stored."""
 
     @each_store
-    def test_start_on_user_leaves_out_what_comes_before_the_first_user_message(self, store_class):
+    def test_start_on_user_omits_messages_before_the_first_user_message(self, store_class):
         stored = [S1, CALL, RESULT, A1, U1, A1]
         memory = message_memory(store=store_class(), start_on_user=True)
 
@@ -486,7 +486,7 @@ class TestWhatIsRead:
         assert memory.store.get_messages("default") == stored
 
     @each_store
-    def test_repair_tools_leaves_out_calls_without_result_and_results_without_call(self, store_class):
+    def test_repair_tools_omits_calls_without_result_and_results_without_call(self, store_class):
         stored = [ToolExecutionResultMessage("0", "tool", "4"), U1, CALL, RESULT, A1, CALL]
         memory = message_memory(store=store_class(), repair_tools=True)
 
@@ -495,7 +495,7 @@ class TestWhatIsRead:
         assert memory.messages() == [U1, CALL, RESULT, A1]
         assert memory.store.get_messages("default") == stored
 
-    def test_a_result_that_comes_later_brings_its_call_back(self):
+    def test_a_later_result_restores_its_call(self):
         memory = message_memory(repair_tools=True)
 
         memory.add(U1, CALL)
@@ -505,14 +505,14 @@ class TestWhatIsRead:
         assert before == [U1]
         assert memory.messages() == [U1, CALL, RESULT]
 
-    def test_both_together(self):
+    def test_both_options_can_be_combined(self):
         memory = message_memory(start_on_user=True, repair_tools=True)
 
         memory.add(S1, CALL, U1, RESULT, A1)
 
         assert memory.messages() == [S1, U1, A1]
 
-    def test_unless_told_so_a_memory_does_neither(self):
+    def test_both_options_are_off_by_default(self):
         memory = message_memory()
 
         memory.add(RESULT, CALL)
@@ -522,7 +522,7 @@ class TestWhatIsRead:
 
 class TestEstimator:
     @pytest.mark.parametrize("missing", ["in_text", "in_message", "in_messages"])
-    def test_one_without_all_three_methods_is_refused(self, missing):
+    def test_an_estimator_without_all_three_methods_is_rejected(self, missing):
         methods = {
             f"estimate_token_count_{name}": lambda self, counted: 1
             for name in ("in_text", "in_message", "in_messages")
@@ -531,16 +531,17 @@ class TestEstimator:
         incomplete = type("Incomplete", (), methods)()
 
         with pytest.raises(
-            TypeError, match=rf"^token_count_estimator has no estimate_token_count_{missing}\(\), being Incomplete\.$"
+            TypeError,
+            match=rf"^token_count_estimator, of type Incomplete, has no estimate_token_count_{missing}\(\)\.$",
         ):
             TokenWindowChatMemory(max_tokens=10, token_count_estimator=incomplete)
 
     @pytest.mark.parametrize("wrong", [None, "gpt-4o", len], ids=["None", "name", "function"])
-    def test_what_is_no_estimator_is_refused(self, wrong):
-        with pytest.raises(TypeError, match=rf"being {type(wrong).__name__}\.$"):
+    def test_an_object_that_is_not_an_estimator_is_rejected(self, wrong):
+        with pytest.raises(TypeError, match=rf", of type {type(wrong).__name__}, has no "):
             TokenWindowChatMemory(max_tokens=10, token_count_estimator=wrong)
 
-    def test_options_are_given_by_name_and_unknown_ones_are_refused(self):
+    def test_options_are_keyword_only_and_unknown_ones_are_rejected(self):
         with pytest.raises(TypeError):
             MessageWindowChatMemory(10)
         with pytest.raises(TypeError, match="max_message"):
@@ -548,7 +549,7 @@ class TestEstimator:
 
 
 class TestStores:
-    def test_a_memory_without_a_store_has_one_of_its_own(self):
+    def test_a_memory_without_a_store_creates_its_own(self):
         one, other = message_memory(), message_memory()
 
         one.add(U1)
@@ -556,7 +557,7 @@ class TestStores:
         assert isinstance(one.store, SingleSlotChatMemoryStore)
         assert (one.messages(), other.messages()) == ([U1], [])
 
-    def test_a_plain_object_with_three_methods_is_asked_with_the_id_as_given(self):
+    def test_a_plain_object_with_three_methods_is_called_with_the_original_id(self):
         store = Plain()
         memory = message_memory(id=7, store=store)
 
@@ -569,18 +570,18 @@ class TestStores:
         assert store.kept == {}
 
     @pytest.mark.parametrize("method", ["get_messages", "delete_messages"])
-    def test_a_single_slot_store_refuses_other_ids(self, method):
+    def test_a_single_slot_store_rejects_other_ids(self, method):
         store = SingleSlotChatMemoryStore("mine")
 
-        with pytest.raises(ValueError, match=r"^This store keeps the memory 'mine' and no other, so not 'yours'\.$"):
+        with pytest.raises(ValueError, match=r"^This store only has the memory 'mine', not 'yours'\.$"):
             getattr(store, method)("yours")
 
-    def test_a_single_slot_store_refuses_what_is_meant_for_another_id(self):
+    def test_a_single_slot_store_rejects_calls_for_another_id(self):
         store = SingleSlotChatMemoryStore(7)
 
-        with pytest.raises(ValueError, match="'7' and no other, so not 'yours'"):
+        with pytest.raises(ValueError, match="'7', not 'yours'"):
             store.update_messages("yours", [U1])
-        with pytest.raises(ValueError, match="'7' and no other, so not 'yours'"):
+        with pytest.raises(ValueError, match="'7', not 'yours'"):
             message_memory(id="yours", store=store).add(U1)
 
         assert store.get_messages("7") == []
@@ -588,7 +589,7 @@ class TestStores:
     @pytest.mark.parametrize(
         "store", [InMemoryChatMemoryStore(), SingleSlotChatMemoryStore("a")], ids=["in_memory", "single_slot"]
     )
-    def test_a_store_in_the_process_keeps_a_copy_and_gives_copies(self, store):
+    def test_an_in_memory_store_copies_what_it_stores_and_returns(self, store):
         given = [U1]
 
         store.update_messages("a", given)
@@ -597,7 +598,7 @@ class TestStores:
 
         assert store.get_messages("a") == [U1]
 
-    def test_a_store_in_the_process_refuses_what_is_no_message(self):
+    def test_an_in_memory_store_rejects_invalid_messages(self):
         store = InMemoryChatMemoryStore()
 
         with pytest.raises(TypeError, match=r"^messages\[0\] must be a message, not NoneType\.$"):
@@ -605,7 +606,7 @@ class TestStores:
 
         assert store.get_messages("a") == []
 
-    def test_deleting_what_was_never_there_is_no_error(self):
+    def test_deleting_an_unknown_memory_is_not_an_error(self):
         store = InMemoryChatMemoryStore()
 
         store.delete_messages("a")
@@ -624,13 +625,13 @@ class TestStores:
 
         texts = [message.single_text for message in memory.messages()]
         assert len(texts) == 200
-        for thread in range(8):  # each one's in the order it said them
+        for thread in range(8):  # Each thread's messages are in the order it added them.
             assert [text for text in texts if text.startswith(f"{thread}:")] == [f"{thread}:{n}" for n in range(25)]
 
 
-class TestAsynchronously:
+class TestAsync:
     @each_store
-    def test_the_twins_do_the_same(self, store_class):
+    def test_async_methods_behave_like_their_sync_versions(self, store_class):
         async def talk(memory: ChatMemory) -> list:
             seen = []
             await memory.aadd(S1, U1)
@@ -643,13 +644,13 @@ class TestAsynchronously:
 
         assert asyncio.run(talk(message_memory(store=store_class()))) == [[S1, U1], [U2], []]
 
-    def test_errors_come_through(self):
+    def test_errors_propagate(self):
         memory = message_memory()
 
         with pytest.raises(TypeError, match=r"^messages\[0\] must be a message, not NoneType\.$"):
             asyncio.run(memory.aadd(None))
 
-    def test_many_at_once_lose_nothing(self):
+    def test_concurrent_calls_lose_nothing(self):
         memory = message_memory(1000)
 
         async def talk() -> None:
@@ -659,7 +660,7 @@ class TestAsynchronously:
 
         assert sorted(int(message.single_text) for message in memory.messages()) == list(range(100))
 
-    def test_the_event_loop_goes_on_while_a_store_takes_its_time(self):
+    def test_the_event_loop_is_not_blocked_by_a_slow_store(self):
         class Slow(InMemoryChatMemoryStore):
             def get_messages(self, memory_id):
                 released.wait(timeout=10)

@@ -1,4 +1,4 @@
-"""What is said: values that are equal by their fields, refuse what is wrong, and never change."""
+"""Messages are values: equal by their fields, validated, and immutable."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ from chatmemory_django.messages import (
 )
 from tests.strategies import messages
 
-PRIVATE = "what nobody else may read"
+PRIVATE = "what no one else may read"
 CALL = ToolExecutionRequest("1", "weather", '{"city": "Munich"}')
 PICTURE = ImageContent(Image(url="https://example.org/a.png"))
 ONE_OF_EACH = {
@@ -54,7 +54,7 @@ each_message = pytest.mark.parametrize("message", ONE_OF_EACH.values(), ids=ONE_
 
 
 def nested(levels: int) -> dict:
-    """Attributes of that many levels, themselves among them."""
+    """Return attributes of that many levels, including themselves."""
     value: object = []
     for _ in range(levels - 2):
         value = [value]
@@ -62,7 +62,7 @@ def nested(levels: int) -> dict:
 
 
 class TestConstruction:
-    def test_fields_come_in_the_order_of_the_documentation(self):
+    def test_fields_are_in_the_documented_order(self):
         user = UserMessage("Hi", "Klaus", {"k": 1})
         ai = AiMessage("Hello", "Hm", [CALL], {"k": 1})
         result = ToolExecutionResultMessage("1", "weather", "sunny", True, {"k": 1})
@@ -73,7 +73,7 @@ class TestConstruction:
             id="1", tool_name="weather", contents="sunny", is_error=True, attributes={"k": 1}
         )
 
-    def test_what_is_not_given_is_none_or_empty(self):
+    def test_omitted_fields_are_none_or_empty(self):
         assert (UserMessage("Hi").name, UserMessage("Hi").attributes) == (None, {})
         assert (AiMessage().text, AiMessage().thinking) == (None, None)
         assert (AiMessage().tool_execution_requests, AiMessage().attributes) == ((), {})
@@ -94,7 +94,7 @@ class TestConstruction:
         assert message.type is MessageType(type)
 
     @pytest.mark.parametrize("text", ["Hi", ""], ids=["some", "empty"])
-    def test_a_str_stands_for_one_text(self, text):
+    def test_a_str_becomes_a_single_text(self, text):
         user = UserMessage(text)
         result = ToolExecutionResultMessage("1", "t", text)
 
@@ -109,17 +109,17 @@ class TestConstruction:
         assert ToolExecutionResultMessage("1", "t", sequence(contents)).contents == tuple(contents)
         assert AiMessage(tool_execution_requests=sequence([CALL])).tool_execution_requests == (CALL,)
 
-    def test_a_content_may_be_none_and_media_may_be_missing(self):
+    def test_contents_may_be_none_and_media_may_lack_data(self):
         message = UserMessage([None, AudioContent(), VideoContent(), PdfFileContent()])
 
         assert message.contents[0] is None
         assert [message.contents[1].audio, message.contents[2].video, message.contents[3].pdf_file] == [None] * 3
 
-    def test_an_image_is_looked_at_in_low_detail_unless_told_otherwise(self):
+    def test_the_default_detail_of_an_image_is_low(self):
         assert ImageContent(Image(url="a")).detail_level is DetailLevel.LOW
         assert ImageContent(Image(url="a"), DetailLevel.HIGH).detail_level is DetailLevel.HIGH
 
-    def test_an_answer_takes_its_id_and_name_from_the_request(self):
+    def test_a_result_takes_its_id_and_name_from_the_request(self):
         text = ToolExecutionResultMessage.from_request(CALL, "sunny")
         picture = ToolExecutionResultMessage.from_request(CALL, [PICTURE])
 
@@ -127,26 +127,26 @@ class TestConstruction:
         assert picture == ToolExecutionResultMessage("1", "weather", [PICTURE])
 
     @pytest.mark.parametrize("is_error", [True, False, None])
-    def test_an_answer_may_be_an_error(self, is_error):
+    def test_a_result_may_be_an_error(self, is_error):
         answer = ToolExecutionResultMessage.from_request(CALL, "no such city", is_error=is_error)
 
         assert answer == ToolExecutionResultMessage("1", "weather", "no such city", is_error)
 
-    def test_a_message_shows_what_it_says(self):
+    def test_the_repr_of_a_message_shows_its_text(self):
         assert repr(SystemMessage("Be brief.")) == "SystemMessage(text='Be brief.')"
         assert "text='Hi'" in repr(UserMessage("Hi"))
 
 
 class TestBlankSystemMessages:
-    """Blank is what Java's trim() makes empty: characters up to the space, and no others."""
+    """Blank is what Java's trim() empties: characters up to the space, and no others."""
 
     @pytest.mark.parametrize("text", ["", " ", "\n\t\r", "\0", "\x1f \x01"], ids=ascii)
-    def test_a_blank_system_message_is_refused(self, text):
+    def test_a_blank_system_message_is_rejected(self, text):
         with pytest.raises(ValueError, match=r"^SystemMessage\.text is blank"):
             SystemMessage(text)
 
     @pytest.mark.parametrize("text", ["\xa0", "\u2003", "\u3000", "\x7f", "\u200b", " x "], ids=ascii)
-    def test_what_java_does_not_trim_is_text(self, text):
+    def test_characters_that_java_does_not_trim_are_text(self, text):
         assert SystemMessage(text).text == text
 
 
@@ -167,7 +167,7 @@ class TestSingleText:
         ],
         ids=["two_texts", "picture", "text_and_picture", "none"],
     )
-    def test_anything_else_has_none_and_says_what_it_is(self, contents, kinds):
+    def test_other_contents_raise_an_error_that_names_them(self, contents, kinds):
         user = UserMessage(contents)
         result = ToolExecutionResultMessage("1", "t", contents)
 
@@ -184,7 +184,7 @@ class TestEquality:
     def test_a_message_equals_one_with_the_same_fields(self, message):
         assert message == copy.deepcopy(message)
 
-    def test_all_kinds_of_message_differ(self):
+    def test_messages_of_different_types_differ(self):
         kinds = list(ONE_OF_EACH.values())
 
         assert [a == b for a in kinds for b in kinds] == [a is b for a in kinds for b in kinds]
@@ -210,7 +210,7 @@ class TestEquality:
         ],
         ids=lambda value: None,
     )
-    def test_one_field_or_the_type_makes_the_difference(self, one, other):
+    def test_messages_that_differ_in_one_field_or_the_type_differ(self, one, other):
         assert one != other
 
     def test_equal_messages_have_the_same_hash(self):
@@ -280,7 +280,7 @@ class TestImmutability:
         ],
         ids=["set", "delete", "ior", "clear", "pop", "popitem", "setdefault", "update"],
     )
-    def test_attributes_refuse_to_change(self, change):
+    def test_attributes_cannot_be_changed(self, change):
         message = AiMessage("a", attributes={"k": 1})
 
         with pytest.raises(TypeError, match="cannot be changed; build a new message instead"):
@@ -288,13 +288,13 @@ class TestImmutability:
 
         assert message.attributes == {"k": 1}
 
-    def test_the_attributes_that_all_share_refuse_to_change_too(self):
+    def test_the_shared_empty_attributes_cannot_be_changed(self):
         with pytest.raises(TypeError, match="cannot be changed"):
             UserMessage("a").attributes["k"] = 1
 
         assert AiMessage("b").attributes == {}
 
-    def test_what_the_caller_changes_later_changes_no_message(self):
+    def test_later_changes_by_the_caller_do_not_change_the_message(self):
         contents, calls, attributes = [TextContent("a")], [CALL], {"a": {"b": [1]}}
         user, ai = UserMessage(contents, attributes=attributes), AiMessage(None, None, calls, attributes)
 
@@ -401,7 +401,7 @@ WRONG_TYPES = {
     ),
     "result_text": (
         lambda: ToolExecutionResultMessage(id="1", tool_name="t", text=PRIVATE),
-        "ToolExecutionResultMessage takes no text; give it as contents, the third argument: "
+        "ToolExecutionResultMessage has no argument 'text'; pass the text as contents, the third argument: "
         'ToolExecutionResultMessage(id, tool_name, contents="…").',
     ),
     "result_attributes": (
@@ -440,7 +440,7 @@ WRONG_TYPES = {
     "pdf_file_url": (lambda: PdfFile(url=1), "PdfFile.url must be str or None, not int."),
     "attribute_key": (
         lambda: CustomMessage({"a": [{1: PRIVATE}]}),
-        "CustomMessage.attributes['a'][0] has a key of type int; JSON keys are str.",
+        "CustomMessage.attributes['a'][0] has a key of type int; JSON keys must be str.",
     ),
     "attribute_set": (
         lambda: UserMessage("a", attributes={"a": {PRIVATE}}),
@@ -456,26 +456,26 @@ WRONG_TYPES = {
     ),
 }
 WRONG_VALUES = {
-    "no_contents": (lambda: UserMessage([]), "UserMessage.contents is empty; give it at least one content."),
+    "no_contents": (lambda: UserMessage([]), "UserMessage.contents is empty; it must have at least one content."),
     "no_contents_of_a_result": (
         lambda: ToolExecutionResultMessage("1", "t", ()),
-        "ToolExecutionResultMessage.contents is empty; give it at least one content.",
+        "ToolExecutionResultMessage.contents is empty; it must have at least one content.",
     ),
     "result_without_contents": (
         lambda: ToolExecutionResultMessage("1", "t"),
-        "ToolExecutionResultMessage.contents is empty; give it at least one content.",
+        "ToolExecutionResultMessage.contents is empty; it must have at least one content.",
     ),
     "nan": (
         lambda: CustomMessage({"a": [PRIVATE, float("nan")]}),
-        "CustomMessage.attributes['a'][1] is nan, which JSON cannot represent; give a finite number or None.",
+        "CustomMessage.attributes['a'][1] is nan, which JSON cannot represent; use a finite number or None.",
     ),
     "infinity": (
         lambda: UserMessage(PRIVATE, attributes={"a": float("inf")}),
-        "UserMessage.attributes['a'] is inf, which JSON cannot represent; give a finite number or None.",
+        "UserMessage.attributes['a'] is inf, which JSON cannot represent; use a finite number or None.",
     ),
     "minus_infinity": (
         lambda: AiMessage(PRIVATE, attributes={"a": {"b": float("-inf")}}),
-        "AiMessage.attributes['a']['b'] is -inf, which JSON cannot represent; give a finite number or None.",
+        "AiMessage.attributes['a']['b'] is -inf, which JSON cannot represent; use a finite number or None.",
     ),
     "depth": (
         lambda: CustomMessage(nested(MAX_ATTRIBUTE_DEPTH + 1)),
@@ -484,20 +484,20 @@ WRONG_VALUES = {
 }
 
 
-class TestWhatIsWrongIsRefused:
-    """The error names the field and what would be right, and never repeats what was said."""
+class TestInvalidValuesAreRejected:
+    """The error names the field and what would be valid, and never repeats the text."""
 
     @pytest.mark.parametrize(("build", "message"), WRONG_TYPES.values(), ids=WRONG_TYPES.keys())
-    def test_a_wrong_type_is_a_type_error(self, build, message):
+    def test_an_invalid_type_raises_a_type_error(self, build, message):
         with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
             build()
 
     @pytest.mark.parametrize(("build", "message"), WRONG_VALUES.values(), ids=WRONG_VALUES.keys())
-    def test_a_wrong_value_is_a_value_error(self, build, message):
+    def test_an_invalid_value_raises_a_value_error(self, build, message):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             build()
 
-    def test_attributes_that_contain_themselves_are_refused(self):
+    def test_attributes_that_contain_themselves_are_rejected(self):
         attributes: dict = {}
         attributes["self"] = attributes
 
@@ -511,10 +511,10 @@ class TestAttributes:
 
         assert CustomMessage(attributes).attributes == attributes
 
-    def test_tuples_become_the_lists_that_json_has(self):
+    def test_tuples_become_lists_as_in_json(self):
         assert CustomMessage({"a": (1, ("b",))}).attributes == {"a": [1, ["b"]]}
 
-    def test_one_message_may_take_the_attributes_of_another(self):
+    def test_a_message_accepts_the_attributes_of_another(self):
         first = UserMessage("a", attributes={"k": [1]})
 
         second = AiMessage("b", attributes=first.attributes)
@@ -522,8 +522,8 @@ class TestAttributes:
         assert second.attributes == {"k": [1]}
 
 
-class TestTextsOfOtherKinds:
-    """What a template renders is a ``SafeString``, and numbers may come from NumPy: JSON knows only the plain kinds."""
+class TestSubclassesOfPlainTypes:
+    """Templates render a ``SafeString``, and numbers may come from NumPy: JSON only has plain types."""
 
     def test_a_subclass_of_str_becomes_plain_text(self):
         message = UserMessage(mark_safe("<b>"), name=mark_safe("Ann"), attributes={"a": mark_safe("b")})

@@ -1,4 +1,4 @@
-"""Conversations found by what is in their metadata: alike on every database."""
+"""Conversations are found by their metadata, the same on every database."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from chatmemory_django.models import Conversation
 
 pytestmark = pytest.mark.django_db
 
-# The value that is stored, and the texts that find it.
+# The stored value, and the texts that find it.
 CASES = [
     ("gold", ["gold"]),
     ("Gold", ["Gold"]),
@@ -46,7 +46,7 @@ CASES = [
     ("True", ["True"]),
     ("null", ["null"]),
     ("[1]", ["[1]"]),
-    # What has no text, or none that all databases would agree on.
+    # Values without a text, or without one that all databases agree on.
     (None, []),
     ([1], []),
     (["gold"], []),
@@ -102,7 +102,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text)[:30])
-def test_a_text_finds_a_string_or_a_literal_or_a_number_that_is_it_and_nothing_else(text):
+def test_a_text_finds_only_the_string_literal_or_number_that_it_equals(text):
     Conversation.objects.bulk_create(
         Conversation(memory_id=str(index), metadata={"k": value}) for index, (value, _) in enumerate(CASES)
     )
@@ -114,7 +114,7 @@ def test_a_text_finds_a_string_or_a_literal_or_a_number_that_is_it_and_nothing_e
 
 
 @pytest.mark.parametrize("key", KEYS, ids=ascii)
-def test_a_key_is_taken_as_it_is(key):
+def test_a_key_is_matched_literally(key):
     made = Conversation.objects.create(metadata={key: "x", "other": "y"})
     Conversation.objects.bulk_create(Conversation(metadata={other: "x"}) for other in KEYS if other != key)
 
@@ -122,7 +122,7 @@ def test_a_key_is_taken_as_it_is(key):
     assert not Conversation.objects.with_metadata(key, "y").exists()
 
 
-def test_only_the_top_level_of_an_object_counts():
+def test_only_the_top_level_of_an_object_is_searched():
     Conversation.objects.bulk_create(
         Conversation(metadata=metadata) for metadata in ({"a": {"k": "x"}}, [{"k": "x"}], ["x"], "k", {})
     )
@@ -138,7 +138,7 @@ def test_another_key_finds_nothing(key):
     assert not Conversation.objects.with_metadata(key, "x").exists()
 
 
-def test_two_conditions_hold_at_once_and_an_exclusion_is_their_opposite():
+def test_conditions_can_be_combined_and_excluded():
     both, one = (Conversation.objects.create(metadata=each) for each in ({"a": "1", "b": 2}, {"a": "1"}))
 
     assert list(Conversation.objects.with_metadata("a", "1").with_metadata("b", "2")) == [both]

@@ -1,4 +1,4 @@
-"""The tables, and what can be asked of them: always the same as what the store says."""
+"""The models and their querysets: always consistent with the store."""
 
 import datetime
 import uuid
@@ -26,7 +26,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 pytestmark = pytest.mark.django_db
 
-PRIVATE = "what nobody else may read"
+PRIVATE = "what no one else may read"
 S1, S2, S3 = SystemMessage("be brief"), SystemMessage("be long"), SystemMessage("be both")
 U1, U2, U3, U4 = (UserMessage(text) for text in ("one", "two", "three", "four"))
 A1 = AiMessage("hello")
@@ -38,7 +38,7 @@ def memory_of(limit: int, memory_id: str = "a", **options: object) -> ChatMemory
     return MessageWindowChatMemory(max_messages=limit, id=memory_id, store=DjangoChatMemoryStore(), **options)
 
 
-def said(rows) -> list[ChatMessage]:
+def messages_of(rows) -> list[ChatMessage]:
     return [row.chat_message for row in rows]
 
 
@@ -81,17 +81,17 @@ def compact(memory: ChatMemory) -> None:
     memory.add(U3)
 
 
-def compact_behind_a_pinned_message(memory: ChatMemory) -> None:
+def compact_after_a_pinned_message(memory: ChatMemory) -> None:
     memory.add(S1, U1, A1, U2)
     memory.set([UserMessage("summary"), S1, U2])
 
 
-def go_on_with_set(memory: ChatMemory) -> None:
+def continue_with_set(memory: ChatMemory) -> None:
     memory.add(S1, U1, A1)
     memory.set([S1, A1, U2])
 
 
-def clear_and_go_on(memory: ChatMemory) -> None:
+def clear_and_continue(memory: ChatMemory) -> None:
     memory.add(S1, U1)
     memory.clear()
     memory.add(U2)
@@ -102,12 +102,12 @@ def only_clear(memory: ChatMemory) -> None:
     memory.clear()
 
 
-# What is done; and then the memory, the whole history, and what of it is not in the memory.
+# The operations; then the expected memory, the whole history, and its evicted messages.
 STORIES = {
     "eviction": (evict_some, {}, [A1, U2, U3], [U1, A1, U2, U3], [U1]),
     "pinned": (pin_the_system_message, {}, [S1, U3, U4], [S1, U1, A1, U2, U3, U4], [U1, A1, U2]),
     "replaced": (replace_the_system_message, {}, [U1, S2], [S1, U1, S2], [S1]),
-    "replaced_in_front": (
+    "replaced_at_the_front": (
         replace_the_system_message,
         {"always_keep_system_message_first": True},
         [S2, U1],
@@ -115,7 +115,7 @@ STORIES = {
         [S1],
     ),
     "replaced_pinned": (replace_a_pinned_system_message, {}, [A1, U2, S2], [S1, U1, A1, U2, S2], [S1, U1]),
-    "replaced_pinned_in_front": (
+    "replaced_pinned_at_the_front": (
         replace_a_pinned_system_message,
         {"always_keep_system_message_first": True},
         [S2, A1, U2],
@@ -123,7 +123,7 @@ STORIES = {
         [S1, U1],
     ),
     "replaced_twice_at_once": (replace_twice_at_once, {}, [U1, U2, S3], [U1, S1, S2, U2, S3], [S1, S2]),
-    "replaced_twice_in_front": (
+    "replaced_twice_at_the_front": (
         replace_twice_at_once,
         {"always_keep_system_message_first": True},
         [S3, U1, U2],
@@ -134,53 +134,53 @@ STORIES = {
     "too_many_at_once": (add_more_than_fits, {}, [S1, U3, U4], [S1, U1, A1, U2, U3, U4], [U1, A1, U2]),
     "compaction": (compact, {}, [SystemMessage("summary"), U2, U3], [U1, A1, U2, U3], [U1, A1, U2]),
     "compaction_of_pinned": (
-        compact_behind_a_pinned_message,
+        compact_after_a_pinned_message,
         {},
         [UserMessage("summary"), S1, U2],
         [S1, U1, A1, U2],
         [S1, U1, A1, U2],
     ),
-    "continuation": (go_on_with_set, {}, [S1, A1, U2], [S1, U1, A1, U2], [U1]),
+    "continuation": (continue_with_set, {}, [S1, A1, U2], [S1, U1, A1, U2], [U1]),
     "clear": (only_clear, {}, [], [S1, U1, A1, U2], [S1, U1, A1, U2]),
-    "clear_and_go_on": (clear_and_go_on, {}, [U2], [S1, U1, U2], [S1, U1]),
+    "clear_and_continue": (clear_and_continue, {}, [U2], [S1, U1, U2], [S1, U1]),
 }
 
 
 class TestHistoryMemoryAndEvicted:
-    """A window of three messages, whatever happens to it."""
+    """A window of three messages, under any sequence of operations."""
 
     @pytest.fixture(params=STORIES.values(), ids=STORIES.keys())
     def story(self, request):
         happens, options, in_memory, history, evicted = request.param
         memory = memory_of(3, **options)
         happens(memory)
-        # Another conversation, of which nothing may show.
+        # Another conversation, which must not appear in the results.
         memory_of(2, "other").add(S3, U1, U2, U3)
         return memory, in_memory, history, evicted
 
-    def test_the_conversation_says_what_its_store_says(self, story):
+    def test_the_conversation_matches_its_store(self, story):
         memory, in_memory, _, _ = story
         conversation = Conversation.objects.get(memory_id="a")
 
         rows = conversation.memory()
 
-        assert said(rows) == in_memory
-        assert said(rows) == memory.store.get_messages("a")
-        assert said(rows) == memory.messages()
+        assert messages_of(rows) == in_memory
+        assert messages_of(rows) == memory.store.get_messages("a")
+        assert messages_of(rows) == memory.messages()
         assert conversation.memory_messages == len(in_memory)
 
-    def test_the_history_is_all_that_was_said_in_order(self, story):
+    def test_the_history_contains_every_message_in_order(self, story):
         _, _, history, _ = story
         conversation = Conversation.objects.get(memory_id="a")
 
-        assert said(conversation.history()) == history
+        assert messages_of(conversation.history()) == history
         assert conversation.total_messages == len(history)
 
-    def test_evicted_is_what_was_said_and_is_not_in_the_memory(self, story):
+    def test_evicted_returns_the_history_that_is_not_in_the_memory(self, story):
         _, _, _, evicted = story
         conversation = Conversation.objects.get(memory_id="a")
 
-        assert said(conversation.evicted()) == evicted
+        assert messages_of(conversation.evicted()) == evicted
 
     def test_every_message_of_the_history_is_in_the_memory_or_evicted(self, story):
         conversation = Conversation.objects.get(memory_id="a")
@@ -190,7 +190,7 @@ class TestHistoryMemoryAndEvicted:
 
         assert sorted(in_memory + evicted) == [row.sequence for row in conversation.history()]
 
-    def test_each_row_is_told_how_it_stands_to_the_memory(self, story):
+    def test_each_row_is_annotated_with_its_state(self, story):
         conversation = Conversation.objects.get(memory_id="a")
 
         standings = dict(conversation.messages.with_status().values_list("sequence", "status"))
@@ -208,14 +208,14 @@ class TestHistoryMemoryAndEvicted:
             sequence for sequence, standing in standings.items() if standing == MemoryStatus.SUPERSEDED
         }
 
-    def test_those_with_evictions_are_those_that_something_has_left(self, story):
+    def test_conversations_with_evictions_are_found(self, story):
         both = Conversation.objects.all()
 
         evicted = {conversation for conversation in both if conversation.evicted().exists()}
         assert set(both.with_evictions()) == evicted
         assert set(both.without_evictions()) == set(both) - evicted
 
-    def test_the_verbs_of_all_messages_say_the_same(self, story):
+    def test_methods_of_the_message_queryset_return_the_same(self, story):
         conversation = Conversation.objects.get(memory_id="a")
         mine = Message.objects.filter(conversation=conversation).order_by("sequence")
 
@@ -224,7 +224,7 @@ class TestHistoryMemoryAndEvicted:
         assert list(mine.history()) == list(conversation.history())
         assert set(conversation.messages.in_memory()) == set(conversation.memory())
 
-    def test_the_verbs_cover_all_conversations(self, story):
+    def test_the_methods_cover_all_conversations(self, story):
         both = Conversation.objects.order_by("memory_id")
 
         for verb in ("history", "evicted"):
@@ -232,7 +232,7 @@ class TestHistoryMemoryAndEvicted:
             assert list(rows) == [row for conversation in both for row in getattr(conversation, verb)()]
         assert Message.objects.in_memory().count() == sum(conversation.memory().count() for conversation in both)
 
-    def test_sequences_are_dense_and_never_used_again(self, story):
+    def test_sequences_have_no_gaps_and_are_never_reused(self, story):
         conversation = Conversation.objects.get(memory_id="a")
 
         sequences = [row.sequence for row in conversation.messages.all()]
@@ -240,8 +240,8 @@ class TestHistoryMemoryAndEvicted:
         assert sequences == list(range(1, conversation.next_sequence))
 
 
-class TestWhatIsNotHistory:
-    def test_a_compaction_is_written_behind_the_history_and_is_none_of_it(self):
+class TestOutsideTheHistory:
+    def test_a_compaction_is_stored_after_the_history_but_is_not_part_of_it(self):
         memory = memory_of(3)
         memory.add(U1, A1, U2)
 
@@ -256,12 +256,12 @@ class TestWhatIsNotHistory:
             (5, False),
         ]
 
-    def test_what_an_empty_conversation_is_set_to_was_said(self):
+    def test_messages_set_in_an_empty_conversation_are_history(self):
         memory_of(3).set([S1, U1])
 
-        assert said(Conversation.objects.get(memory_id="a").history()) == [S1, U1]
+        assert messages_of(Conversation.objects.get(memory_id="a").history()) == [S1, U1]
 
-    def test_a_compaction_that_has_left_the_memory_is_no_evicted_message(self):
+    def test_a_compaction_that_left_the_memory_is_not_an_evicted_message(self):
         memory = memory_of(2)
         memory.add(U1, A1)
         memory.set([UserMessage("summary")])
@@ -269,12 +269,12 @@ class TestWhatIsNotHistory:
         memory.add(U2, U3)
 
         conversation = Conversation.objects.get(memory_id="a")
-        assert said(conversation.memory()) == [U2, U3]
-        assert said(conversation.evicted()) == [U1, A1]
-        assert said(Message.objects.evicted()) == [U1, A1]
+        assert messages_of(conversation.memory()) == [U2, U3]
+        assert messages_of(conversation.evicted()) == [U1, A1]
+        assert messages_of(Message.objects.evicted()) == [U1, A1]
 
     @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
-    def test_where_no_history_is_kept_only_the_memory_has_rows(self, story):
+    def test_without_history_only_the_memory_has_rows(self, story):
         happens, options, in_memory, _, _ = story
         store = DjangoChatMemoryStore(keep_history=False)
         memory = MessageWindowChatMemory(max_messages=3, id="a", store=store, **options)
@@ -283,15 +283,15 @@ class TestWhatIsNotHistory:
 
         conversation = Conversation.objects.get(memory_id="a")
         assert set(conversation.messages.all()) == set(conversation.memory())
-        assert said(conversation.memory()) == memory.messages() == in_memory
+        assert messages_of(conversation.memory()) == memory.messages() == in_memory
 
 
-class TestConversationVerbs:
+class TestConversationQuerySet:
     @pytest.fixture
     def ann(self):
         return User.objects.create_user("ann")
 
-    def test_owned_by_finds_those_of_a_user_and_no_other(self, ann):
+    def test_owned_by_finds_only_the_conversations_of_a_user(self, ann):
         bob = User.objects.create_user("bob")
         mine = Conversation.objects.create(owner=ann)
         Conversation.objects.create(owner=bob)
@@ -299,13 +299,13 @@ class TestConversationVerbs:
 
         assert list(Conversation.objects.owned_by(ann)) == [mine]
 
-    def test_to_an_anonymous_user_not_even_those_of_nobody_belong(self, ann):
+    def test_an_anonymous_user_owns_nothing(self, ann):
         Conversation.objects.create()
         Conversation.objects.create(owner=ann)
 
         assert list(Conversation.objects.owned_by(AnonymousUser())) == []
 
-    def test_idle_since_and_active_since_part_all_conversations(self):
+    def test_idle_since_and_active_since_partition_all_conversations(self):
         now = timezone.now()
         hour = datetime.timedelta(hours=1)
         old = Conversation.objects.create(updated_at=now - hour)
@@ -329,7 +329,7 @@ class TestConversationVerbs:
         assert Conversation.objects.active_since(cutoff).count() == 1
 
     @pytest.mark.parametrize("text", ["shop-1", "Parcels", "where is", "どこ"])
-    def test_search_finds_memory_ids_titles_and_what_was_said(self, text):
+    def test_search_finds_memory_ids_titles_and_messages(self, text):
         memory_of(2, "shop-1").add(UserMessage("Where is it?"), UserMessage("どこですか"), U1, U2)
         memory_of(2, "other").add(UserMessage("Tea?"))
         Conversation.objects.filter(memory_id="shop-1").update(title="About parcels")
@@ -337,14 +337,14 @@ class TestConversationVerbs:
         assert [conversation.memory_id for conversation in Conversation.objects.search(text)] == ["shop-1"]
 
     @pytest.mark.parametrize("text", ["%", "_", "\\", "'", "summary", "nothing like it"])
-    def test_search_takes_every_character_as_it_is_and_knows_no_summaries(self, text):
+    def test_search_treats_every_character_literally_and_excludes_summaries(self, text):
         memory = memory_of(3)
         memory.add(U1, U2)
         memory.set([UserMessage("a summary"), U2])
 
         assert not Conversation.objects.search(text).exists()
 
-    def test_search_looks_into_messages_of_the_types_that_may_be_read(self):
+    def test_search_covers_messages_of_the_readable_types(self):
         memory_of(9).add(SystemMessage("Never say gnu"), UserMessage("What is a gnat?"))
 
         def found(text, *types):
@@ -356,7 +356,7 @@ class TestConversationVerbs:
         assert found("a")
         assert Conversation.objects.search("gnu").exists()
 
-    def test_a_preview_is_the_newest_text_of_the_history_that_may_be_read(self):
+    def test_a_preview_is_the_newest_readable_text_of_the_history(self):
         memory_of(9, "a").add(S1, U1, A1, CALL, RESULT, CustomMessage({"k": PRIVATE}), S2)
         memory_of(9, "b").add(U1, UserMessage("x" * 300))
         memory_of(9, "c").add(S1)
@@ -372,8 +372,8 @@ class TestConversationVerbs:
     def test_a_preview_reads_the_conversation_from_its_end(self, django_assert_num_queries):
         memory_of(9).add(U1)
         conversation = Conversation.objects.get()
-        said = {"conversation": conversation, "type": "USER", "text": "x"}
-        Message.objects.bulk_create(Message(sequence=number, **said) for number in range(2, 3_000))
+        messages_of = {"conversation": conversation, "type": "USER", "text": "x"}
+        Message.objects.bulk_create(Message(sequence=number, **messages_of) for number in range(2, 3_000))
         previews = Conversation.objects.with_preview([MessageType.USER])
 
         with django_assert_num_queries(1):
@@ -383,7 +383,7 @@ class TestConversationVerbs:
                 cursor.execute("ANALYZE chatmemory_message")
             assert "Index Scan Backward using chatmemory_message_pkey" in previews.explain()
 
-    def test_sizes_are_those_of_what_is_stored(self):
+    def test_sizes_are_those_of_the_stored_data(self):
         conversation = Conversation.objects.create(metadata={"k": "x" * 1_000})
         Message.objects.create(conversation=conversation, sequence=1, type="USER", text="ü" * 10)
         Message.objects.create(
@@ -395,7 +395,7 @@ class TestConversationVerbs:
         assert Conversation.objects.with_size().get().size == 1_000 + len('{"k": ""}')
         assert list(sizes) == [10, 2 + 5 + 100 + len('{"k": ""}')]
 
-    def test_a_system_message_that_is_pinned_alone_was_not_evicted(self):
+    def test_a_pinned_system_message_alone_is_not_an_eviction(self):
         memory = MessageWindowChatMemory(max_messages=3, id="a", store=DjangoChatMemoryStore())
         memory.add(S1)
         Conversation.objects.update(window_start=2, pinned_sequence=1)
@@ -403,14 +403,14 @@ class TestConversationVerbs:
         assert not Conversation.objects.with_evictions().exists()
         assert Conversation.objects.without_evictions().exists()
 
-    def test_where_no_history_is_kept_evictions_are_known_all_the_same(self):
+    def test_without_history_evictions_are_still_known(self):
         store = DjangoChatMemoryStore(keep_history=False)
         for memory_id, messages in {"a": (U1, U2, U3), "b": (U1, U2), "c": ()}.items():
             MessageWindowChatMemory(max_messages=2, id=memory_id, store=store).add(*messages)
 
         assert [conversation.memory_id for conversation in Conversation.objects.with_evictions()] == ["a"]
 
-    def test_verbs_chain(self, ann):
+    def test_methods_can_be_chained(self, ann):
         mine = Conversation.objects.create(owner=ann)
         cutoff = timezone.now() + datetime.timedelta(hours=1)
 
@@ -419,7 +419,7 @@ class TestConversationVerbs:
 
 
 class TestProblems:
-    """Turns that have not ended, and tools that failed."""
+    """Unfinished turns and failed tools."""
 
     @pytest.mark.parametrize(
         ("contents", "attributes"),
@@ -430,7 +430,7 @@ class TestProblems:
         ],
         ids=["text", "attributes", "texts"],
     )
-    def test_a_tool_failed_whose_result_says_so(self, contents, attributes):
+    def test_a_tool_failed_if_its_result_is_an_error(self, contents, attributes):
         for memory_id, is_error in {"failed": True, "went well": False, "unknown": None}.items():
             result = ToolExecutionResultMessage("1", "tool", contents, is_error, attributes)
             memory_of(9, memory_id).add(U1, CALL, result)
@@ -451,12 +451,12 @@ class TestProblems:
             UserMessage("x", name='"isError":true}'),
         ],
     )
-    def test_that_it_failed_is_not_read_from_anything_that_only_quotes_it(self, message):
+    def test_quoting_an_error_is_not_a_failed_tool(self, message):
         memory_of(9).add(message)
 
         assert not Message.objects.failed_tools()
 
-    def test_a_conversation_has_an_unended_turn_as_long_as_one_of_its_messages_is_incomplete(self):
+    def test_a_conversation_has_an_unfinished_turn_while_a_message_is_incomplete(self):
         memory_of(9, "ended").add(U1, A1)
         memory_of(9, "broken off").add(U1, A1)
         memory = memory_of(9, "under way")
@@ -471,23 +471,23 @@ class TestProblems:
 
 
 class TestConversation:
-    def test_a_new_one_gets_a_memory_id_that_nobody_can_guess(self):
+    def test_a_new_conversation_gets_an_unguessable_memory_id(self):
         one, other = Conversation.objects.create(), Conversation.objects.create()
 
         assert uuid.UUID(one.memory_id).version == 4
         assert one.memory_id != other.memory_id
 
-    def test_one_made_beforehand_is_the_one_that_is_filled(self):
+    def test_an_existing_empty_conversation_is_filled(self):
         conversation = Conversation.objects.create(title="A talk", metadata={"topic": "tea"})
 
         memory_of(3, conversation.memory_id).add(U1)
 
         conversation.refresh_from_db()
-        assert said(conversation.memory()) == [U1]
+        assert messages_of(conversation.memory()) == [U1]
         assert (conversation.title, conversation.metadata) == ("A talk", {"topic": "tea"})
 
     @pytest.mark.parametrize("other", ["A", "a ", " a", "á", "a\u0301", "\uff41", "a\u200b", "a\n"], ids=ascii)
-    def test_ids_that_are_not_the_same_text_name_different_conversations(self, other):
+    def test_ids_that_are_not_the_same_text_are_different_conversations(self, other):
         memory_of(3, "a").add(U1)
 
         memory_of(3, other).add(U2)
@@ -497,7 +497,7 @@ class TestConversation:
         assert Conversation.objects.get(memory_id=other).memory_id == other
         assert Conversation.objects.count() == 2
 
-    def test_what_a_site_changes_is_no_activity_and_so_reorders_no_list(self):
+    def test_changes_by_the_site_are_not_activity(self):
         ann = User.objects.create_user("ann")
         memory_of(3, "a").add(U1)
         memory_of(3, "b").add(U1)
@@ -519,7 +519,7 @@ class TestConversation:
         assert (conversation.version, conversation.updated_at) == (version + 5, updated_at)
         assert [each.memory_id for each in Conversation.objects.order_by("-updated_at")] == ["b", "a"]
 
-    def test_no_two_have_the_same_memory_id(self):
+    def test_memory_ids_are_unique(self):
         Conversation.objects.create(memory_id="a")
 
         with pytest.raises(IntegrityError), transaction.atomic():
@@ -533,22 +533,22 @@ class TestConversation:
         assert str(Conversation(memory_id="b", title="A talk")) == "A talk"
         assert PRIVATE not in repr(conversation)
 
-    def test_deleting_one_deletes_its_messages_and_no_others_in_a_few_statements(self, django_assert_max_num_queries):
+    def test_deleting_one_deletes_only_its_messages_in_a_few_statements(self, django_assert_max_num_queries):
         memory_of(10).add(*(UserMessage(str(number)) for number in range(500)))
         memory_of(10, "b").add(U1)
         conversation = Conversation.objects.get(memory_id="a")
 
-        # That holds though a table of the site's own points at messages, as the example site's does. One statement is
-        # for its record.
+        # This holds even if a table of the site references messages, as in the example project. One statement is for
+        # its record.
         with django_assert_max_num_queries(5):
             conversation.delete()
 
-        assert said(Message.objects.all()) == [U1]
+        assert messages_of(Message.objects.all()) == [U1]
         assert memory_of(10).messages() == []
 
 
 class TestMessage:
-    def test_search_finds_what_was_said_in_whatever_case(self):
+    def test_search_is_case_insensitive(self):
         memory = memory_of(9)
         memory.add(UserMessage("Where is my Parcel?"), AiMessage("At the door"), UserMessage("100% of PARCELS?"))
         memory.set([UserMessage("a summary about a parcel")])
@@ -572,24 +572,24 @@ class TestMessage:
         assert [str(row) for row in rows] == ["SYSTEM 1", "USER 2", "AI 3", "TOOL_EXECUTION_RESULT 4", "CUSTOM 5"]
         assert PRIVATE not in repr(rows)
 
-    def test_it_is_the_message_that_was_said(self):
+    def test_a_row_returns_the_original_message(self):
         memory_of(10).add(*self.ONE_OF_EACH)
 
-        assert said(Message.objects.all()) == list(self.ONE_OF_EACH)
+        assert messages_of(Message.objects.all()) == list(self.ONE_OF_EACH)
 
-    def test_its_text_is_what_a_person_would_search_for(self):
+    def test_its_text_is_its_searchable_text(self):
         memory_of(10).add(*self.ONE_OF_EACH)
 
         assert [row.text for row in Message.objects.all()] == [PRIVATE] * 5
 
-    def test_one_that_is_nothing_but_its_text_needs_no_payload(self):
+    def test_a_message_of_only_text_needs_no_payload(self):
         memory_of(10).add(S1, U1, A1, CALL, UserMessage("Hi", name="Klaus"))
 
         has_payload = [row.payload is not None for row in Message.objects.all()]
 
         assert has_payload == [False, False, False, True, True]
 
-    def test_it_is_reached_by_conversation_and_sequence(self):
+    def test_it_is_found_by_conversation_and_sequence(self):
         memory_of(10).add(U1, A1)
         conversation = Conversation.objects.get()
 
@@ -598,7 +598,7 @@ class TestMessage:
         assert row.chat_message == A1
         assert conversation.messages.get(sequence=1).chat_message == U1
 
-    def test_no_two_of_a_conversation_have_the_same_client_id(self):
+    def test_client_ids_are_unique_within_a_conversation(self):
         memory_of(10).add(U1, A1)
         client_message_id = uuid.uuid4()
         Message.objects.filter(sequence=1).update(client_message_id=client_message_id)
@@ -606,7 +606,7 @@ class TestMessage:
         with pytest.raises(IntegrityError), transaction.atomic():
             Message.objects.filter(sequence=2).update(client_message_id=client_message_id)
 
-    def test_two_conversations_may_use_the_same_client_id_and_many_have_none(self):
+    def test_client_ids_may_repeat_across_conversations_and_be_missing(self):
         memory_of(10).add(U1, A1)
         memory_of(10, "b").add(U1, A1)
         client_message_id = uuid.uuid4()
@@ -617,7 +617,7 @@ class TestMessage:
         assert Message.objects.filter(client_message_id=None).count() == 2
 
 
-def test_a_site_without_time_zones_compares_in_its_own_whatever_is_activated(settings):
+def test_without_time_zones_datetimes_ignore_the_active_time_zone(settings):
     settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
 
     with timezone.override("Asia/Tokyo"):
@@ -626,7 +626,7 @@ def test_a_site_without_time_zones_compares_in_its_own_whatever_is_activated(set
     assert moment == datetime.datetime(2026, 7, 1, 14)  # noqa: DTZ001  # naive, as its columns are
 
 
-def test_a_moment_of_a_column_is_told_with_the_time_zone_of_the_site(settings):
+def test_a_datetime_column_is_returned_in_the_time_zone_of_the_site(settings):
     settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
     moment = datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.UTC)
 

@@ -1,4 +1,4 @@
-"""What is kept beside messages: metadata, and the ids that their client knows them by."""
+"""Data stored with messages: metadata and client message ids."""
 
 import uuid
 
@@ -14,8 +14,8 @@ from tests.asgi import run
 
 HI, HELLO = UserMessage("hi"), AiMessage("hello")
 USAGE = {"model": "gpt-4o-mini", "usage": {"input_tokens": 3, "output_tokens": 5}, "name": "日本"}
-PRIVATE = "what nobody else may read"
-ONE, TWO = "msg-1", "MSG-1"  # two ids, also where a database compares text without regard to case
+PRIVATE = "what no one else may read"
+ONE, TWO = "msg-1", "MSG-1"  # Two different ids, even on databases that compare text case-insensitively.
 
 
 def memory(max_messages: int = 10, **options) -> ChatMemory:
@@ -28,30 +28,30 @@ def noted() -> list:
 
 @pytest.mark.django_db
 class TestMetadata:
-    def test_it_is_kept_beside_each_message_that_is_added_with_it(self):
+    def test_metadata_is_stored_with_each_added_message(self):
         memory().add(HI)
         memory().add(HELLO, HELLO, metadata=USAGE)
 
         assert noted() == [None, USAGE, USAGE]
         assert memory().messages() == [HI, HELLO, HELLO]
 
-    def test_it_can_differ_from_message_to_message(self):
+    def test_metadata_can_differ_between_messages(self):
         memory().add(HI, HELLO, HI, metadata=[None, USAGE, {}])
 
         assert noted() == [None, USAGE, {}]
 
     @pytest.mark.parametrize("persist", ["late", "early"])
-    def test_a_turn_keeps_it(self, persist):
+    def test_a_turn_stores_metadata(self, persist):
         with memory().turn(persist=persist) as turn:
             turn.add(HI, metadata={"page": "/shop"})
             turn.add(HI)
-            meanwhile = noted()
+            during_the_turn = noted()
             turn.add(HELLO, metadata=USAGE)
 
-        assert meanwhile == ([{"page": "/shop"}, None] if persist == "early" else [])
+        assert during_the_turn == ([{"page": "/shop"}, None] if persist == "early" else [])
         assert noted() == [{"page": "/shop"}, None, USAGE]
 
-    def test_a_turn_leaves_that_of_the_system_message_that_was_there(self):
+    def test_a_turn_keeps_the_metadata_of_an_existing_system_message(self):
         system = SystemMessage("Be brief.")
         memory().add(system, metadata={"prompt": 7})
 
@@ -64,7 +64,7 @@ class TestMetadata:
         assert not Message.objects.incomplete().exists()
 
     @pytest.mark.django_db(transaction=True)
-    def test_it_has_async_twins(self):
+    def test_async_methods_store_metadata(self):
         async def talk() -> None:
             await memory().aadd(HI, metadata={"n": 1})
             async with memory().turn() as turn:
@@ -74,7 +74,7 @@ class TestMetadata:
 
         assert noted() == [{"n": 1}, {"n": 2}]
 
-    def test_a_store_without_a_place_for_it_leaves_it_out(self):
+    def test_a_store_without_metadata_ignores_it(self):
         in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
 
         in_process.add(HI, metadata=USAGE)
@@ -86,7 +86,7 @@ class TestMetadata:
         [
             ("a text", TypeError, r"metadata must be a mapping or None, not str\."),
             ([1], TypeError, r"metadata must be a mapping or None, not int\."),
-            ({1: 2}, TypeError, r"metadata has a key of type int; JSON keys are str\."),
+            ({1: 2}, TypeError, r"metadata has a key of type int; JSON keys must be str\."),
             ({"a": {"b": object()}}, TypeError, r"metadata\['a'\]\['b'\] is a object, which JSON cannot represent\."),
             ({"a": float("nan")}, ValueError, r"metadata\['a'\] is nan, which JSON cannot represent"),
             ({"a": PRIVATE + "\0"}, ValueError, r"metadata\.a holds a NUL character or a lone surrogate"),
@@ -99,7 +99,7 @@ class TestMetadata:
         ],
         ids=["text", "list", "key", "object", "nan", "NUL", "surrogate", "size"],
     )
-    def test_what_is_no_json_object_is_refused_and_nothing_is_stored(self, metadata, error, message, settings):
+    def test_invalid_json_objects_are_rejected_and_nothing_is_stored(self, metadata, error, message, settings):
         settings.CHATMEMORY = {"MAX_MESSAGE_BYTES": 100}
 
         with pytest.raises(error, match=message) as refused:
@@ -111,7 +111,7 @@ class TestMetadata:
 
 @pytest.mark.django_db
 class TestClientIds:
-    def test_a_message_whose_client_id_is_there_is_not_stored_again(self):
+    def test_a_message_with_a_known_client_id_is_not_stored_again(self):
         first = memory().add(HI, HELLO, client_message_ids=[ONE, TWO])
         again = memory().add(HI, HELLO, client_message_ids=[ONE, TWO])
 
@@ -119,56 +119,56 @@ class TestClientIds:
         assert memory().messages() == [HI, HELLO]
         assert list(Message.objects.values_list("client_message_id", flat=True)) == [ONE, TWO]
 
-    def test_what_is_new_in_a_retry_is_stored(self):
+    def test_new_messages_in_a_retry_are_stored(self):
         memory().add(HI, client_message_ids=[ONE])
 
         assert memory().add(HI, HELLO, HI, client_message_ids=[ONE, TWO, None]) == [1, 2, 3]
         assert memory().messages() == [HI, HELLO, HI]
 
-    def test_a_retry_is_known_when_the_message_has_left_the_memory(self):
+    def test_a_retry_is_recognized_after_the_message_left_the_memory(self):
         memory(1).add(HI, client_message_ids=[ONE])
         memory(1).add(HELLO)
 
         assert memory(1).add(HI, client_message_ids=[ONE]) == [1]
         assert memory(1).messages() == [HELLO]
 
-    def test_twice_in_one_call_is_once(self):
+    def test_a_client_id_twice_in_one_call_is_stored_once(self):
         assert memory().add(HI, HI, client_message_ids=[ONE, ONE]) == [1, 1]
         assert memory().messages() == [HI]
 
-    def test_two_messages_cannot_have_one(self):
-        with pytest.raises(ValueError, match=r"Two messages have the client message id 'msg-1'; give each its own\."):
+    def test_two_different_messages_cannot_share_a_client_id(self):
+        with pytest.raises(ValueError, match=r"Two messages have the client message id 'msg-1'; ids must be unique\."):
             memory().add(HI, HELLO, client_message_ids=[ONE, ONE])
 
         assert not Conversation.objects.exists()
 
-    def test_each_conversation_has_its_own(self):
+    def test_each_conversation_has_its_own_client_ids(self):
         memory().add(HI, client_message_ids=[ONE])
         other = MessageWindowChatMemory(max_messages=3, id="other", store=DjangoChatMemoryStore())
 
         assert other.add(HELLO, client_message_ids=[ONE]) == [1]
         assert other.messages() == [HELLO]
 
-    def test_a_system_message_that_is_there_has_the_place_that_it_has(self):
+    def test_an_existing_system_message_keeps_its_sequence(self):
         system = SystemMessage("Be brief.")
         memory().add(HI, system)
 
         assert memory().add(system, HELLO, client_message_ids=[ONE, TWO]) == [2, 3]
         assert memory().add(system, HELLO, client_message_ids=[ONE, TWO]) == [2, 3]
 
-    def test_they_cost_no_statement_unless_it_is_a_retry(self, django_assert_num_queries):
+    def test_client_ids_cost_no_statement_except_in_a_retry(self, django_assert_num_queries):
         memory().add(HI, client_message_ids=[ONE])
 
         with django_assert_num_queries(2 if connection.vendor == "postgresql" else 3):
             memory().add(HELLO, client_message_ids=[TWO])
-        # And behind the lock, which is a statement of its own but on SQLite; and what is known.
+        # Once more behind the lock, which is a separate statement except on SQLite; and the lookup of known ids.
         with django_assert_num_queries(4 if connection.vendor == "sqlite" else 5):
             memory().add(HI, client_message_ids=[ONE])
 
-    def test_a_store_that_cannot_tell_a_retry_says_so(self):
+    def test_a_store_that_cannot_recognize_retries_raises_an_error(self):
         in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
 
-        with pytest.raises(NotImplementedError, match="InMemoryChatMemoryStore keeps no client message ids"):
+        with pytest.raises(NotImplementedError, match="InMemoryChatMemoryStore does not store client message ids"):
             in_process.add(HI, client_message_ids=[ONE])
         assert in_process.messages() == []
 
@@ -191,6 +191,6 @@ class TestClientIds:
         memory().add(HI, client_message_ids=["日" * 64])
 
     @pytest.mark.parametrize("name", ["client_message_ids", "metadata"])
-    def test_there_is_an_item_for_each_message(self, name):
+    def test_there_must_be_one_item_per_message(self, name):
         with pytest.raises(ValueError, match=rf"{name} must have an item for each of the 2 messages, not 1\."):
             memory().add(HI, HI, **{name: [None]})

@@ -1,4 +1,4 @@
-"""Messages to OpenAI's and back: the same, or a clear error."""
+"""Messages to OpenAI's format and back: unchanged, or a clear error."""
 
 import re
 
@@ -50,7 +50,7 @@ contents = st.one_of(
 )
 calls = st.lists(st.builds(ToolExecutionRequest, text, text, text), min_size=1, max_size=3)
 refusals = st.fixed_dictionaries({}, optional={"name": text, "refusal": text, "audio": st.just({"id": "a"})})
-sayable = st.one_of(
+supported = st.one_of(
     st.builds(SystemMessage, text.filter(lambda text: text.strip("".join(map(chr, range(33)))))),
     st.builds(UserMessage, st.one_of(text, st.lists(contents, min_size=1, max_size=3)), name),
     st.builds(AiMessage, text, st.none(), calls | st.just(()), refusals),
@@ -60,21 +60,21 @@ sayable = st.one_of(
 
 
 class TestRoundTrip:
-    @given(st.lists(sayable, max_size=5))
-    def test_of_what_both_can_say(self, messages: list[ChatMessage]):
+    @given(st.lists(supported, max_size=5))
+    def test_messages_that_both_formats_support_are_unchanged(self, messages: list[ChatMessage]):
         assert from_openai(to_openai(messages)) == messages
 
     @given(st.lists(strategies.messages(), max_size=3))
-    def test_of_anything_is_the_same_again_or_a_clear_error(self, messages: list[ChatMessage]):
+    def test_any_messages_are_unchanged_or_raise_a_clear_error(self, messages: list[ChatMessage]):
         try:
-            told = to_openai(messages)
+            converted = to_openai(messages)
         except ValueError:
-            return  # TestWhatCannotBeSaid says what of it
+            return  # TestUnsupported checks what the error names.
 
-        assert to_openai(from_openai(told)) == told
+        assert to_openai(from_openai(converted)) == converted
 
-    def test_of_what_openai_says(self):
-        said = [
+    def test_openai_messages_are_unchanged(self):
+        openai_messages = [
             {"role": "system", "content": "be brief"},
             {"role": "user", "content": "hi", "name": "Ann"},
             {
@@ -102,9 +102,9 @@ class TestRoundTrip:
             {"role": "assistant", "refusal": "no", "audio": {"id": "x"}, "name": "bot", "annotations": []},
         ]
 
-        assert to_openai(from_openai(said)) == said
+        assert to_openai(from_openai(openai_messages)) == openai_messages
 
-    def test_takes_the_name_of_a_tool_from_its_call(self):
+    def test_the_name_of_a_tool_is_taken_from_its_call(self):
         call = AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "tool", "{}")])
         result = ToolExecutionResultMessage("1", "tool", "4")
 
@@ -112,7 +112,7 @@ class TestRoundTrip:
         assert from_openai(to_openai([result])) == [ToolExecutionResultMessage("1", None, "4")]
 
     @pytest.mark.parametrize(
-        ("said", "message"),
+        ("openai_message", "message"),
         [
             ({"role": "developer", "content": "be brief"}, SystemMessage("be brief")),
             ({"role": "system", "content": [{"type": "text", "text": "be brief"}]}, SystemMessage("be brief")),
@@ -127,10 +127,10 @@ class TestRoundTrip:
             ),
         ],
     )
-    def test_reads_the_other_ways_to_say_it(self, said, message):
-        assert from_openai([said]) == [message]
+    def test_alternative_forms_are_read(self, openai_message, message):
+        assert from_openai([openai_message]) == [message]
 
-    def test_leaves_out_what_is_never_sent(self):
+    def test_fields_that_are_never_sent_are_omitted(self):
         messages = [
             UserMessage("hi", attributes={"a": 1}),
             AiMessage("hello", "thinking", attributes={"b": 2, "refusal": "no"}),
@@ -145,34 +145,40 @@ class TestRoundTrip:
         assert {"refusal"} <= set(ASSISTANT_ATTRIBUTES)
 
 
-class TestWhatCannotBeSaid:
+class TestUnsupported:
     @pytest.mark.parametrize(
         ("message", "reason"),
         [
-            (CustomMessage({"a": 1}), "no place for a CustomMessage"),
-            (UserMessage([VideoContent(Video(url="x"))]), "no place for VideoContent"),
-            (UserMessage([None]), "no place for nothing"),
-            (UserMessage([AudioContent()]), "no place for AudioContent"),
+            (CustomMessage({"a": 1}), "CustomMessage is not supported"),
+            (UserMessage([VideoContent(Video(url="x"))]), "VideoContent is not supported"),
+            (UserMessage([None]), "an empty content is not supported"),
+            (UserMessage([AudioContent()]), "AudioContent is not supported"),
             (UserMessage([AudioContent(Audio(url="x"))]), "an Audio needs its content"),
             (UserMessage([AudioContent(Audio(binary_data=b"x", mime_type="audio/ogg"))]), "not 'audio/ogg'"),
-            (UserMessage([PdfFileContent(PdfFile(url="x"))]), "a PdfFile needs its content"),
-            (UserMessage([PdfFileContent(PdfFile(base64_data="", mime_type="text/x"))]), "of the type 'text/x'"),
+            (UserMessage([PdfFileContent(PdfFile(url="x"))]), "a PdfFile needs base64_data"),
+            (
+                UserMessage([PdfFileContent(PdfFile(base64_data="", mime_type="text/x"))]),
+                "cannot have the type 'text/x'",
+            ),
             (UserMessage([ImageContent(Image(base64_data="AA=="))]), "an Image needs a url"),
             (UserMessage([ImageContent(Image())]), "an Image needs a url"),
-            (UserMessage([ImageContent(Image(url="x"), DetailLevel.MEDIUM)]), "no detail level MEDIUM"),
-            (AiMessage(), "says nothing"),
+            (
+                UserMessage([ImageContent(Image(url="x"), DetailLevel.MEDIUM)]),
+                "the detail level MEDIUM is not supported",
+            ),
+            (AiMessage(), "needs a text or tool calls"),
             (AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "t")]), "an id, a name and arguments"),
             (AiMessage("x", attributes={"refusal": 5}), "refusal"),
-            (ToolExecutionResultMessage(None, "t", "4"), "answers no call"),
+            (ToolExecutionResultMessage(None, "t", "4"), "needs the id of its call"),
             (ToolExecutionResultMessage("1", "t", [ImageContent(Image(url="x"))]), "not a single text"),
         ],
     )
-    def test_to_openai_is_named(self, message, reason):
-        with pytest.raises(ValueError, match=rf"messages\[1\] cannot be told to OpenAI: .*{reason}"):
+    def test_an_unsupported_message_is_named(self, message, reason):
+        with pytest.raises(ValueError, match=rf"messages\[1\] cannot be converted to OpenAI's format: .*{reason}"):
             to_openai([UserMessage(PRIVATE), message])
 
     @pytest.mark.parametrize(
-        ("said", "where"),
+        ("openai_message", "where"),
         [
             ({"role": "narrator", "content": "x"}, "$[1].role"),
             ({"content": "x"}, "$[1]"),
@@ -195,8 +201,8 @@ class TestWhatCannotBeSaid:
             ({"role": "function", "name": "f", "content": "4"}, "$[1].role"),
         ],
     )
-    def test_from_openai_is_placed(self, said, where):
+    def test_an_unsupported_item_is_reported_with_its_position(self, openai_message, where):
         with pytest.raises(ValueError, match=rf"^{re.escape(where)}: ") as refused:
-            from_openai([{"role": "user", "content": PRIVATE}, said])
+            from_openai([{"role": "user", "content": PRIVATE}, openai_message])
 
         assert PRIVATE not in str(refused.value)

@@ -1,4 +1,4 @@
-"""What is done to conversations: each whole or not at all, whoever writes meanwhile."""
+"""Operations on conversations: each completes or changes nothing, despite concurrent writers."""
 
 import datetime
 import json
@@ -35,7 +35,7 @@ A1 = AiMessage("hello")
 DAY = datetime.timedelta(days=1)
 NO_WINDOW = lambda memory_id: None  # noqa: E731
 STATEMENTS = range(1, 14)
-"""More than any operation takes for a conversation: between any two of them, somebody else may write."""
+"""More statements than any operation takes for a conversation: another writer may come between any two of them."""
 
 
 def a_memory(memory_id: str = "a", limit: int = 3, *, keep_history: bool = True) -> ChatMemory:
@@ -60,7 +60,7 @@ def found_in(conversations=None, window_of=NO_WINDOW, *, repair: bool = False) -
 
 
 def everything_is_whole() -> dict[str, int]:
-    """Assert that nothing is broken. How many rows each conversation has, by memory id."""
+    """Assert that nothing is inconsistent, and return the number of rows of each conversation by memory id."""
     assert found_in() == []
     rows = everyone().annotate(rows=models.Count("messages")).order_by("pk")
     return dict(rows.values_list("memory_id", "rows"))
@@ -77,7 +77,7 @@ def age(by: datetime.timedelta, **which: object) -> None:
 
 @contextmanager
 def holding(memory_id: str) -> Iterator[None]:
-    """Have objects of another kind hold a conversation."""
+    """Create objects of another model that protect a conversation."""
 
     def hold(sender, instance, **kwargs):
         if instance.memory_id == memory_id:
@@ -91,19 +91,19 @@ def holding(memory_id: str) -> Iterator[None]:
 
 
 class TestClear:
-    def test_empties_the_memories_and_keeps_the_history(self):
+    def test_clear_empties_the_memories_and_keeps_the_history(self):
         for memory_id in "ab":
             a_memory(memory_id).add(U1, U2, U3, U4)
-        told = []
+        calls = []
 
-        count = operations.clear(everyone(), each=lambda each, messages: told.append((each.memory_id, messages)))
+        count = operations.clear(everyone(), each=lambda each, messages: calls.append((each.memory_id, messages)))
 
         assert count == 2
-        assert told == [("a", 3), ("b", 3)]
+        assert calls == [("a", 3), ("b", 3)]
         assert a_memory("a").messages() == []
         assert Message.objects.count() == 8
 
-    def test_is_undone_where_what_is_written_with_it_fails(self):
+    def test_clear_is_rolled_back_if_its_callback_fails(self):
         for memory_id in "ab":
             a_memory(memory_id).add(U1)
 
@@ -119,22 +119,22 @@ class TestClear:
 
 
 class TestRecount:
-    def test_counts_by_the_window_of_each(self):
+    def test_recount_uses_the_window_of_each_conversation(self):
         a_memory("a").add(U1, U2)
-        told = []
+        calls = []
 
         count = operations.recount(
             everyone(),
             lambda memory_id: Window(10, ADDITIVE_WORDS),
-            each=lambda each, tokens: told.append((each.memory_tokens, tokens)),
+            each=lambda each, tokens: calls.append((each.memory_tokens, tokens)),
         )
 
         expected = sum(ADDITIVE_WORDS.estimate_token_count_in_message(message) for message in (U1, U2))
         assert count == 1
-        assert told == [(0, expected)]
+        assert calls == [(0, expected)]
         assert Conversation.objects.get().memory_tokens == expected
 
-    def test_is_refused_where_nothing_counts_tokens(self):
+    def test_recount_is_rejected_without_an_estimator(self):
         a_memory("a").add(U1)
         refused = []
 
@@ -149,7 +149,7 @@ class TestRecount:
 
 
 class TestErase:
-    def test_erases_all_of_it_and_says_what_went(self):
+    def test_erase_deletes_everything_and_returns_a_receipt(self):
         a_memory("a").add(U1, U2, U3, U4)
         a_memory("b").add(U1)
         a_memory("other").add(U1)
@@ -162,13 +162,13 @@ class TestErase:
         assert Conversation.objects.get().memory_id == "other"
         assert Message.objects.count() == 1
 
-    def test_of_a_dry_run_says_the_same_and_leaves_all(self):
+    def test_a_dry_run_returns_the_same_and_deletes_nothing(self):
         a_memory("a").add(U1, U2)
 
         assert operations.erase(everyone(), dry_run=True).messages == {"a": 2}
         assert operations.erase(everyone()).messages == {"a": 2}
 
-    def test_reads_no_message(self):
+    def test_erase_reads_no_messages(self):
         a_memory("a").add(U1, U2)
 
         with CaptureQueriesContext(connection) as statements:
@@ -178,7 +178,7 @@ class TestErase:
         assert about_messages
         assert all(sql.startswith("DELETE") for sql in about_messages)
 
-    def test_passes_over_what_other_objects_hold(self):
+    def test_protected_conversations_are_skipped(self):
         for memory_id in "abc":
             a_memory(memory_id).add(U1)
         refused = []
@@ -190,7 +190,7 @@ class TestErase:
         assert refused == ["b"]
         assert a_memory("b").messages() == [U1]
 
-    def test_raises_what_is_held_if_nobody_is_to_be_told(self):
+    def test_protection_raises_an_error_without_a_callback(self):
         a_memory("b").add(U1)
 
         with holding("b"), pytest.raises(models.ProtectedError):
@@ -199,7 +199,7 @@ class TestErase:
         assert a_memory("b").messages() == [U1]
 
     @pytest.mark.django_db(transaction=True)
-    def test_of_what_is_idle_never_loses_a_message_that_was_added_meanwhile(self):
+    def test_erasing_idle_conversations_never_loses_a_concurrent_message(self):
         for after in STATEMENTS:
             everyone().delete()
             a_memory("a").add(U1)
@@ -212,7 +212,7 @@ class TestErase:
             assert found_in() == []
 
     @pytest.mark.django_db(transaction=True)
-    def test_passes_over_what_somebody_else_erases(self):
+    def test_concurrently_erased_conversations_are_skipped(self):
         for after in STATEMENTS:
             for memory_id in "ab":
                 a_memory(memory_id).add(U1)
@@ -226,7 +226,7 @@ class TestErase:
     @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("erase", [operations.erase, ConversationQuerySet.delete])
-    def test_asks_what_is_there_now_and_not_what_the_caller_has_read(self, erase: Callable[[models.QuerySet], object]):
+    def test_conversations_written_after_the_snapshot_are_kept(self, erase: Callable[[models.QuerySet], object]):
         a_memory("a").add(U1)
         Conversation.objects.update(updated_at=timezone.now() - 2 * DAY)
         idle = Conversation.objects.idle_since(timezone.now() - DAY)
@@ -239,13 +239,13 @@ class TestErase:
                         Message.objects.count()
                     erase(idle)
             except DatabaseError:
-                assert connection.vendor == "postgresql"  # it says so, where MariaDB goes on
+                assert connection.vendor == "postgresql"  # PostgreSQL raises an error where MariaDB continues.
 
         assert a_memory("a").messages() == [U1, U2]
 
     @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
     @pytest.mark.django_db(transaction=True)
-    def test_is_tried_again_where_the_database_ends_it_because_of_another(self):
+    def test_a_transaction_aborted_by_another_one_is_retried(self):
         a_memory("a").add(U1)
         everyone().update(updated_at=timezone.now() - 2 * DAY)
         has_written = threading.Event()
@@ -270,7 +270,7 @@ class TestErase:
 
 @contextmanager
 def reading_repeatably() -> Iterator[None]:
-    """Have the connection of this thread read in REPEATABLE READ."""
+    """Set the connection of this thread to REPEATABLE READ."""
     set_isolation("REPEATABLE READ")
     try:
         yield
@@ -279,7 +279,7 @@ def reading_repeatably() -> Iterator[None]:
 
 
 def an_old_talk() -> ChatMemory:
-    """Three evicted, and a memory of a pinned system message and two others; all of it old."""
+    """Create three evicted messages and a memory of a pinned system message and two others, all old."""
     memory = a_memory("a")
     memory.add(S1, U1, A1)
     memory.add(U2, U3, U4)
@@ -288,7 +288,7 @@ def an_old_talk() -> ChatMemory:
 
 
 class NoReplica:
-    """A router that has everything read from a database that is not there."""
+    """A router that directs all reads to a nonexistent database."""
 
     def db_for_read(self, model, **hints):
         return "replica"
@@ -298,7 +298,7 @@ class NoReplica:
 
 
 def joined() -> models.QuerySet:
-    """Conversations as a policy of tenants may select them, by way of other tables: each several times."""
+    """Select conversations as a tenant policy might, with joins that return each several times."""
     return Conversation.objects.filter(messages__in_history=True, owner__groups__name__startswith="tenant")
 
 
@@ -319,8 +319,8 @@ def with_everything() -> models.QuerySet:
 
 
 @pytest.mark.parametrize("selected", [joined, distinct, distinct_and_ordered, annotated, with_everything])
-class TestConversationsSelectedByWayOfOtherTables:
-    """Each is dealt with once, on every database."""
+class TestConversationsSelectedThroughJoins:
+    """Each conversation is processed once, on every database."""
 
     @pytest.fixture(autouse=True)
     def talks(self) -> None:
@@ -330,16 +330,16 @@ class TestConversationsSelectedByWayOfOtherTables:
             a_memory(memory_id).add(U1, A1, U2)
         Conversation.objects.filter(memory_id__in="ab").update(owner=ann, metadata={"tier": "gold"})
 
-    def test_is_erased_once(self, selected):
-        told = []
+    def test_erase_processes_each_conversation_once(self, selected):
+        calls = []
 
-        receipt = operations.erase(selected(), each=lambda conversation, count: told.append(conversation.memory_id))
+        receipt = operations.erase(selected(), each=lambda conversation, count: calls.append(conversation.memory_id))
 
         assert receipt.messages == {"a": 3, "b": 3}
-        assert told == ["a", "b"]
+        assert calls == ["a", "b"]
         assert everything_is_whole() == {"c": 3}
 
-    def test_is_passed_over_where_another_object_holds_it(self, selected):
+    def test_protected_conversations_are_skipped(self, selected):
         refused = []
 
         with holding("a"):
@@ -351,35 +351,35 @@ class TestConversationsSelectedByWayOfOtherTables:
         assert refused == [("a", models.ProtectedError)]
         assert everything_is_whole() == {"a": 3, "c": 3}
 
-    def test_is_deleted(self, selected):
+    def test_delete_processes_each_conversation_once(self, selected):
         _, deleted = selected().delete()
 
         assert deleted["chatmemory.Conversation"] == 2
         assert deleted["chatmemory.Message"] == 6
         assert everything_is_whole() == {"c": 3}
 
-    def test_is_cleared_and_told_of_once(self, selected):
-        told = []
+    def test_clear_reports_each_conversation_once(self, selected):
+        calls = []
 
         assert (
-            operations.clear(selected(), each=lambda conversation, count: told.append((conversation.memory_id, count)))
+            operations.clear(selected(), each=lambda conversation, count: calls.append((conversation.memory_id, count)))
             == 2
         )
 
-        assert told == [("a", 3), ("b", 3)]
+        assert calls == [("a", 3), ("b", 3)]
 
-    def test_is_exported_once(self, selected):
+    def test_export_contains_each_conversation_once(self, selected):
         heads = [json.loads(line) for line in operations.export_lines(selected()) if '"conversation"' in line]
 
         assert [head["memory_id"] for head in heads] == ["a", "b"]
 
-    def test_is_locked(self, selected):
+    def test_lock_returns_each_conversation_once(self, selected):
         keys = list(selected().order_by("pk").values_list("pk", flat=True))
 
         with transaction.atomic():
             assert {each.memory_id for each in selected().lock(keys)} == {"a", "b"}
 
-    def test_is_found_by_what_is_in_it(self, selected):
+    def test_search_finds_each_conversation_once(self, selected):
         found = selected().with_metadata("tier", "gold").search("hello")
 
         assert {each.memory_id for each in found} == {"a", "b"}
@@ -407,14 +407,14 @@ class TestAnnotate:
             (2, {"rating": "Grüße 京都 😀"}, {"rating": "Grüße 京都 😀"}),
         ],
     )
-    def test_merges_what_is_given_and_removes_what_is_none(self, sequence, changes, expected):
+    def test_values_are_merged_and_none_removes_a_key(self, sequence, changes, expected):
         before = Conversation.objects.get(memory_id="a")
 
         message = self.annotated(sequence, changes)
 
         after = Conversation.objects.get(memory_id="a")
         stored = Message.objects.get(conversation=after, sequence=sequence).metadata
-        assert json.dumps(stored, sort_keys=True) == json.dumps(expected, sort_keys=True)  # to Python, 1 is True
+        assert json.dumps(stored, sort_keys=True) == json.dumps(expected, sort_keys=True)  # In Python, 1 == True.
         assert json.dumps(message.metadata, sort_keys=True) == json.dumps(expected, sort_keys=True)
         assert after.version == message.conversation.version == before.version + 1
         assert after.updated_at == before.updated_at
@@ -423,14 +423,14 @@ class TestAnnotate:
     @pytest.mark.parametrize(
         ("sequence", "changes"), [(3, {}), (3, {"n": 1}), (3, {"missing": None}), (2, {}), (2, {"a": None})]
     )
-    def test_writes_nothing_where_nothing_changes(self, sequence, changes):
+    def test_nothing_is_written_if_nothing_changes(self, sequence, changes):
         before = list(Conversation.objects.values()), list(Message.objects.values())
 
         assert self.annotated(sequence, changes).sequence == sequence
 
         assert (list(Conversation.objects.values()), list(Message.objects.values())) == before
 
-    def test_finds_only_messages_of_the_history_of_these_conversations_and_types(self):
+    def test_only_history_messages_of_the_given_conversations_and_types_are_found(self):
         a_memory("a").set([UserMessage("a summary")])
 
         assert self.annotated(1, {"k": 1}, types=[MessageType.SYSTEM]) is not None
@@ -458,19 +458,19 @@ class TestAnnotate:
             ({"k": "\u0001" * 3 * 1024 * 1024}, ValueError),
         ],
     )
-    def test_refuses_what_a_database_could_not_keep(self, changes, error):
+    def test_values_that_a_database_cannot_store_are_rejected(self, changes, error):
         with pytest.raises(error, match=r"metadata|MAX_MESSAGE_BYTES"):
             self.annotated(3, changes)
 
         assert Message.objects.get(conversation__memory_id="a", sequence=3).metadata == {"model": "m", "n": 1}
 
-    def test_bounds_what_comes_of_it_and_not_only_what_is_given(self):
+    def test_the_limit_applies_to_the_merged_metadata(self):
         self.annotated(2, {"a": "x" * 50}, max_bytes=100)
 
-        with pytest.raises(ValueError, match="metadata has 115 bytes, but may have 100"):
+        with pytest.raises(ValueError, match="metadata has 115 bytes; at most 100 are allowed"):
             self.annotated(2, {"b": "x" * 50}, max_bytes=100)
 
-    def test_is_a_part_of_the_transaction_around_it(self):
+    def test_annotate_is_part_of_the_surrounding_transaction(self):
         with pytest.raises(ConnectionError), transaction.atomic():
             self.annotated(2, {"rating": "up"})
             raise ConnectionError
@@ -480,14 +480,14 @@ class TestAnnotate:
     @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("statement", range(1, 8))
-    def test_loses_nothing_that_somebody_else_notes_meanwhile(self, statement):
+    def test_concurrent_annotations_are_kept(self, statement):
         with reading_repeatably():
             try:
                 with another_writer(lambda: self.annotated(3, {"theirs": 1}), statement), transaction.atomic():
                     Message.objects.count()
                     self.annotated(3, {"mine": 1})
             except DatabaseError:
-                assert connection.vendor == "postgresql"  # it says so, where MariaDB goes on
+                assert connection.vendor == "postgresql"  # PostgreSQL raises an error where MariaDB continues.
                 self.annotated(3, {"mine": 1})
 
         noted = Message.objects.get(conversation__memory_id="a", sequence=3).metadata
@@ -495,7 +495,7 @@ class TestAnnotate:
 
 
 class TestConversationQuerySetDelete:
-    def test_asks_the_database_that_is_written(self, settings):
+    def test_the_write_database_is_used(self, settings):
         a_memory("a").add(U1)
         settings.DATABASE_ROUTERS = ["tests.test_operations.NoReplica"]
 
@@ -505,14 +505,14 @@ class TestConversationQuerySetDelete:
         settings.DATABASE_ROUTERS = []
         assert not Conversation.objects.exists()
 
-    def test_takes_as_many_statements_for_many_as_for_one(self, django_assert_max_num_queries):
+    def test_many_take_as_many_statements_as_one(self, django_assert_max_num_queries):
         for number in range(50):
             a_memory(str(number)).add(U1)
 
-        with django_assert_max_num_queries(12):  # one of them is for their records
+        with django_assert_max_num_queries(12):  # One of them is for their records.
             Conversation.objects.all().delete()
 
-    def test_has_long_conversations_in_transactions_of_their_own(self, monkeypatch: pytest.MonkeyPatch):
+    def test_long_conversations_are_deleted_in_separate_transactions(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(chatmemory_django.models, "ERASE_MESSAGES", 6)
         for number, length in enumerate([1, 2, 9, 1, 1]):
             a_memory(str(number)).add(*[U1] * length)
@@ -524,7 +524,7 @@ class TestConversationQuerySetDelete:
         assert len([sql for sql in erasures if "chatmemory_message" in sql.split("WHERE")[0]]) == 3
         assert (deleted, counts["chatmemory.Message"], counts["chatmemory.Conversation"]) == (19, 14, 5)
 
-    def test_leaves_no_message_of_one_that_is_deleted_by_django_s_own_way(self):
+    def test_django_s_own_deletion_leaves_no_messages(self):
         a_memory("a").add(U1)
 
         Conversation._base_manager.all().delete()
@@ -540,7 +540,7 @@ class TestPrune:
     def left(self) -> list[int]:
         return list(Message.objects.values_list("sequence", flat=True).order_by("sequence"))
 
-    def test_deletes_what_is_old_and_in_no_memory(self, talk: ChatMemory):
+    def test_old_messages_outside_the_memory_are_deleted(self, talk: ChatMemory):
         age(2 * DAY, sequence=3)
         before = talk.messages()
 
@@ -551,7 +551,7 @@ class TestPrune:
         assert talk.messages() == before == [S1, U3, U4]
         assert found_in() == []
 
-    def test_deletes_what_was_replaced_inside_the_window(self):
+    def test_messages_replaced_inside_the_window_are_deleted(self):
         memory = a_memory("a")
         memory.add(U1, S1)
         memory.add(S2)
@@ -563,34 +563,34 @@ class TestPrune:
         assert memory.messages() == [U1, S2]
         assert found_in() == []
 
-    def test_is_a_write_but_no_activity(self, talk: ChatMemory):
+    def test_pruning_is_a_write_but_not_activity(self, talk: ChatMemory):
         before = Conversation.objects.get()
 
         operations.prune(everyone(), history_older_than=5 * DAY)
-        operations.prune(everyone(), history_older_than=5 * DAY)  # nothing is left to prune
+        operations.prune(everyone(), history_older_than=5 * DAY)  # Nothing is left to prune.
 
         after = Conversation.objects.get()
         assert after.version == before.version + 1
         assert after.updated_at == before.updated_at
         assert after.total_messages == before.total_messages == 6
 
-    def test_goes_in_batches(self, talk: ChatMemory, monkeypatch: pytest.MonkeyPatch):
+    def test_prune_works_in_batches(self, talk: ChatMemory, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(whole, "PAGE", 2)
-        told = []
+        calls = []
 
-        operations.prune(everyone(), history_older_than=5 * DAY, each=lambda each, messages: told.append(messages))
+        operations.prune(everyone(), history_older_than=5 * DAY, each=lambda each, messages: calls.append(messages))
 
-        assert told == [2, 1]  # those from 2 to 3, and from 4 to 5
+        assert calls == [2, 1]  # sequences 2 to 3, and 4 to 5
         assert self.left() == [1, 5, 6]
 
-    def test_erases_what_is_idle_and_leaves_what_is_not(self, talk: ChatMemory):
+    def test_idle_conversations_are_erased_and_others_kept(self, talk: ChatMemory):
         a_memory("b").add(U1)
         Conversation.objects.filter(memory_id="a").update(updated_at=timezone.now() - 10 * DAY)
 
         assert operations.prune(everyone(), idle=5 * DAY) == Pruned(conversations=1, messages=0)
         assert Conversation.objects.get().memory_id == "b"
 
-    def test_of_a_dry_run_says_what_would_go_and_leaves_all(self, talk: ChatMemory):
+    def test_a_dry_run_reports_and_deletes_nothing(self, talk: ChatMemory):
         a_memory("b").add(U1)
         Conversation.objects.filter(memory_id="b").update(updated_at=timezone.now() - 10 * DAY)
         before = list(Conversation.objects.values())
@@ -601,7 +601,7 @@ class TestPrune:
         assert list(Conversation.objects.values()) == before
         assert Message.objects.count() == 7
 
-    def test_is_the_same_on_a_site_without_time_zones(self, settings):
+    def test_prune_works_the_same_without_time_zones(self, settings):
         settings.USE_TZ = False
         settings.TIME_ZONE = "America/Los_Angeles"
         an_old_talk()
@@ -610,11 +610,11 @@ class TestPrune:
         assert operations.prune(everyone(), history_older_than=11 * DAY, idle=11 * DAY) == Pruned(0, 0)
         assert operations.prune(everyone(), history_older_than=9 * DAY, idle=9 * DAY) == Pruned(1, 3)
 
-    def test_of_nothing_does_nothing(self, talk: ChatMemory):
+    def test_pruning_nothing_does_nothing(self, talk: ChatMemory):
         assert operations.prune(everyone()) == Pruned(0, 0)
 
     @pytest.mark.django_db(transaction=True)
-    def test_never_deletes_what_came_back_into_the_memory(self):
+    def test_messages_that_returned_to_the_memory_are_never_deleted(self):
         def rewind() -> None:
             Conversation.objects.update(window_start=2, memory_messages=6, version=models.F("version") + 1)
 
@@ -628,7 +628,7 @@ class TestPrune:
             assert self.left() in [[1, 2, 3, 4, 5, 6], [1, 5, 6]]
 
     @pytest.mark.django_db(transaction=True)
-    def test_never_erases_what_was_written_to_meanwhile(self):
+    def test_concurrently_written_conversations_are_never_erased(self):
         for after in STATEMENTS:
             everyone().delete()
             talk = an_old_talk()
@@ -656,7 +656,7 @@ def without_row(sequence: int) -> Callable[[], object]:
 BROKEN: dict[str, tuple[Callable[[], object], set[Rule]]] = {
     "a sequence too high": (the_row(2, sequence=99), {Rule.SEQUENCE, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS}),
     "a sequence of 0": (the_row(2, sequence=0), {Rule.SEQUENCE}),
-    "a window behind the end": (
+    "a window after the end": (
         the_memory(window_start=99),
         {Rule.WINDOW_START, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
     ),
@@ -664,25 +664,25 @@ BROKEN: dict[str, tuple[Callable[[], object], set[Rule]]] = {
         the_memory(window_start=0),
         {Rule.WINDOW_START, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
     ),
-    "a pinned message that is gone": (
+    "a missing pinned message": (
         without_row(1),
         {Rule.PINNED, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
     ),
-    "a pinned message that is none of the system's": (the_row(1, type="USER"), {Rule.PINNED}),
+    "a pinned message that is not a system message": (the_row(1, type="USER"), {Rule.PINNED}),
     "a pinned message that was replaced": (the_row(1, superseded=True), {Rule.PINNED}),
     "two system messages": (the_row(5, type="SYSTEM"), {Rule.SYSTEM_MESSAGE}),
-    "a message of the memory that is gone": (without_row(5), {Rule.GAP, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS}),
+    "a missing message of the memory": (without_row(5), {Rule.GAP, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS}),
     "too many messages in memory": (the_memory(memory_messages=4), {Rule.MEMORY_MESSAGES}),
     "too few messages in memory": (the_memory(memory_messages=0), {Rule.MEMORY_MESSAGES}),
     "too many tokens": (the_memory(memory_tokens=99), {Rule.MEMORY_TOKENS}),
-    "tokens that nobody counted": (the_memory(counted_by=""), {Rule.MEMORY_TOKENS}),
-    "a row that another counted": (the_row(5, counted_by="other"), {Rule.COUNTED_BY}),
-    "a row that nobody counted": (the_row(5, token_count=None), {Rule.COUNTED_BY}),
+    "uncounted tokens": (the_memory(counted_by=""), {Rule.MEMORY_TOKENS}),
+    "a row counted by another estimator": (the_row(5, counted_by="other"), {Rule.COUNTED_BY}),
+    "an uncounted row": (the_row(5, token_count=None), {Rule.COUNTED_BY}),
     "too few messages in all": (the_memory(total_messages=5), {Rule.TOTAL_MESSAGES}),
     "too many messages in all": (the_memory(total_messages=7), {Rule.TOTAL_MESSAGES}),
-    "a payload that is no JSON": (the_row(2, payload="{"), {Rule.CONTENT}),
+    "a payload that is not JSON": (the_row(2, payload="{"), {Rule.CONTENT}),
     "a payload of another type": (the_row(2, payload='{"type":"AI","text":"x"}'), {Rule.CONTENT}),
-    "a type that nobody knows": (the_row(2, type="ROBOT"), {Rule.CONTENT}),
+    "an unknown type": (the_row(2, type="ROBOT"), {Rule.CONTENT}),
     "a type that needs a payload": (the_row(2, type="CUSTOM"), {Rule.CONTENT}),
 }
 
@@ -690,7 +690,7 @@ BROKEN: dict[str, tuple[Callable[[], object], set[Rule]]] = {
 class TestCheck:
     @pytest.fixture
     def talk(self) -> None:
-        """Six messages, of which the first is pinned and two others are in the memory."""
+        """Create six messages: the first is pinned, two others are in the memory."""
         tokens = ADDITIVE_WORDS.estimate_token_count_in_messages([S1, U1, U2])
         memory = counted_memory("a", limit=tokens)
         memory.add(S1, U1, U2)
@@ -704,7 +704,7 @@ class TestCheck:
 
     @pytest.mark.parametrize("keep_history", [True, False])
     @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
-    def test_finds_nothing_whatever_happens(self, story, keep_history: bool):
+    def test_no_problem_is_found_after_any_operation(self, story, keep_history: bool):
         happens, options, *_ = story
         store = DjangoChatMemoryStore(keep_history=keep_history)
         happens(MessageWindowChatMemory(max_messages=3, id="a", store=store, **options))
@@ -717,7 +717,7 @@ class TestCheck:
         operations.prune(everyone(), history_older_than=DAY)
         assert found_in() == []
 
-    def test_finds_nothing_where_one_set_has_put_two_system_messages(self):
+    def test_two_system_messages_stored_by_set_are_valid(self):
         memory = a_memory("a")
         memory.add(U1, U2)
         memory.set([S1, S2, U1])
@@ -725,13 +725,13 @@ class TestCheck:
         assert found_in() == []
 
     @pytest.mark.parametrize(("break_it", "expected"), BROKEN.values(), ids=BROKEN.keys())
-    def test_names_the_rule_that_is_broken(self, talk, break_it: Callable[[], object], expected: set[Rule]):
+    def test_the_violated_rule_is_named(self, talk, break_it: Callable[[], object], expected: set[Rule]):
         assert found_in() == []
         break_it()
 
         assert set(rules_broken()) == expected
 
-    def test_says_how_and_never_what_was_said(self):
+    def test_findings_describe_the_problem_without_message_text(self):
         a_memory("a").add(UserMessage(PRIVATE), UserMessage(PRIVATE))
         Message.objects.filter(sequence=2).update(payload=f'{{"type":"USER","contents":"{PRIVATE}"}}')
         Conversation.objects.update(memory_messages=5)
@@ -739,8 +739,8 @@ class TestCheck:
         findings = found_in()
 
         assert [(each.memory_id, each.rule, each.detail) for each in findings] == [
-            ("a", "content", "1 rows hold no message; the first is 2."),
-            ("a", "memory_messages", "It is 5, but 2 rows are."),
+            ("a", "content", "1 rows do not hold a message; the first is 2."),
+            ("a", "memory_messages", "It is 5, but 2 rows are in the memory."),
         ]
 
     @pytest.mark.parametrize(
@@ -753,15 +753,15 @@ class TestCheck:
             (None, []),
         ],
     )
-    def test_knows_what_fits_the_window(self, talk, window: Window | None, expected: list[Rule]):
+    def test_memories_are_checked_against_the_window(self, talk, window: Window | None, expected: list[Rule]):
         assert rules_broken(window_of=lambda memory_id: window) == expected
 
-    def test_leaves_alone_a_system_message_larger_than_the_window(self):
+    def test_a_system_message_larger_than_the_window_is_valid(self):
         counted_memory("a", limit=1).add(SystemMessage("one two three four"))
 
         assert rules_broken(window_of=lambda memory_id: Window(1, ADDITIVE_WORDS)) == []
 
-    def test_leaves_alone_system_messages_that_a_memory_was_made_of(self):
+    def test_a_memory_set_to_system_messages_is_valid(self):
         memory = a_memory("a")
         memory.add(U1)
         memory.set([SystemMessage("one"), SystemMessage("two"), U2])
@@ -770,12 +770,12 @@ class TestCheck:
 
         assert rules_broken() == []
 
-    def test_leaves_alone_what_another_estimator_counted(self):
+    def test_counts_of_another_estimator_are_ignored(self):
         a_memory("a").add(U1, U2)
 
         assert rules_broken(window_of=lambda memory_id: Window(1, ADDITIVE_WORDS)) == []
 
-    def test_changes_nothing(self, talk):
+    def test_check_changes_nothing(self, talk):
         Conversation.objects.update(memory_messages=9)
         before = Conversation.objects.values().get()
 
@@ -793,7 +793,7 @@ class TestCheck:
             {"memory_messages": 0, "memory_tokens": 0, "total_messages": 0},
         ],
     )
-    def test_repairs_counters(self, talk, columns: dict[str, object]):
+    def test_counters_are_repaired(self, talk, columns: dict[str, object]):
         before = Conversation.objects.values().get()
         Conversation.objects.update(**columns)
 
@@ -804,30 +804,28 @@ class TestCheck:
         assert Conversation.objects.values().get() == {**before, "version": before["version"] + 1}
         assert found_in() == []
 
-    def test_repairs_nothing_by_a_guess(self, talk):
-        Message.objects.filter(sequence=2).delete()  # no history was lost, for all that anybody knows
+    def test_nothing_is_repaired_by_guessing(self, talk):
+        Message.objects.filter(sequence=2).delete()  # As far as the rows show, no history was lost.
         Conversation.objects.update(total_messages=2)
         before = Conversation.objects.values().get()
 
         assert [(each.rule, each.is_repaired) for each in found_in(repair=True)] == [(Rule.TOTAL_MESSAGES, False)]
         assert Conversation.objects.values().get() == before
 
-    def test_tells_of_each_conversation_how_many_it_has(self, talk):
+    def test_the_callback_gets_the_number_of_findings_per_conversation(self, talk):
         a_memory("b").add(U1)
         Conversation.objects.filter(memory_id="b").update(memory_messages=5)
-        told = []
+        calls = []
 
         operations.check(
-            everyone(), NO_WINDOW, lambda finding: None, each=lambda each, count: told.append((each.memory_id, count))
+            everyone(), NO_WINDOW, lambda finding: None, each=lambda each, count: calls.append((each.memory_id, count))
         )
 
-        assert told == [("a", 0), ("b", 1)]
+        assert calls == [("a", 0), ("b", 1)]
 
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("keep_history", [True, False])
-    def test_takes_no_write_that_happens_meanwhile_for_a_fault(
-        self, keep_history: bool, monkeypatch: pytest.MonkeyPatch
-    ):
+    def test_a_concurrent_write_is_not_a_finding(self, keep_history: bool, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(whole, "PAGE", 2)
         for after in STATEMENTS:
             everyone().delete()

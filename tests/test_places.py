@@ -1,4 +1,4 @@
-"""The places of messages among their alternatives: "2 of 3", for a whole page at once."""
+"""Positions of messages among their alternatives: "2 of 3", for a whole page at once."""
 
 import random
 
@@ -37,23 +37,23 @@ def answered_three_times() -> ChatMemory:
     return memory
 
 
-def test_a_conversation_without_branches_has_no_places():
+def test_a_conversation_without_branches_has_no_positions():
     a_memory().add(UserMessage("hello"), AiMessage("hi"))
     assert places() == {}
 
 
-def test_each_answer_has_a_place_among_the_answers_and_neighbours():
+def test_each_answer_has_a_position_among_the_answers_and_neighbours():
     answered_three_times()
     assert places() == {2: Place(1, 3, None, 3), 3: Place(2, 3, 2, 4), 4: Place(3, 3, 3, None)}
 
 
-def test_the_places_of_a_page_are_those_among_all_alternatives():
+def test_positions_on_a_page_are_among_all_alternatives():
     answered_three_times()
     page = list(conversation().messages.filter(sequence=3))
     assert conversation().places(page) == {3: Place(2, 3, 2, 4)}
 
 
-def test_the_first_message_has_alternatives_too():
+def test_the_first_message_has_alternatives():
     memory = a_memory()
     memory.add(UserMessage("hello"))
     memory.rewind(0)
@@ -61,7 +61,7 @@ def test_the_first_message_has_alternatives_too():
     assert places() == {1: Place(1, 2, None, 2), 2: Place(2, 2, 1, None)}
 
 
-def test_what_is_of_another_type_is_neither_placed_nor_counted():
+def test_alternatives_of_excluded_types_are_not_counted():
     memory = a_memory()
     memory.add(UserMessage("hello"), AiMessage("hi"))
     for message in (SystemMessage("be brief"), AiMessage("hey")):
@@ -70,7 +70,7 @@ def test_what_is_of_another_type_is_neither_placed_nor_counted():
     assert places(types=SPOKEN) == {2: Place(1, 2, None, 4), 4: Place(2, 2, 2, None)}
 
 
-def test_the_first_alternative_is_not_counted_either_if_it_is_of_another_type():
+def test_a_first_alternative_of_an_excluded_type_is_not_counted():
     memory = a_memory()
     memory.add(UserMessage("hello"), SystemMessage("be brief"))
     for message in (AiMessage("hi"), AiMessage("hey")):
@@ -80,11 +80,11 @@ def test_the_first_alternative_is_not_counted_either_if_it_is_of_another_type():
 
 
 @pytest.mark.parametrize("gap", [1, NEAR - 1, NEAR, NEAR + 1, 3 * NEAR])
-def test_what_is_no_history_lies_between_a_message_and_the_one_it_follows(gap):
+def test_non_history_messages_between_a_message_and_its_parent_are_ignored(gap):
     memory = a_memory()
     memory.add(UserMessage("hello"))
     memory.set([UserMessage("no history")] * gap)
-    # The window takes no more than a few of them.
+    # The window holds only a few of them.
     Conversation.objects.update(next_sequence=gap + 2)
     memory.add(AiMessage("hi"))
     memory.rewind(1)
@@ -93,7 +93,7 @@ def test_what_is_no_history_lies_between_a_message_and_the_one_it_follows(gap):
     assert places() == {first: Place(1, 2, None, first + 1), first + 1: Place(2, 2, first, None)}
 
 
-def test_what_is_no_history_lies_in_front_of_the_first_message():
+def test_non_history_messages_before_the_first_message_are_ignored():
     memory = a_memory()
     Conversation.objects.create(memory_id="a", next_sequence=3 * NEAR)
     memory.add(UserMessage("hello"))
@@ -103,7 +103,7 @@ def test_what_is_no_history_lies_in_front_of_the_first_message():
     assert places() == {first: Place(1, 2, None, first + 1), first + 1: Place(2, 2, first, None)}
 
 
-def test_what_is_not_in_the_history_has_no_place():
+def test_messages_outside_the_history_have_no_position():
     memory = answered_three_times()
     memory.set([UserMessage("no history")])
     memory.remove(3)
@@ -111,7 +111,7 @@ def test_what_is_not_in_the_history_has_no_place():
     assert found.places(found.messages.all()) == {2: Place(1, 2, None, 4), 4: Place(2, 2, 2, None)}
 
 
-def test_what_was_taken_out_since_it_was_read_has_no_place():
+def test_concurrently_removed_messages_have_no_position():
     memory = answered_three_times()
     rows = list(conversation().history(all_branches=True))
     memory.remove(4)
@@ -145,7 +145,7 @@ def test_a_page_without_branches_takes_two_statements(django_assert_num_queries)
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("types", [None, SPOKEN, {MessageType.AI}])
-def test_places_are_what_the_alternatives_of_each_message_say(seed, types):
+def test_positions_match_the_alternatives_of_each_message(seed, types):
     a_random_conversation(random.Random(seed))
     found = conversation()
     wanted = {}
@@ -168,11 +168,11 @@ def a_random_conversation(choices: random.Random) -> None:
     texts = (SystemMessage("be brief"), UserMessage("hello"), AiMessage("hi"))
     for _ in range(30):
         memory.add(choices.choice(texts))
-        said = [*conversation().history(all_branches=True).values_list("sequence", flat=True)]
+        sequences = [*conversation().history(all_branches=True).values_list("sequence", flat=True)]
         verb = choices.random()
         if verb < 0.5:
-            memory.rewind(choices.choice([0, *said]))
-        elif verb < 0.6 and said:
-            memory.remove(choices.choice(said))
+            memory.rewind(choices.choice([0, *sequences]))
+        elif verb < 0.6 and sequences:
+            memory.remove(choices.choice(sequences))
         elif verb < 0.7:
             memory.set([UserMessage("no history")] * choices.randint(1, 4))

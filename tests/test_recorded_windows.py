@@ -1,4 +1,4 @@
-"""Recorded runs of the original's windows, replayed on every store."""
+"""Recorded runs of LangChain4j's windows, replayed on every store."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def recorded(name: str) -> list:
 
 
 class Limit:
-    """A limit that changes as the trace says."""
+    """A limit that changes as recorded."""
 
     def __init__(self, config: dict) -> None:
         self.kind = config["kind"]
@@ -80,8 +80,8 @@ def replay(
             limit.value = step["max"]
         expected = step["expect"]
         if step["op"] == "set" and expected["error"] and "null or empty" in expected["error"]["message"]:
-            continue  # in Python there is one form of set, and an empty list stores an empty memory
-        if "null_message" in trace["tags"]:  # in Python, None is no message
+            continue  # Python has a single form of set, and an empty list stores an empty memory.
+        if "null_message" in trace["tags"]:  # In Python, None is not a message.
             with pytest.raises(TypeError, match="must be a message, not NoneType"):
                 take(memory, step, pool)
             assert memory.messages() == []
@@ -100,18 +100,18 @@ def replay(
 
 
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES.keys())
-class TestTheOriginalDidTheSame:
+class TestSameAsLangChain4j:
     @pytest.mark.django_db
     @pytest.mark.parametrize(("trace", "pool"), recorded("message_window"))
-    def test_with_a_window_of_messages(self, store, trace, pool):
+    def test_a_message_window_behaves_as_recorded(self, store, trace, pool):
         replay(trace, pool, store)
 
     @pytest.mark.django_db
     @pytest.mark.parametrize(("trace", "pool"), recorded("token_window"))
-    def test_with_a_window_of_tokens(self, store, trace, pool):
+    def test_a_token_window_behaves_as_recorded(self, store, trace, pool):
         replay(trace, pool, store)
 
     @pytest.mark.django_db
     @pytest.mark.parametrize(("trace", "pool"), recorded("token_window"))
-    def test_with_a_window_of_tokens_whose_counts_are_kept(self, store, trace, pool):
+    def test_a_token_window_with_stored_counts_behaves_as_recorded(self, store, trace, pool):
         replay(trace, pool, store, ADDITIVE_WORDS)

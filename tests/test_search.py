@@ -1,4 +1,4 @@
-"""What a search finds, in which order, and for whom: the same with the app ``chatmemory_django.search`` and without."""
+"""Search: matches, order and visibility, the same with and without the app ``chatmemory_django.search``."""
 
 import datetime
 
@@ -16,14 +16,14 @@ from chatmemory_django.operations import export_lines, import_lines
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.terms import MAX_SEARCH, MAX_TERMS, terms_of
 
-# InnoDB's FULLTEXT has what is committed.
+# InnoDB's FULLTEXT only indexes committed rows.
 pytestmark = pytest.mark.django_db(transaction=True)
 
 HAS_INDEX = apps.is_installed("chatmemory_django.search")
 
 
 def say(*texts, memory_id="c", owner=None):
-    """A conversation in which *texts* were said, a minute after each other."""
+    """Create a conversation of *texts*, a minute apart."""
     conversation = Conversation.objects.create(memory_id=memory_id, owner=owner, next_sequence=len(texts) + 1)
     start = timezone.now() - datetime.timedelta(days=1)
     rows = (
@@ -61,15 +61,15 @@ class TestTerms:
             (" \n\t", ()),
         ],
     )
-    def test_are_words_and_what_is_in_quotation_marks(self, text, terms):
+    def test_terms_are_words_and_quoted_phrases(self, text, terms):
         assert terms_of(text) == terms
 
-    def test_are_not_too_many_nor_too_long(self):
+    def test_number_and_length_of_terms_are_limited(self):
         assert len(terms_of(" ".join(map(str, range(100))))) == MAX_TERMS
         assert terms_of("x" * 100_000) == ("x" * MAX_SEARCH,)
 
 
-class TestWhatIsFound:
+class TestMatches:
     @pytest.mark.parametrize(
         ("wanted", "text"),
         [
@@ -102,12 +102,12 @@ class TestWhatIsFound:
             ("NOT", "not now"),
             ("parcel kiel", "Kiel has the parcel"),
             ('"my parcel"', "Where is my parcel?"),
-            ('"', 'He said "no"'),
+            ('"', 'He wrote "no"'),
             ("x" * 84, "x" * 84),
             ("y" * 90, "y" * 3_000),
         ],
     )
-    def test_any_text_is_found_and_nothing_else_is(self, wanted, text):
+    def test_any_text_is_found_and_nothing_else(self, wanted, text):
         say(text, "zebra")
 
         assert found(wanted) == [text]
@@ -119,52 +119,52 @@ class TestWhatIsFound:
          "zebra & parcel", "zebra:*", "parcel @@", "'; DROP TABLE",
          "zebra parcel", '"my zebra"', '" zebra"', "x" * 1_000],
     )  # fmt: skip
-    def test_no_character_means_anything(self, wanted):
+    def test_no_character_has_a_special_meaning(self, wanted):
         say("my parcel", "zebra")
 
         assert found(wanted) == []
 
-    def test_all_terms_must_be_there(self):
+    def test_all_terms_must_match(self):
         say("blue parcel", "blue", "parcel", "parcel, blue!")
 
         assert sorted(found("parcel blue")) == ["blue parcel", "parcel, blue!"]
         assert found('"parcel, blue"') == ["parcel, blue!"]
 
-    def test_parts_of_words_are_found_as_far_as_the_index_has_them(self):
+    def test_parts_of_words_match_as_far_as_the_index_supports_them(self):
         say("Postpaket")
 
         assert found("paket") == ([] if HAS_INDEX and connection.vendor == "mysql" else ["Postpaket"])
         assert [row.text for row in Message.objects.containing("paket")] == ["Postpaket"]
 
-    def test_capital_letters_are_small_ones(self):
+    def test_search_is_case_insensitive(self):
         say("ÜBER DEN FLÜSSEN")
 
-        # SQLite knows them only where an index does.
+        # SQLite supports this for other scripts only with an index.
         expected = [] if connection.vendor == "sqlite" and not HAS_INDEX else ["ÜBER DEN FLÜSSEN"]
         assert found("flüssen") == expected
 
     @pytest.mark.parametrize(("wanted", "text"), [("strasse", "Straße"), ("straße", "STRASSE"), ("o", "ö")])
-    def test_letters_are_those_of_the_database(self, wanted, text):
+    def test_letters_are_compared_as_the_database_compares_them(self, wanted, text):
         say(text)
 
-        # MariaDB and MySQL take "ö" for "o" by their default collation, and MySQL also "ß" for "ss".
+        # MariaDB and MySQL treat "ö" as "o" in their default collation, and MySQL also "ß" as "ss".
         assert found(wanted) == ([text] if connection.vendor == "mysql" and text == "ö" else [])
 
-    def test_what_is_only_in_a_memory_is_not_found(self):
+    def test_messages_that_are_only_in_a_memory_are_not_found(self):
         memory = get_chat_memory("c", max_messages=5)
         memory.add(UserMessage("one parcel"))
         memory.set([UserMessage("a summary about a parcel")])
 
         assert found("parcel") == ["one parcel"]
 
-    def test_a_text_of_four_megabytes_of_words_can_be_added_and_is_found(self):
+    def test_a_text_of_four_megabytes_can_be_added_and_found(self):
         text = "needle " + " ".join(f"{number:x}" for number in range(600_000))
         get_chat_memory("c").add(UserMessage(text[:4_000_000]))
 
         assert len(found("needle")) == 1
         assert len(found("1869f")) == 1
 
-    def test_what_was_erased_is_gone_and_what_was_imported_is_there(self):
+    def test_the_index_follows_erasures_and_imports(self):
         get_chat_memory("c", max_messages=1).add(UserMessage("one parcel"), UserMessage("two parcels"))
         lines = list(export_lines(Conversation.objects.all()))
 
@@ -173,7 +173,7 @@ class TestWhatIsFound:
         import_lines(lines, owner=None)
         assert sorted(found("parcel")) == ["one parcel", "two parcels"]
 
-    def test_a_text_that_changes_is_found_by_its_new_words(self):
+    def test_a_changed_text_is_found_by_its_new_words(self):
         say("parcel")
 
         Message.objects.update(text="letter")
@@ -183,7 +183,7 @@ class TestWhatIsFound:
 
 
 class TestOrder:
-    def test_the_best_comes_first(self):
+    def test_the_best_match_comes_first(self):
         say(
             "a parcel that is mentioned only once " + "among very many other words " * 20,
             "parcel parcel parcel",
@@ -194,12 +194,12 @@ class TestOrder:
             "parcel parcel p", "my parcel", "a parcel that i",
         ]  # fmt: skip
 
-    def test_terms_that_stand_together_come_before_those_that_do_not(self):
+    def test_adjacent_terms_rank_higher(self):
         say("a blue parcel for me", "a parcel, blue for me")
 
         assert found("blue parcel") == ["a blue parcel for me", "a parcel, blue for me"]
 
-    def test_of_equals_the_newest_comes_first(self):
+    def test_of_equal_matches_the_newest_comes_first(self):
         say("parcel 1", "parcel 2", "parcel 3")
 
         rows = list(Message.objects.search("parcel"))
@@ -207,7 +207,7 @@ class TestOrder:
         assert len({row.rank for row in rows}) == 1
         assert isinstance(rows[0].rank, float)
 
-    def test_of_too_many_the_newest_are_ranked(self, monkeypatch):
+    def test_of_too_many_matches_only_the_newest_are_ranked(self, monkeypatch):
         monkeypatch.setattr(ranking, "RANKED", 2)
         say("parcel parcel", *["a parcel"] * 3)
 
@@ -215,7 +215,7 @@ class TestOrder:
             assert found("parcel") == ["a parcel", "a parcel"]
 
 
-class TestWho:
+class TestVisibility:
     @pytest.fixture
     def ann(self):
         return get_user_model().objects.create_user("ann")
@@ -224,20 +224,20 @@ class TestWho:
     def bob(self, ann):
         return get_user_model().objects.create_user("bob")
 
-    def test_an_owner_finds_what_is_theirs(self, ann, bob):
+    def test_an_owner_finds_their_own_conversations(self, ann, bob):
         say("ann's parcel", memory_id="a", owner=ann)
         say("bob's parcel", memory_id="b", owner=bob)
-        say("nobody's parcel", memory_id="n")
+        say("parcel without owner", memory_id="n")
 
         assert found("parcel", owner=ann) == ["ann's parcel"]
-        assert sorted(found("parcel")) == ["ann's parcel", "bob's parcel", "nobody's parcel"]
+        assert sorted(found("parcel")) == ["ann's parcel", "bob's parcel", "parcel without owner"]
 
-    def test_somebody_who_is_not_signed_in_finds_nothing(self):
-        say("nobody's parcel")
+    def test_an_anonymous_user_finds_nothing(self):
+        say("parcel without owner")
 
         assert found("parcel", owner=AnonymousUser()) == []
 
-    def test_others_do_not_take_an_owner_s_place(self, ann, bob, monkeypatch):
+    def test_matches_of_others_do_not_displace_those_of_an_owner(self, ann, bob, monkeypatch):
         monkeypatch.setattr(ranking, "RANKED", 2)
         say("ann's parcel", memory_id="a", owner=ann)
         say(*["bob's parcel"] * 9, memory_id="b", owner=bob)
@@ -252,7 +252,7 @@ class TestWho:
 
 
 class TestQuerySet:
-    def test_can_be_narrowed_counted_and_sliced(self):
+    def test_results_can_be_filtered_counted_and_sliced(self):
         say(*["parcel"] * 5)
         say(*["parcel"] * 4, memory_id="d")
         hits = Message.objects.search("parcel")
@@ -264,7 +264,7 @@ class TestQuerySet:
         assert not hits.filter(type="AI").exists()
         assert len(hits.values_list("sequence", flat=True)) == 9
 
-    def test_narrows_what_it_is_asked_of(self):
+    def test_search_respects_the_filters_of_its_queryset(self):
         say("parcel", "letter")
         conversation = say("parcel", memory_id="d")
 
@@ -272,7 +272,7 @@ class TestQuerySet:
         (row,) = Message.objects.with_status().filter(conversation__memory_id="c").search("parcel")
         assert row.status == "in_memory"
 
-    def test_takes_one_statement(self, django_assert_num_queries):
+    def test_a_search_takes_one_statement(self, django_assert_num_queries):
         say(*["parcel"] * 5)
 
         with django_assert_num_queries(1):

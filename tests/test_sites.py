@@ -1,4 +1,4 @@
-"""What ``tests.sites`` says holds on every site there, each in a process of its own."""
+"""The tests in ``tests.sites`` hold on every site there, each in its own process."""
 
 import os
 import subprocess
@@ -17,10 +17,10 @@ ALSO = {"search": ["tests/search", "tests/test_search.py"]}
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("site", SITES)
-def test_it_is_the_same_on(site):
+def test_the_tests_of_the_sites_pass(site):
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": f"tests.sites.{site}"}
     url = urlsplit(os.environ.get("DATABASE_URL", ""))
-    if url.scheme not in {"", "sqlite"}:  # whose test databases are files of each process
+    if url.scheme not in {"", "sqlite"}:  # Their test databases are files of each process.
         environment["DATABASE_URL"] = url._replace(path=f"{url.path}_{site}").geturl()
 
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Excerpts of texts: what was searched for is marked, and nothing is there that is not in the text."""
+"""Excerpts of texts mark the search terms and contain nothing that is not in the text."""
 
 import pytest
 from hypothesis import example, given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from chatmemory_django.snippets import ELLIPSIS, MAX_SNIPPET, snippet
 
-# Characters that become several when case is ignored, and some that become others.
+# Characters whose case folding has several characters, and some that become others.
 TEXTS = st.text(st.sampled_from("aAsSßẞİiςΣ ﬃfF.\n京é…") | st.characters(), max_size=800)
 
 
@@ -36,7 +36,7 @@ def marked(text: str, wanted: str, **options: int) -> str:
         ("", "", ""),
     ],
 )
-def test_hits_are_marked_in_whatever_case(text, wanted, expected):
+def test_hits_are_marked_case_insensitively(text, wanted, expected):
     assert marked(text, wanted) == expected
 
 
@@ -50,15 +50,15 @@ def test_hits_are_marked_in_whatever_case(text, wanted, expected):
         ("0123456789abcdef", "hit", "0123456789…"),
     ],
 )
-def test_what_is_far_from_the_first_hit_is_left_out(text, wanted, expected):
+def test_text_far_from_the_first_hit_is_omitted(text, wanted, expected):
     assert marked(text, wanted, around=5) == expected
 
 
-def test_a_hit_that_is_larger_than_an_excerpt_is_marked_as_far_as_it_is_shown():
+def test_a_hit_longer_than_the_excerpt_is_marked_as_far_as_shown():
     assert marked("Look: " + "x" * 500 + "!", "x" * 500) == "Look: [" + "x" * 294 + "]…"
 
 
-def test_a_hit_at_the_end_of_a_long_text_is_found_quickly_though_characters_before_it_become_several():
+def test_a_hit_after_many_expanding_characters_is_found_quickly():
     assert marked("ß" * 1_000_000 + "hit", "HIT", around=2) == "…ßß[hit]"
 
 
@@ -79,7 +79,7 @@ def test_an_excerpt_is_a_short_part_of_the_text(text, wanted, around):
 
 
 @given(TEXTS, st.data())
-def test_what_a_text_has_is_marked_in_any_case(text, data):
+def test_terms_taken_from_a_text_are_marked_in_any_case(text, data):
     start = data.draw(st.integers(0, max(0, len(text) - 1)))
     wanted = text[start : start + data.draw(st.integers(1, 20))]
     recased = data.draw(

@@ -1,4 +1,4 @@
-"""Whatever is done to a memory, the Django store holds what the store in memory holds."""
+"""After any sequence of operations, the Django store holds the same as the in-memory store."""
 
 import itertools
 
@@ -63,7 +63,7 @@ class SameAsInMemory(RuleBasedStateMachine):
         self.estimator = estimator
         self.limit = limit
         self.system_first = system_first
-        self.said: list[ChatMessage] | None = []
+        self.history: list[ChatMessage] | None = []
         self.expected = self.build(InMemoryChatMemoryStore(keep_history=keep_history))
         self.memory = self.build(DjangoChatMemoryStore(keep_history=keep_history))
 
@@ -78,23 +78,23 @@ class SameAsInMemory(RuleBasedStateMachine):
 
     @rule(messages=some_messages)
     def add(self, messages):
-        if self.said is not None:
+        if self.history is not None:
             before = self.expected.store.get_messages(self.memory_id)
-            self.said += heard(before, messages)
+            self.history += without_repeated_system_messages(before, messages)
         self.expected.add(*messages)
         self.memory.add(*messages)
 
     @rule(messages=some_messages)
     def add_as_given(self, messages):
-        if self.said is not None:
-            self.said += messages
+        if self.history is not None:
+            self.history += messages
         self.expected.add(*messages, verbatim=[None] * len(messages))
         self.memory.add(*messages, verbatim=[None] * len(messages))
 
-    @rule(data=st.data(), messages=some_messages.filter(bool), archived=st.booleans(), anew=st.booleans())
-    def add_whatever_there_is_room_for(self, data, messages, archived, anew):
+    @rule(data=st.data(), messages=some_messages.filter(bool), archived=st.booleans(), on_a_branch=st.booleans())
+    def add_unbounded(self, data, messages, archived, on_a_branch):
         after = None
-        if anew:  # the conversation would be made, though its message is not found
+        if on_a_branch:  # The conversation would be created although its message is not found.
             is_there = Conversation.objects.filter(memory_id=self.memory_id).exists()
             after = self.some_sequence(data) if is_there else 0
         outcomes = []
@@ -112,10 +112,10 @@ class SameAsInMemory(RuleBasedStateMachine):
             except MessageNotFoundError as exc:
                 outcomes.append(exc.args)
         assert outcomes[0] == outcomes[1]
-        if anew:
-            self.said = None
-        elif self.said is not None:
-            self.said += messages
+        if on_a_branch:
+            self.history = None
+        elif self.history is not None:
+            self.history += messages
 
     @rule(count=st.integers(0, 4))
     def evict(self, count):
@@ -125,14 +125,14 @@ class SameAsInMemory(RuleBasedStateMachine):
     def set(self, messages):
         self.expected.set(messages)
         self.memory.set(messages)
-        self.said = None  # what of it is history is told elsewhere
+        self.history = None  # Which of these messages are history is tested elsewhere.
 
     @rule(drop=st.integers(0, 3), messages=some_messages)
     def use_another_algorithm(self, drop, messages):
         now = [*self.memory.store.get_messages(self.memory_id)[drop:], *messages]
         self.expected.store.update_messages(self.memory_id, now)
         self.memory.store.update_messages(self.memory_id, now)
-        self.said = None
+        self.history = None
 
     @rule()
     def clear(self):
@@ -141,36 +141,36 @@ class SameAsInMemory(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def rewind(self, data):
-        self.go_on_from(data, "rewind")
+        self.continue_from(data, "rewind")
 
     @rule(data=st.data())
     def switch(self, data):
-        self.go_on_from(data, "switch")
+        self.continue_from(data, "switch")
 
-    def go_on_from(self, data, verb: str):
+    def continue_from(self, data, verb: str):
         to = self.some_sequence(data)
         assert self.outcome(self.memory, verb, to) == self.outcome(self.expected, verb, to)
-        self.said = None
+        self.history = None
 
     @rule(
         data=st.data(),
         messages=some_messages,
         persist=st.sampled_from(["late", "early"]),
         fails=st.booleans(),
-        meanwhile=st.sampled_from([None, "rewind", "switch"]),
+        in_between=st.sampled_from([None, "rewind", "switch"]),
     )
-    def take_a_turn_from_elsewhere(self, data, messages, persist, fails, meanwhile):
+    def take_a_turn_on_a_branch(self, data, messages, persist, fails, in_between):
         after, to = self.some_sequence(data), self.some_sequence(data)
         outcomes = [
-            turn_of(memory, persist, after, messages, fails, meanwhile, to) for memory in (self.memory, self.expected)
+            turn_of(memory, persist, after, messages, fails, in_between, to) for memory in (self.memory, self.expected)
         ]
         assert outcomes[0] == outcomes[1]
-        self.said = None
+        self.history = None
 
     @rule()
     def pop(self):
         assert self.outcome(self.memory, "pop") == self.outcome(self.expected, "pop")
-        self.said = None
+        self.history = None
 
     @rule(data=st.data(), count=st.integers(0, 4), with_results=st.booleans())
     def remove(self, data, count, with_results):
@@ -180,7 +180,7 @@ class SameAsInMemory(RuleBasedStateMachine):
             for memory in (self.memory, self.expected)
         ]
         assert outcomes[0] == outcomes[1]
-        self.said = None
+        self.history = None
 
     @precondition(lambda self: self.keeps_history and self.estimator is not None and self.limit > 1)
     @rule(text=st.sampled_from(["so far", "so far it was all about the weather"]), after=st.integers(1, 20))
@@ -229,7 +229,7 @@ class SameAsInMemory(RuleBasedStateMachine):
         self.rebuild()
 
     @rule(estimator=st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT]))
-    def change_the_measure(self, estimator):
+    def change_the_estimator(self, estimator):
         self.estimator = estimator
         self.rebuild()
 
@@ -240,7 +240,7 @@ class SameAsInMemory(RuleBasedStateMachine):
             assert self.memory.store.get_messages(self.memory_id) == self.expected.store.get_messages(self.memory_id)
 
     @invariant()
-    def the_tables_tell_the_same(self):
+    def the_tables_hold_the_same(self):
         conversation = Conversation.objects.filter(memory_id=getattr(self, "memory_id", "")).first()
         if conversation is None:
             return
@@ -288,29 +288,29 @@ class SameAsInMemory(RuleBasedStateMachine):
         )
         assert not conversation.messages.filter(on_path=True, in_history=False).exists()
 
-    @precondition(lambda self: self.keeps_history and self.said is not None)
+    @precondition(lambda self: self.keeps_history and self.history is not None)
     @invariant()
-    def history_is_all_that_was_said(self):
+    def the_history_is_complete(self):
         conversation = Conversation.objects.filter(memory_id=self.memory_id).first()
         history = [] if conversation is None else [row.chat_message for row in conversation.history()]
-        assert history == self.said
+        assert history == self.history
 
 
 def places(rows: QuerySet[Message], conversation: Conversation) -> list[int]:
     return list(rows.filter(conversation=conversation).values_list("sequence", flat=True))
 
 
-def heard(memory: list[ChatMessage], messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Those of *messages* that are not the system message that is there already."""
+def without_repeated_system_messages(memory: list[ChatMessage], messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Return *messages* without repetitions of the current system message."""
     systems = [message for message in memory if isinstance(message, SystemMessage)]
-    said = []
+    added = []
     for message in messages:
         if isinstance(message, SystemMessage):
             if systems and systems[0] == message:
                 continue
             systems = [*systems[1:], message]
-        said.append(message)
-    return said
+        added.append(message)
+    return added
 
 
 def turn_of(
@@ -319,7 +319,7 @@ def turn_of(
     after: int,
     messages: list[ChatMessage],
     fails: bool,
-    meanwhile: str | None = None,
+    in_between: str | None = None,
     to: int = 0,
 ):
     try:
@@ -327,8 +327,8 @@ def turn_of(
             seen = turn.messages
             for message in messages:
                 turn.add(message)
-                if meanwhile is not None and message is messages[0]:
-                    getattr(memory, meanwhile)(to)
+                if in_between is not None and message is messages[0]:
+                    getattr(memory, in_between)(to)
             seen = [seen, turn.messages]
             1 / (not fails)
     except MessageNotFoundError as exc:
@@ -339,7 +339,7 @@ def turn_of(
 
 
 @pytest.mark.django_db
-def test_the_django_store_holds_what_the_store_in_memory_holds():
+def test_the_django_store_matches_the_in_memory_store():
     run_state_machine_as_test(
         SameAsInMemory,
         settings=settings(

@@ -1,4 +1,4 @@
-"""Recorded statements: the ORM's own SQL, run again and again with other values."""
+"""Recorded statements: the ORM's own SQL, executed repeatedly with different values."""
 
 import datetime
 
@@ -40,13 +40,13 @@ class TestRecording:
         statement = Statement(texts_like)
 
         with connection.cursor() as cursor:
-            for value in ("nobody wrote this", text):
+            for value in ("no one wrote this", text):
                 statement.run(cursor, {"text": value})
                 found = [tuple(row) for row in cursor.fetchall()]
                 expected = Message.objects.filter(text=value, superseded=False)
                 assert sorted(found) == sorted(expected.values_list("sequence", "text"))
 
-    def test_its_queryset_is_built_once_and_executed_never(self, conversation, django_assert_num_queries):
+    def test_the_queryset_is_built_once_and_never_executed(self, conversation, django_assert_num_queries):
         built: list[str] = []
 
         def run(using: str) -> object:
@@ -62,7 +62,7 @@ class TestRecording:
         assert built == ["default"]
 
     @pytest.mark.parametrize("debug", [True, False])
-    def test_writes_are_recorded_without_being_done(self, conversation, settings, debug):
+    def test_writes_are_recorded_without_being_executed(self, conversation, settings, debug):
         settings.DEBUG = debug
         update = Statement(
             lambda using: Conversation.objects.using(using).update(title=Parameter(Conversation, "title"))
@@ -97,7 +97,7 @@ class TestRecording:
 
 class TestReading:
     @pytest.mark.parametrize("pinned", [1, 4, None])
-    def test_a_memory_is_that_of_the_model(self, conversation, pinned):
+    def test_a_memory_matches_the_model(self, conversation, pinned):
         Conversation.objects.filter(memory_id="c").update(pinned_sequence=pinned)
         conversation.refresh_from_db()
 
@@ -108,7 +108,7 @@ class TestReading:
         assert [(*row[:3], *row[4:5], row[6]) for row in rows] == list(expected)
         assert [row[5] for row in rows] == [PINNED if row[4] == pinned else WINDOW for row in rows]
 
-    def test_the_front_of_a_window_comes_along_without_what_is_pinned(self, conversation):
+    def test_the_front_of_a_window_excludes_pinned_messages(self, conversation):
         with connection.cursor() as cursor:
             snapshot = statements.read(cursor, "c", None)
 
@@ -117,14 +117,14 @@ class TestReading:
         assert snapshot.front[0].payload == conversation.messages.get(sequence=3).payload
         assert snapshot.front[1].payload is None
 
-    def test_nothing_is_read_of_a_conversation_that_is_not_there(self):
+    def test_an_unknown_conversation_reads_nothing(self):
         with connection.cursor() as cursor:
-            assert statements.read(cursor, "nobody", None) is None
-            assert statements.read_memory(cursor, "nobody", "", None) == []
+            assert statements.read(cursor, "unknown", None) is None
+            assert statements.read_memory(cursor, "unknown", "", None) == []
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="PostgreSQL alone writes both in one statement")
-def test_no_text_is_cut_off_where_a_statement_names_the_types(conversation):
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL writes both in one statement")
+def test_no_text_is_truncated_where_a_statement_names_the_types(conversation):
     memory = MessageWindowChatMemory(max_messages=9, id="c", store=DjangoChatMemoryStore())
 
     memory.add(UserMessage("x" * 5000), UserMessage("y"), client_message_ids=["i" * 64, "j" * 64])

@@ -41,7 +41,7 @@ VECTORS = load_vectors("openai_token_counts.json")
 SCENARIOS = VECTORS["scenarios"]
 MODELS = list(SCENARIOS[0]["counts"])
 
-# The original prints the Java value of an argument, we count JSON text: "1.0E-7" is two tokens more than "1e-07".
+# LangChain4j prints the Java value of an argument, we count JSON text: "1.0E-7" is two tokens longer than "1e-07".
 COUNTED_AS_JSON = {'two requests, arguments {"a":0.1,"b":1E-7}': -2}
 
 GPT_4O = OpenAiTokenCountEstimator("gpt-4o")
@@ -56,14 +56,14 @@ def in_message(message) -> int:
 
 
 def in_calls(*arguments: str | None) -> int:
-    """The count of an AI message that calls the tool "time" with each of *arguments*."""
+    """Count an AI message that calls the tool "time" with each of *arguments*."""
     return in_message(
         AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "time", each) for each in arguments])
     )
 
 
-class TestLikeTheOriginal:
-    """Counts are those of LangChain4j."""
+class TestLikeLangChain4j:
+    """Token counts are those of LangChain4j."""
 
     @pytest.mark.parametrize("model_name", MODELS)
     @pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario["name"] for scenario in SCENARIOS])
@@ -73,7 +73,7 @@ class TestLikeTheOriginal:
 
         count = estimator.estimate_token_count_in_messages(map(message_from_description, scenario["messages"]))
 
-        if expected is None:  # the original fails here
+        if expected is None:  # LangChain4j fails here.
             assert count > 0
         else:
             assert count == expected + COUNTED_AS_JSON.get(scenario["name"], 0)
@@ -90,11 +90,11 @@ class TestLikeTheOriginal:
 
 class TestModelNames:
     @pytest.mark.parametrize("model_name", ["o1", "o9-unknown", "gpt-4.7", "gpt-5-unknown", "gpt-4o", "ft:gpt-4o:me"])
-    def test_these_use_o200k_base(self, model_name):
+    def test_models_with_o200k_base(self, model_name):
         assert OpenAiTokenCountEstimator(model_name).name.startswith("o200k_base")
 
     @pytest.mark.parametrize("model_name", ["gpt-4", "gpt-3.5-turbo", "gpt-4-new-name"])
-    def test_these_use_cl100k_base(self, model_name):
+    def test_models_with_cl100k_base(self, model_name):
         assert OpenAiTokenCountEstimator(model_name).name == "cl100k_base"
 
     def test_an_unknown_model_is_named_in_the_error(self):
@@ -107,13 +107,13 @@ class TestModelNames:
             OpenAiTokenCountEstimator(model_name)
 
     @pytest.mark.parametrize("model_name", [None, 4, b"gpt-4"])
-    def test_a_name_of_another_type_is_an_error(self, model_name):
-        with pytest.raises(TypeError, match="model_name must be str"):
+    def test_a_name_that_is_not_a_str_is_an_error(self, model_name):
+        with pytest.raises(TypeError, match="model_name must be a str"):
             OpenAiTokenCountEstimator(model_name)
 
 
 class TestEstimatorNames:
-    """What is stored beside a count tells what counted it."""
+    """The name stored with a count identifies how it was counted."""
 
     @pytest.mark.parametrize("model_name", MODELS)
     def test_the_estimator_is_additive_and_its_name_is_short(self, model_name):
@@ -126,7 +126,7 @@ class TestEstimatorNames:
     def test_models_that_count_alike_share_a_name(self, one, other):
         assert OpenAiTokenCountEstimator(one).name == OpenAiTokenCountEstimator(other).name
 
-    def test_models_that_count_differently_do_not_share_a_name(self):
+    def test_models_that_count_differently_have_different_names(self):
         image = UserMessage([ImageContent(Image(), DetailLevel.AUTO)])
         samples = (SystemMessage("<|endoftext|> and <|im_start|>"), AiMessage("Hi"), image)
         counts_by_name = {}
@@ -136,7 +136,7 @@ class TestEstimatorNames:
 
             assert counts_by_name.setdefault(estimator.name, counts) == counts
 
-    def test_an_estimator_can_be_pickled_and_shows_its_model(self):
+    def test_an_estimator_can_be_pickled_and_its_repr_names_the_model(self):
         copy = pickle.loads(pickle.dumps(GPT_4O))
 
         assert copy.name == GPT_4O.name
@@ -144,23 +144,23 @@ class TestEstimatorNames:
 
 
 class TestMessages:
-    def test_an_empty_list_costs_what_any_list_does(self):
+    def test_an_empty_list_costs_the_overhead_of_a_list(self):
         assert GPT_4O.estimate_token_count_in_messages([]) == GPT_4O.tokens_per_list == 3
         assert OpenAiTokenCountEstimator("o1").tokens_per_list == 2
 
-    def test_an_empty_name_is_a_name(self):
+    def test_an_empty_name_counts_as_a_name(self):
         assert in_message(UserMessage("Hi", name="")) == in_message(UserMessage("Hi")) + 1
 
-    def test_a_name_counts_one_and_its_text(self):
+    def test_a_name_costs_one_token_plus_its_text(self):
         assert in_message(UserMessage("Hi", name="Klaus")) == in_message(UserMessage("Hi")) + 1 + in_text("Klaus")
 
-    def test_thinking_and_attributes_count_nothing(self):
+    def test_thinking_and_attributes_cost_nothing(self):
         assert in_message(AiMessage("Hi", "Hm.", attributes={"a": 1})) == in_message(AiMessage("Hi"))
 
-    def test_an_empty_ai_message_costs_what_any_message_does(self):
+    def test_an_empty_ai_message_costs_the_overhead_of_a_message(self):
         assert in_message(AiMessage()) == 4
 
-    def test_o4_adds_two_to_each_ai_message_only(self):
+    def test_o4_adds_two_tokens_to_ai_messages_only(self):
         o4 = OpenAiTokenCountEstimator("o4-mini")
 
         assert o4.estimate_token_count_in_message(AiMessage("Hi")) == in_message(AiMessage("Hi")) + 2
@@ -171,22 +171,22 @@ class TestMessages:
 
         assert in_message(result) == 4 + in_text("23:59") + in_text("o'clock")
 
-    def test_a_custom_message_counts_the_texts_in_it(self):
+    def test_a_custom_message_counts_the_texts_it_contains(self):
         assert in_message(CustomMessage({"type": "note", "parts": [{"text": "two words"}, 7, None]})) == (
             4 + in_text("note\ntwo words")
         )
 
     @pytest.mark.parametrize("value", [None, "Hi", {"type": "USER"}])
-    def test_what_is_no_message_is_an_error(self, value):
+    def test_an_object_that_is_not_a_message_is_an_error(self, value):
         with pytest.raises(TypeError, match=type(value).__name__):
             in_message(value)
 
 
 class TestToolArguments:
-    """Those of several requests count by entry."""
+    """Arguments of several requests are counted per entry."""
 
     @pytest.mark.parametrize("arguments", [None, "", " \n"])
-    def test_blank_ones_count_nothing(self, arguments):
+    def test_blank_arguments_cost_nothing(self, arguments):
         assert in_calls(arguments, "{}") == in_calls("{}", "{}")
 
     @pytest.mark.parametrize(
@@ -198,16 +198,16 @@ class TestToolArguments:
             ('{"a": "\\ud83d"}', ["a", "\ud83d"]),
         ],
     )
-    def test_an_entry_counts_two_and_its_key_and_its_value(self, arguments, texts):
+    def test_an_entry_costs_two_tokens_plus_key_and_value(self, arguments, texts):
         assert in_calls(arguments, "{}") == in_calls("{}", "{}") + len(texts) + sum(map(in_text, texts))
 
     @pytest.mark.parametrize(
         "arguments", ["[1, 2]", "null", '"text"', '{"city": "Ber', "not JSON", "\ud83d", "[" * 100_000, "9" * 5_000]
     )
-    def test_what_is_no_json_object_counts_as_text(self, arguments):
+    def test_arguments_other_than_a_json_object_count_as_text(self, arguments):
         assert in_calls(arguments, "{}") == in_calls("{}", "{}") + in_text(arguments)
 
-    def test_those_of_one_request_count_as_text(self):
+    def test_arguments_of_a_single_request_count_as_text(self):
         assert in_calls('{"a": 1.50}') == 4 + 6 - 1 + 2 * in_text("time") + in_text('{"a": 1.50}')
 
     def test_a_request_without_a_name_is_counted(self):
@@ -218,7 +218,7 @@ class TestToolArguments:
 
 
 class TestFiles:
-    """Contents that the original refuses."""
+    """Contents that LangChain4j rejects."""
 
     @pytest.mark.parametrize(
         ("content", "expected"),
@@ -238,7 +238,7 @@ class TestFiles:
             (None, 0),
         ],
     )
-    def test_they_cost_by_size_or_a_fixed_figure(self, content, expected):
+    def test_files_cost_by_size_or_a_fixed_number(self, content, expected):
         assert in_message(UserMessage([TextContent("Hi"), content])) - in_message(UserMessage("Hi")) == expected
 
 
@@ -251,7 +251,7 @@ class TestTexts:
         assert in_text(text) > 0
 
     @pytest.mark.parametrize("encoding_name", ["o200k_base", "cl100k_base"])
-    def test_a_long_text_with_spaces_counts_exactly(self, encoding_name):
+    def test_a_long_text_with_spaces_is_counted_exactly(self, encoding_name):
         model_name = {"o200k_base": "gpt-4o", "cl100k_base": "gpt-4"}[encoding_name]
         chance = random.Random(7)
         parts = [
@@ -277,7 +277,7 @@ class TestTexts:
 
         assert count == len(get_encoding(encoding_name).encode_ordinary(text))
 
-    def test_a_long_text_without_spaces_counts_almost_exactly(self):
+    def test_a_long_text_without_spaces_is_counted_almost_exactly(self):
         text = "日本語" * PIECE_LENGTH
 
         assert in_text(text) == pytest.approx(len(get_encoding("o200k_base").encode_ordinary(text)), abs=2 * 3)
@@ -313,7 +313,7 @@ MESSAGES = st.one_of(
 class TestAdditivity:
     @settings(deadline=None)
     @given(messages=st.lists(MESSAGES, max_size=10), model_name=st.sampled_from(["gpt-4o", "gpt-4", "o1", "o4-mini"]))
-    def test_a_list_costs_its_own_tokens_and_the_sum_of_its_messages(self, messages, model_name):
+    def test_a_list_costs_its_overhead_plus_the_sum_of_its_messages(self, messages, model_name):
         estimator = OpenAiTokenCountEstimator(model_name)
 
         counts = [estimator.estimate_token_count_in_message(message) for message in messages]
@@ -323,11 +323,11 @@ class TestAdditivity:
 
     @settings(deadline=None)
     @given(text=TEXTS)
-    def test_a_text_costs_something_unless_it_is_empty(self, text):
+    def test_only_an_empty_text_costs_nothing(self, text):
         assert (in_text(text) > 0) == bool(text)
 
 
-def test_importing_the_module_imports_no_library_that_only_counting_needs():
+def test_importing_the_module_imports_no_library_needed_only_for_counting():
     code = (
         "import sys, chatmemory_django.tokens; "
         "print(sorted({'tiktoken', 'requests', 'imagesize', 'django'} & sys.modules.keys()))"

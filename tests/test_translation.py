@@ -1,4 +1,4 @@
-"""The German of the app: complete, and what the pages show."""
+"""The German translation: complete, and used by the pages."""
 
 import re
 import shutil
@@ -17,7 +17,9 @@ PACKAGE = Path(chatmemory_django.__file__).parent
 GERMAN = PACKAGE / "locale/de/LC_MESSAGES/django.po"
 PLACES = re.compile(r"%\(\w+\)[sd]|%%|%s")
 
-needs_gettext = pytest.mark.skipif(shutil.which("msgfmt") is None, reason="Needs gettext: apt-get install gettext")
+needs_gettext = pytest.mark.skipif(
+    shutil.which("msgfmt") is None, reason="This test requires gettext: apt-get install gettext"
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def german():
         return GNUTranslations(file)
 
 
-def test_every_translation_has_the_places_of_its_original(german):
+def test_every_translation_has_the_placeholders_of_its_original(german):
     for original, translated in german._catalog.items():
         if original:
             original = original[0] if isinstance(original, tuple) else original
@@ -34,7 +36,7 @@ def test_every_translation_has_the_places_of_its_original(german):
 
 
 @needs_gettext
-def test_what_is_compiled_is_what_is_written(german, tmp_path):
+def test_the_compiled_translations_are_up_to_date(german, tmp_path):
     compiled = tmp_path / "django.mo"
 
     subprocess.run(["msgfmt", "--check", "-o", compiled, GERMAN], check=True)
@@ -60,17 +62,17 @@ def test_every_text_of_the_app_is_translated(tmp_path):
 
 
 @pytest.mark.django_db
-def test_the_pages_speak_german_and_so_does_the_log(client, settings):
+def test_pages_and_log_are_in_german(client, settings):
     settings.LANGUAGE_CODE = "de"
     talk = conversation(UserMessage("Guten Tag"), AiMessage("Hallo"))
     client.force_login(staff(*EVERYTHING))
 
     assert ">Im Gedächtnis<" in client.get(page("changelist")).content.decode()
     html = client.get(page("change", talk.pk)).content.decode()
-    assert "Was gesagt wurde" in html
+    assert "Inhalt des Gedächtnisses" in html
     assert ">Benutzer<" in html
     assert "im Gedächtnis<" in html
-    assert "2 Nachrichten verlassen das Gedächtnis" in client.get(page("clear", talk.pk)).content.decode()
+    assert "2 Nachrichten werden aus dem Gedächtnis entfernt" in client.get(page("clear", talk.pk)).content.decode()
     done = client.post(page("clear", talk.pk), {"confirmed": "clear"}, follow=True).content.decode()
     assert "Das Gedächtnis von 1 Gespräch wurde geleert." in done
-    assert "Gedächtnis mit 2 Nachrichten geleert." in client.get(page("history", talk.pk)).content.decode()
+    assert "Gedächtnis geleert (2 Nachrichten)." in client.get(page("history", talk.pk)).content.decode()

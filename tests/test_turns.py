@@ -1,4 +1,4 @@
-"""A turn: one read, one write, or nothing at all."""
+"""A turn takes one read and one write, or stores nothing."""
 
 import asyncio
 
@@ -32,18 +32,18 @@ def any_memory(request) -> ChatMemory:
 
 
 class TestOnEveryStore:
-    def test_what_a_turn_adds_is_stored_when_it_ends(self, any_memory):
+    def test_messages_of_a_turn_are_stored_when_it_ends(self, any_memory):
         any_memory.add(UserMessage("hi"))
 
         with any_memory.turn() as turn:
             turn.add(QUESTION)
             turn.add(ANSWER)
-            stored_meanwhile = any_memory.messages()
+            stored_so_far = any_memory.messages()
 
-        assert stored_meanwhile == [UserMessage("hi")]
+        assert stored_so_far == [UserMessage("hi")]
         assert any_memory.messages() == [UserMessage("hi"), QUESTION, ANSWER]
 
-    def test_a_turn_sees_what_was_there_and_what_it_adds_as_far_as_it_fits(self, any_memory):
+    def test_a_turn_returns_stored_and_added_messages_within_the_limit(self, any_memory):
         any_memory.add(SystemMessage("Be brief."), *(UserMessage(str(number)) for number in range(3)))
 
         with any_memory.turn() as turn:
@@ -55,7 +55,7 @@ class TestOnEveryStore:
         assert after == [SystemMessage("Be brief."), UserMessage("1"), UserMessage("2"), QUESTION]
         assert any_memory.messages() == after
 
-    def test_a_turn_that_fails_leaves_nothing(self, any_memory):
+    def test_a_failed_turn_stores_nothing(self, any_memory):
         any_memory.add(UserMessage("hi"))
 
         with pytest.raises(TimeoutError), any_memory.turn() as turn:
@@ -73,31 +73,31 @@ class TestOnEveryStore:
 
         assert any_memory.messages() == [UserMessage("hi")]
 
-    def test_an_early_turn_stores_what_the_user_says_at_once(self, any_memory):
+    def test_an_early_turn_stores_the_user_message_immediately(self, any_memory):
         with any_memory.turn(persist="early") as turn:
             turn.add(QUESTION)
-            stored_meanwhile = any_memory.messages()
+            stored_so_far = any_memory.messages()
             turn.add(ANSWER)
 
-        assert stored_meanwhile == [QUESTION]
+        assert stored_so_far == [QUESTION]
         assert any_memory.messages() == [QUESTION, ANSWER]
 
-    def test_what_others_add_meanwhile_comes_before_it(self, any_memory):
+    def test_concurrently_added_messages_come_before_those_of_the_turn(self, any_memory):
         with any_memory.turn() as turn:
             turn.add(QUESTION)
             any_memory.add(UserMessage("from another tab"))
 
         assert any_memory.messages() == [UserMessage("from another tab"), QUESTION]
 
-    def test_it_can_only_be_used_while_it_lasts(self, any_memory):
+    def test_a_turn_cannot_be_used_after_its_end(self, any_memory):
         with pytest.raises(RuntimeError, match=r"use it as 'with memory.turn\(\) as turn:'"):
             any_memory.turn().add(QUESTION)
 
-    def test_there_are_two_ways_to_persist(self, any_memory):
+    def test_persist_accepts_two_values(self, any_memory):
         with pytest.raises(ValueError, match=r"persist must be 'late' or 'early', not 'never'\."):
             any_memory.turn(persist="never")
 
-    def test_the_options_of_the_memory_hold_in_a_turn(self):
+    def test_the_options_of_the_memory_apply_in_a_turn(self):
         calling = MessageWindowChatMemory(max_messages=9, repair_tools=True, start_on_user=True)
         calling.add(AiMessage("first"), QUESTION)
 
@@ -124,17 +124,17 @@ class TestStatements:
 
 
 class TestEarlyTurns:
-    def test_the_message_is_marked_as_incomplete_until_the_turn_ends(self):
+    def test_the_message_is_incomplete_until_the_turn_ends(self):
         with memory().turn(persist="early") as turn:
             turn.add(QUESTION)
-            meanwhile = [row.chat_message for row in Message.objects.incomplete()]
+            incomplete = [row.chat_message for row in Message.objects.incomplete()]
             turn.add(ANSWER)
 
-        assert meanwhile == [QUESTION]
+        assert incomplete == [QUESTION]
         assert not Message.objects.incomplete().exists()
         assert history() == [QUESTION, ANSWER]
 
-    def test_the_mark_stays_on_a_turn_that_failed(self):
+    def test_the_message_of_a_failed_turn_stays_incomplete(self):
         with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:
             turn.add(QUESTION)
             turn.add(AiMessage("half an ans"))
@@ -142,14 +142,14 @@ class TestEarlyTurns:
 
         assert history() == [row.chat_message for row in Message.objects.incomplete()] == [QUESTION]
 
-    def test_what_was_added_before_the_user_spoke_comes_before_it(self):
+    def test_messages_added_before_the_user_message_come_before_it(self):
         with memory().turn(persist="early") as turn:
             turn.add(SystemMessage("Be brief."))
             turn.add(QUESTION)
 
         assert memory().messages() == [SystemMessage("Be brief."), QUESTION]
 
-    def test_a_system_message_waits_for_no_answer(self):
+    def test_a_system_message_is_never_incomplete(self):
         with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:
             turn.add(SystemMessage("Be brief."), QUESTION)
             raise TimeoutError
@@ -158,7 +158,7 @@ class TestEarlyTurns:
 
     @pytest.mark.parametrize("persist", ["late", "early"])
     @pytest.mark.parametrize("branch", [False, True], ids=["on the path", "on a branch"])
-    def test_who_goes_on_from_an_unanswered_message_answers_it(self, persist, branch):
+    def test_continuing_from_an_unanswered_message_completes_it(self, persist, branch):
         memory().add(UserMessage("before"), ANSWER)
         with pytest.raises(TimeoutError), memory().turn(persist="early", after=1 if branch else None) as turn:
             turn.add(QUESTION)
@@ -170,7 +170,7 @@ class TestEarlyTurns:
         assert not Message.objects.incomplete().exists()
         assert history() == [UserMessage("before"), *([] if branch else [ANSWER]), QUESTION, AiMessage("at last")]
 
-    def test_to_go_on_before_it_leaves_it_unanswered(self):
+    def test_continuing_before_an_unanswered_message_leaves_it_incomplete(self):
         memory().add(UserMessage("before"))
         with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:
             turn.add(QUESTION)
@@ -181,7 +181,7 @@ class TestEarlyTurns:
         assert [row.chat_message for row in Message.objects.incomplete()] == [QUESTION]
         assert history() == [UserMessage("before"), ANSWER]
 
-    def test_a_turn_that_adds_nothing_answers_nothing(self):
+    def test_a_turn_that_adds_nothing_completes_nothing(self):
         with pytest.raises(TimeoutError), memory().turn(persist="early") as turn:
             turn.add(QUESTION)
             raise TimeoutError
@@ -205,7 +205,7 @@ class TestUnderAsgi:
         assert run(talk()) == history() == [QUESTION, ANSWER]
 
     @pytest.mark.django_db(transaction=True)
-    def test_a_call_of_the_llm_that_is_cancelled_leaves_nothing(self):
+    def test_a_cancelled_turn_stores_nothing(self):
         async def talk():
             async with memory().turn() as turn:
                 turn.add(QUESTION)

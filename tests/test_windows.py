@@ -1,4 +1,4 @@
-"""The rules of a window, each on its own, and all of them against a plain list that keeps them step by step."""
+"""The rules of a window, individually and compared with a simple reference implementation on lists."""
 
 from collections.abc import Iterator
 
@@ -44,7 +44,7 @@ def result(id: str | None, name: str = "tool") -> ToolExecutionResultMessage:
 CALL, TWO_CALLS, R1, R2 = call("1"), call("1", "2"), result("1"), result("2")
 
 
-# An oracle: the rules of the design, on a list, as slowly as they are written there.
+# The reference implementation: the rules as designed, on a list, as slow as they are simple.
 
 
 def trimmed(messages: list[ChatMessage], window: Window) -> list[ChatMessage]:
@@ -100,7 +100,7 @@ def windows(*estimators) -> st.SearchStrategy[Window]:
 
 
 def additive_eviction(memory: list[ChatMessage], window: Window, *, pin: bool) -> Eviction:
-    """As a store makes it that keeps counts: a total, costs, and perhaps a system message that is pinned already."""
+    """Create an eviction as a store with counts does: with a total, costs, and perhaps a pinned system message."""
     entries = [to_entry(10 + place, message, window.cost(message)) for place, message in enumerate(memory)]
     pinned = entries[0] if pin and memory and isinstance(memory[0], SystemMessage) else None
     return Eviction(
@@ -113,12 +113,12 @@ def additive_eviction(memory: list[ChatMessage], window: Window, *, pin: bool) -
     )
 
 
-class TestAnyRunOfMessages:
-    """Whatever is in a memory and comes into it, what is left is what the rules leave."""
+class TestAnyMessages:
+    """For any messages in a memory and any added ones, the result follows the rules."""
 
     @settings(deadline=None, max_examples=500)
     @given(memories, windows(None, ADDITIVE_WORDS, WORDS, JOINT))
-    def test_trim_leaves_what_the_rules_leave(self, memory, window):
+    def test_trim_follows_the_rules(self, memory, window):
         before = list(memory)
 
         left = window.trim(memory)
@@ -129,12 +129,12 @@ class TestAnyRunOfMessages:
 
     @settings(deadline=None, max_examples=300)
     @given(memories, windows(None, ADDITIVE_WORDS))
-    def test_costs_that_are_known_lead_to_the_same(self, memory, window):
+    def test_known_costs_lead_to_the_same_result(self, memory, window):
         assert window.trim(memory, [window.cost(message) for message in memory]) == trimmed(memory, window)
 
     @settings(deadline=None, max_examples=500)
     @given(memories, memories, windows(None, ADDITIVE_WORDS, WORDS, JOINT))
-    def test_several_added_at_once_end_as_if_added_one_by_one(self, memory, new, window):
+    def test_adding_several_at_once_equals_adding_one_by_one(self, memory, new, window):
         eviction = Eviction.of(memory, window)
 
         for message in new:
@@ -144,7 +144,7 @@ class TestAnyRunOfMessages:
 
     @settings(deadline=None, max_examples=500)
     @given(memories, memories, windows(None, ADDITIVE_WORDS), st.booleans(), st.booleans())
-    def test_kept_counts_lead_to_the_same(self, memory, new, window, pin, given_costs):
+    def test_stored_counts_lead_to_the_same_result(self, memory, new, window, pin, given_costs):
         eviction = additive_eviction(memory, window, pin=pin)
 
         for message in new:
@@ -156,7 +156,7 @@ class TestAnyRunOfMessages:
 
     @settings(deadline=None, max_examples=500)
     @given(memories, memories, windows(None, ADDITIVE_WORDS), st.booleans())
-    def test_what_is_left_is_told_by_what_is_pinned_and_where_the_rest_begins(self, memory, new, window, pin):
+    def test_the_result_is_described_by_the_pinned_message_and_the_start_of_the_rest(self, memory, new, window, pin):
         eviction = additive_eviction(memory, window, pin=pin)
         stored = {10 + place: message for place, message in enumerate(memory)}
 
@@ -176,7 +176,7 @@ class TestAnyRunOfMessages:
 
     @settings(deadline=None)
     @given(memories, memories, windows(None, ADDITIVE_WORDS))
-    def test_nothing_is_left_of_what_was_added_or_something_is(self, memory, new, window):
+    def test_lost_all_is_true_only_if_no_added_message_is_left(self, memory, new, window):
         eviction = Eviction.of(memory, window)
 
         for message in new:
@@ -188,7 +188,7 @@ class TestAnyRunOfMessages:
 
 
 class TestTrim:
-    """The rules, one by one."""
+    """Each rule by itself."""
 
     @pytest.mark.parametrize(
         ("limit", "memory", "left"),
@@ -212,40 +212,40 @@ class TestTrim:
             (2, [CALL, U1, R1], [U1, R1]),
         ],
         ids=[
-            "the_first_goes_first",
-            "at_the_limit_nothing_goes",
-            "nothing_stays_nothing",
-            "behind_a_system_message_that_is_first",
+            "the_first_is_evicted_first",
+            "at_the_limit_nothing_is_evicted",
+            "an_empty_memory",
+            "after_a_system_message_at_the_front",
             "a_system_message_is_never_evicted",
-            "a_system_message_in_the_middle_is_protected_once_it_is_first",
-            "one_that_has_come_to_the_front_stays_there",
-            "a_second_system_message_is_like_any_other",
-            "results_go_with_their_call",
-            "results_go_with_their_call_though_less_would_do",
-            "results_go_with_the_call_before_them_whatever_their_id",
-            "that_may_leave_nothing",
-            "results_behind_another_message_stay",
-            "results_go_with_a_call_behind_the_system_message",
-            "results_without_a_call_go_one_by_one",
-            "an_ai_message_that_calls_no_tool_takes_no_result_along",
-            "results_that_do_not_stand_directly_behind_stay",
+            "a_system_message_in_the_middle_is_protected_once_first",
+            "a_system_message_that_reached_the_front_stays",
+            "a_second_system_message_is_not_protected",
+            "results_leave_with_their_call",
+            "results_leave_with_their_call_even_below_the_limit",
+            "results_leave_with_the_call_before_them_for_any_id",
+            "results_and_call_may_be_all",
+            "results_after_another_message_stay",
+            "results_leave_with_a_call_after_the_system_message",
+            "results_without_a_call_leave_one_by_one",
+            "an_ai_message_without_calls_leaves_alone",
+            "results_not_directly_after_their_call_stay",
         ],
     )
-    def test_of_messages(self, limit, memory, left):
+    def test_trimming_messages(self, limit, memory, left):
         assert Window(limit).trim(memory) == left
 
-    def test_a_system_message_larger_than_the_limit_stays_alone(self):
+    def test_a_system_message_above_the_limit_stays_alone(self):
         window = Window(5, WORDS)
 
         assert window.total([S3]) == 12
         assert window.trim([S3]) == [S3]
         assert window.trim([S3, U1, A1]) == [S3]
 
-    def test_another_message_larger_than_the_limit_goes(self):
+    def test_another_message_above_the_limit_is_evicted(self):
         assert Window(5, WORDS).trim([U3]) == []
 
-    def test_tokens_are_taken_off_the_count_of_the_whole(self):
-        memory = [U1, U1, U1]  # 4 each; the whole takes 3 + 12 or, joint, 4 more
+    def test_evicted_tokens_are_subtracted_from_the_total(self):
+        memory = [U1, U1, U1]  # 4 each; the total is 3 + 12 or, non-additive, 4 more.
 
         assert Window(15, WORDS).trim(memory) == memory
         assert Window(15, JOINT).trim(memory) == [U1, U1]
@@ -253,7 +253,7 @@ class TestTrim:
         assert Window(13, WORDS).trim(memory) == [U1, U1]
         assert Window(13, JOINT).trim(memory) == [U1]
 
-    def test_trimming_a_tuple_makes_a_list(self):
+    def test_trimming_a_tuple_returns_a_list(self):
         assert Window(1).trim((U1, U2)) == [U2]
 
 
@@ -267,7 +267,7 @@ class TestAdd:
         assert [entry.message for entry in eviction.replaced] == [S1]
         assert eviction.evicted == []
 
-    def test_a_system_message_replaces_the_first_in_front_if_it_is_kept_there(self):
+    def test_a_system_message_replaces_the_first_at_the_front_if_kept_first(self):
         eviction = Eviction.of([U1, S1, U2], Window(3, always_keep_system_message_first=True))
 
         eviction.add(S2)
@@ -281,7 +281,7 @@ class TestAdd:
 
         assert eviction.messages() == [U1, S2, S3]
 
-    def test_an_equal_system_message_changes_nothing_at_all(self):
+    def test_an_equal_system_message_changes_nothing(self):
         eviction = Eviction.of([U1, S1, U2], Window(1, always_keep_system_message_first=True))
 
         eviction.add(S1)
@@ -290,14 +290,14 @@ class TestAdd:
         assert (eviction.added, eviction.evicted, eviction.start) == ([], [], None)
         assert not eviction.lost_all
 
-    def test_one_equal_to_the_second_system_message_replaces_the_first(self):
+    def test_a_system_message_equal_to_the_second_replaces_the_first(self):
         eviction = Eviction.of([S1, U1, S2], Window(5))
 
         eviction.add(S2)
 
         assert eviction.messages() == [U1, S2, S2]
 
-    def test_what_was_just_added_can_be_evicted_at_once(self):
+    def test_an_added_message_can_be_evicted_immediately(self):
         eviction = Eviction.of([S3, U1], Window(5, ADDITIVE_WORDS))
 
         eviction.add(U2)
@@ -305,7 +305,7 @@ class TestAdd:
         assert eviction.messages() == [S3]
         assert eviction.lost_all
 
-    def test_as_long_as_one_of_several_is_left_not_all_is_lost(self):
+    def test_while_one_added_message_remains_not_all_are_lost(self):
         eviction = Eviction.of([], Window(1))
 
         eviction.add(U1)
@@ -314,15 +314,15 @@ class TestAdd:
         assert eviction.messages() == [U2]
         assert not eviction.lost_all
 
-    def test_an_entry_with_neither_cost_nor_message_cannot_be_evicted(self):
+    def test_an_entry_without_cost_or_message_cannot_be_evicted(self):
         eviction = Eviction(Window(1), [Entry(1, "USER"), Entry(2, "USER", cost=1)], next_key=3, total=2)
 
         with pytest.raises(ValueError, match="The entry with key 1 has neither a cost nor a message to count"):
             eviction.trim()
 
 
-class TestLaziness:
-    """A memory that reads from its front reads no more than what leaves."""
+class TestLazyReading:
+    """A memory read from its front reads no more than what is evicted."""
 
     @staticmethod
     def reading(entries: list[Entry], at_most: int) -> Iterator[Entry]:
@@ -331,7 +331,7 @@ class TestLaziness:
                 raise AssertionError(f"more than {at_most} entries were read")
             yield entry
 
-    def test_while_all_fits_nothing_is_read(self):
+    def test_nothing_is_read_while_everything_fits(self):
         stored = self.reading(to_entries([U1] * 9), at_most=0)
         eviction = Eviction(Window(10), stored, next_key=9, total=9)
 
@@ -339,7 +339,7 @@ class TestLaziness:
 
         assert (eviction.start, eviction.evicted, eviction.total) == (None, [], 10)
 
-    def test_one_that_leaves_is_read_and_no_other(self):
+    def test_only_the_evicted_message_is_read(self):
         stored = self.reading([Entry(key, "USER", cost=1) for key in range(10)], at_most=1)
         eviction = Eviction(Window(10), stored, next_key=10, total=10)
 
@@ -347,7 +347,7 @@ class TestLaziness:
 
         assert (eviction.start, [entry.key for entry in eviction.evicted]) == (1, [0])
 
-    def test_behind_a_call_the_results_are_read_and_one_more(self):
+    def test_after_a_tool_call_its_results_and_one_more_are_read(self):
         entries = [to_entry(key, message, 1) for key, message in enumerate([TWO_CALLS, R1, R2, U1, U1])]
         eviction = Eviction(Window(5), self.reading(entries, at_most=4), next_key=5, total=5)
 
@@ -355,7 +355,7 @@ class TestLaziness:
 
         assert (eviction.start, [entry.key for entry in eviction.evicted]) == (3, [0, 1, 2])
 
-    def test_a_system_message_that_comes_to_the_front_is_pinned(self):
+    def test_a_system_message_that_reaches_the_front_is_pinned(self):
         entries = [to_entry(key, message, 1) for key, message in enumerate([S1, U1, U2, U3])]
         stored = self.reading(entries, at_most=2)
         eviction = Eviction(Window(4), stored, next_key=4, systems=entries[:1], total=4)
@@ -373,11 +373,11 @@ class TestLaziness:
 
         assert eviction.added == []
 
-    def test_a_large_message_reads_all_that_it_pushes_out(self):
+    def test_a_large_message_reads_everything_it_evicts(self):
         entries = [Entry(key, "USER", cost=4) for key in range(5)]
         eviction = Eviction(Window(23, ADDITIVE_WORDS), self.reading(entries, at_most=2), next_key=5, total=23)
 
-        eviction.add(U3)  # 7
+        eviction.add(U3)  # 7 tokens
 
         assert (eviction.start, eviction.total) == (2, 22)
 
@@ -389,21 +389,21 @@ class TestWindow:
         assert (window.cost(U3), window.total([U1, U2]), window.overhead, window.counter) == (1, 2, 0, "")
         assert window.is_additive
 
-    def test_a_token_window_counts_as_its_estimator(self):
+    def test_a_token_window_counts_with_its_estimator(self):
         window = Window(5, WORDS)
 
         assert (window.cost(U3), window.total([U1, U2])) == (7, 3 + 4 + 5)
         assert (window.is_additive, window.overhead, window.counter) == (False, 0, "")
 
-    def test_counts_of_an_additive_estimator_can_be_kept_under_its_name(self):
+    def test_counts_of_an_additive_estimator_can_be_stored_under_its_name(self):
         window = Window(5, ADDITIVE_WORDS)
 
         assert (window.is_additive, window.overhead, window.counter) == (True, 3, "words")
 
-    def test_an_estimator_that_says_nothing_of_sums_is_not_taken_for_additive(self):
+    def test_an_estimator_is_not_additive_by_default(self):
         assert not Window(5, JOINT).is_additive
 
-    def test_nor_is_one_that_only_has_a_name(self):
+    def test_an_estimator_with_only_a_name_is_not_additive(self):
         named = type("Named", (type(JOINT),), {"name": "joint"})()
 
         window = Window(13, named)
@@ -421,7 +421,7 @@ alike = st.lists(st.sampled_from([S1, U1, A1]), max_size=12)
 
 
 def tried(old: list[ChatMessage], new: list[ChatMessage]) -> tuple[bool, int] | None:
-    """How *new* goes on from *old*, found by trying every place, one after the other."""
+    """Find how *new* continues *old* by trying every position in turn."""
     if not old:
         return False, 0
     for index in range(len(old)):
@@ -435,7 +435,7 @@ def tried(old: list[ChatMessage], new: list[ChatMessage]) -> tuple[bool, int] | 
 
 
 class Letter:
-    """A message that counts how often one is compared with another."""
+    """A message that counts comparisons."""
 
     compared = 0
 
@@ -474,32 +474,32 @@ class TestContinuation:
             ([S1], [S1, U1], (False, 0)),
         ],
         ids=[
-            "nothing_to_nothing",
-            "anything_goes_on_from_nothing",
-            "the_same",
-            "one_more",
-            "one_less_in_front",
-            "less_in_front_and_more_behind",
-            "the_same_behind_a_protected_system_message",
-            "all_kept_needs_no_protection",
+            "empty_to_empty",
+            "anything_continues_an_empty_memory",
+            "unchanged",
+            "one_added",
+            "the_first_dropped",
+            "some_dropped_and_some_added",
+            "after_a_protected_system_message",
+            "everything_kept_needs_no_protection",
             "without_the_system_message",
-            "nothing_but_the_system_message",
+            "only_the_system_message",
             "a_system_message_and_something_else",
             "emptied",
             "something_else",
-            "one_less_at_the_end",
-            "one_less_in_the_middle",
-            "another_system_message_in_front",
-            "repeated_messages_keep_as_much_as_they_can",
-            "a_lone_system_message_that_all_is_added_to",
+            "the_last_dropped",
+            "one_dropped_in_the_middle",
+            "another_system_message_at_the_front",
+            "repeated_messages_keep_as_many_as_possible",
+            "messages_added_to_a_lone_system_message",
         ],
     )
-    def test_cases(self, old, new, kept):
+    def test_continuation(self, old, new, kept):
         assert continuation(old, new) == kept
 
     @settings(deadline=None, max_examples=500)
     @given(few, few, st.integers(0, 6), st.booleans())
-    def test_what_is_kept_and_the_rest_of_the_new_make_the_new(self, old, more, cut, protect):
+    def test_kept_messages_and_the_rest_of_the_new_ones_make_the_new_list(self, old, more, cut, protect):
         new = [*(old[:1] if protect and old and old[0].type == "SYSTEM" else []), *old[cut:], *more]
         ways = [
             (keeps_first, index)
@@ -515,7 +515,7 @@ class TestContinuation:
 
     @settings(deadline=None, max_examples=1000)
     @given(alike, alike)
-    def test_it_is_what_trying_every_place_finds(self, old, new):
+    def test_the_result_equals_that_of_trying_every_position(self, old, new):
         assert continuation(old, new) == tried(old, new)
 
     @pytest.mark.parametrize(
@@ -526,9 +526,9 @@ class TestContinuation:
             ("ab" * 1_000 + "a", "ab" * 1_000 + "c", (False, 2)),
             ("S" + "a" * 2_000 + "b", "S" + "a" * 2_000, None),
         ],
-        ids=["but_the_last", "but_the_last_of_the_new", "in_turn", "behind_a_system_message"],
+        ids=["all_except_the_last", "all_except_the_last_added", "one_after_the_other", "after_a_system_message"],
     )
-    def test_each_message_is_compared_a_few_times_however_many_are_alike(self, old, new, kept):
+    def test_each_message_is_compared_a_few_times_even_if_many_are_equal(self, old, new, kept):
         Letter.compared = 0
 
         found = continuation(list(map(Letter, old)), list(map(Letter, new)))
@@ -536,7 +536,7 @@ class TestContinuation:
         assert found == kept
         assert Letter.compared <= 6 * (len(old) + len(new))
 
-    def test_tuples_will_do(self):
+    def test_tuples_are_accepted(self):
         assert continuation((U1, A1), (A1, U2)) == (False, 1)
 
 
@@ -555,16 +555,16 @@ class TestStartOnUser:
         ],
         ids=[
             "nothing",
-            "starts_there_already",
-            "an_ai_message_in_front_goes",
-            "behind_the_system_message_too",
+            "starts_with_a_user_message",
+            "an_ai_message_at_the_front_is_dropped",
+            "after_the_system_message",
             "a_system_message_in_between_stays",
             "without_a_user_message_nothing_is_left",
-            "but_the_system_message",
-            "wherever_it_stands",
+            "without_a_user_message_only_the_system_message_is_left",
+            "at_any_position",
         ],
     )
-    def test_cases(self, memory, read):
+    def test_start_on_user(self, memory, read):
         before = list(memory)
 
         assert start_on_user(memory) == read
@@ -590,12 +590,12 @@ tool_talk = st.lists(
 
 
 def key_of(id: str | None, name: str | None) -> tuple:
-    """What matches a call and its result: the id, or without one the name."""
+    """Return what matches a call and its result: the id, or without one the name."""
     return ("named", name) if id is None else ("id", id)
 
 
 def open_calls(messages: list[ChatMessage]) -> tuple[dict[tuple, int], int, int]:
-    """By key, how many calls are without result at the end; how many results came without a call; and with one."""
+    """Return, by key, the open calls at the end; the number of results without a call; and that of results with one."""
     waiting: dict[tuple, int] = {}
     orphans = answers = 0
     for message in messages:
@@ -640,39 +640,39 @@ class TestRepairTools:
         ],
         ids=[
             "a_call_and_its_result_stay",
-            "a_call_without_result_goes",
-            "a_result_without_call_goes",
-            "a_result_before_its_call_is_none",
-            "a_call_without_result_leaves_its_text",
-            "even_an_empty_one",
+            "a_call_without_result_is_dropped",
+            "a_result_without_call_is_dropped",
+            "a_result_before_its_call_is_dropped",
+            "text_of_a_call_without_result_stays",
+            "empty_text_of_a_call_without_result_stays",
             "parallel_calls_may_be_answered_in_any_order",
-            "of_parallel_calls_the_answered_stay",
-            "so_does_their_text",
-            "a_result_need_not_stand_directly_behind",
-            "a_second_result_goes",
-            "an_id_may_be_used_again",
-            "of_two_calls_with_an_id_one_result_answers_one",
-            "without_an_id_the_name_counts",
-            "without_an_id_another_name_is_no_answer",
-            "a_result_without_an_id_answers_no_call_that_has_one",
-            "a_result_with_an_id_answers_no_call_that_has_none",
-            "with_an_id_the_name_does_not_count",
-            "what_has_to_do_with_no_tool_stays",
-            "an_empty_ai_message_that_calls_nothing_stays",
+            "answered_parallel_calls_stay",
+            "text_of_answered_parallel_calls_stays",
+            "a_result_may_come_later",
+            "a_second_result_is_dropped",
+            "an_id_may_be_reused",
+            "one_result_answers_one_of_two_calls_with_the_same_id",
+            "without_an_id_names_are_matched",
+            "without_an_id_another_name_does_not_match",
+            "a_result_without_id_does_not_match_a_call_with_one",
+            "a_result_with_id_does_not_match_a_call_without",
+            "with_an_id_names_are_ignored",
+            "messages_without_tools_stay",
+            "an_empty_ai_message_without_calls_stays",
         ],
     )
-    def test_cases(self, memory, read):
+    def test_repair_tools(self, memory, read):
         before = list(memory)
 
         assert repair_tools(memory) == read
         assert memory == before
 
-    def test_the_latest_open_call_is_the_one_that_is_answered(self):
+    def test_a_result_answers_the_latest_open_call(self):
         first, second = call("1", text="first"), call("1", text="second")
 
         assert repair_tools([first, second, R1]) == [AiMessage("first"), second, R1]
 
-    def test_a_repaired_message_keeps_all_else(self):
+    def test_a_repaired_message_keeps_its_other_fields(self):
         message = AiMessage("text", "thinking", TWO_CALLS.tool_execution_requests, {"k": 1})
 
         repaired = repair_tools([message, R1])
@@ -681,23 +681,23 @@ class TestRepairTools:
 
     @settings(deadline=None, max_examples=500)
     @given(tool_talk)
-    def test_after_it_every_call_has_one_later_result_and_every_result_one_earlier_call(self, memory):
+    def test_every_call_has_one_later_result_and_every_result_one_earlier_call(self, memory):
         repaired = repair_tools(memory)
 
         unanswered, orphans, answers = open_calls(repaired)
         assert (unanswered, orphans) == ({}, 0)
-        assert answers == open_calls(memory)[2]  # and nothing was dropped that could stay
+        assert answers == open_calls(memory)[2]  # And nothing was dropped needlessly.
 
     @settings(deadline=None, max_examples=300)
     @given(tool_talk)
-    def test_twice_is_as_good_as_once(self, memory):
+    def test_repairing_twice_changes_nothing_more(self, memory):
         once = repair_tools(memory)
 
         assert repair_tools(once) == once
 
     @settings(deadline=None, max_examples=300)
     @given(tool_talk)
-    def test_all_texts_stay_in_their_order(self, memory):
+    def test_all_texts_keep_their_order(self, memory):
         def texts(messages: list[ChatMessage]) -> list:
             return [
                 message.text if isinstance(message, AiMessage) else message
@@ -709,8 +709,8 @@ class TestRepairTools:
 
 
 class TestToolAnswers:
-    def test_parallel_calls_are_told_apart_whatever_the_order_of_the_results(self):
+    def test_parallel_calls_are_matched_for_any_order_of_results(self):
         assert tool_answers([TWO_CALLS, R2, U1, R1]) == {(0, 0): 3, (0, 1): 1}
 
-    def test_what_has_no_counterpart_is_in_no_pair(self):
+    def test_unmatched_calls_and_results_are_in_no_pair(self):
         assert tool_answers([R1, CALL, U1]) == {}

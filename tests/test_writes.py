@@ -1,4 +1,4 @@
-"""One way to write: whatever others do meanwhile, and whatever fails, a write happens whole, once, or not at all."""
+"""Writes with concurrent writers and failures: each happens completely, once, or not at all."""
 
 import datetime
 import threading
@@ -45,8 +45,8 @@ def django_memory(measure: str = "messages", limit: int | None = None, **options
     return build(DjangoChatMemoryStore(**options), measure, limit)
 
 
-def assert_sound() -> None:
-    """Assert that the counters of every conversation are those of its rows."""
+def assert_consistent() -> None:
+    """Assert that the counters of every conversation match its rows."""
     for conversation in Conversation.objects.all():
         rows = list(conversation.memory())
         assert conversation.memory_messages == len(rows)
@@ -62,9 +62,9 @@ VERBS: dict[str, Callable[[ChatMemory], object]] = {
     "add": lambda memory: memory.add(U3),
     "add many": lambda memory: memory.add(*[U1, U2, A1] * 5),
     "add a system message": lambda memory: memory.add(S2),
-    "add the system message that is there": lambda memory: memory.add(S1),
+    "add the same system message": lambda memory: memory.add(S1),
     "set": lambda memory: memory.set([S2, U1, U2]),
-    "set what goes on": lambda memory: memory.set([S1, A1, U3]),
+    "set a continuation": lambda memory: memory.set([S1, A1, U3]),
     "clear": lambda memory: memory.clear(),
     "recount": lambda memory: (
         isinstance(memory.store, DjangoChatMemoryStore)
@@ -77,15 +77,15 @@ VERBS: dict[str, Callable[[ChatMemory], object]] = {
 
 @pytest.mark.django_db
 class TestAnotherWriterBetweenReadAndWrite:
-    @pytest.mark.parametrize("meanwhile", VERBS)
+    @pytest.mark.parametrize("concurrent", VERBS)
     @pytest.mark.parametrize("verb", VERBS)
     @pytest.mark.parametrize(
         "measures", [("messages", "messages"), ("words", "words"), ("words", "letters"), ("joint", "words")]
     )
-    def test_the_result_is_that_of_one_after_the_other(self, verb, meanwhile, measures):
+    def test_the_result_is_that_of_some_serial_order(self, verb, concurrent, measures):
         first, second = measures
         if verb == "recount" and first not in ("words", "letters"):
-            pytest.skip("there are no counts to keep")
+            pytest.skip("there are no counts to store")
 
         def replay(*order: tuple[str, str]) -> list[ChatMessage]:
             store = InMemoryChatMemoryStore()
@@ -96,15 +96,15 @@ class TestAnotherWriterBetweenReadAndWrite:
 
         django_memory(first).add(U1, S1, U2, A1)
         after_the_first_statement(
-            lambda: VERBS[verb](django_memory(first)), lambda: VERBS[meanwhile](django_memory(second))
+            lambda: VERBS[verb](django_memory(first)), lambda: VERBS[concurrent](django_memory(second))
         )
 
-        orders = [[(meanwhile, second), (verb, first)], [(verb, first), (meanwhile, second)]]
+        orders = [[(concurrent, second), (verb, first)], [(verb, first), (concurrent, second)]]
         assert DjangoChatMemoryStore().get_messages("c") in [replay(*order) for order in orders]
-        assert_sound()
+        assert_consistent()
 
     @pytest.mark.parametrize("statement", [1, 2, 3])
-    def test_a_turn_from_elsewhere_sees_a_memory_that_was(self, statement):
+    def test_a_turn_on_another_branch_sees_a_consistent_memory(self, statement):
         django_memory().add(U1, U2, A1, U3)
         seen = []
 
@@ -116,7 +116,7 @@ class TestAnotherWriterBetweenReadAndWrite:
 
         assert seen == [[U1, U2, A1]]
 
-    def test_a_memory_that_never_was_empty_has_a_message_to_pop(self):
+    def test_pop_finds_a_message_in_a_memory_that_was_never_empty(self):
         messages_window(2).add(U1, U2, A1, U3)
         popped = []
 
@@ -126,7 +126,7 @@ class TestAnotherWriterBetweenReadAndWrite:
         assert messages_window(2).messages() == [U1]
 
     @pytest.mark.parametrize("persist", ["late", "early"])
-    def test_a_turn_comes_behind_what_others_added(self, persist):
+    def test_messages_of_a_turn_come_after_concurrent_ones(self, persist):
         django_memory().add(U1)
 
         def talk() -> None:
@@ -137,9 +137,9 @@ class TestAnotherWriterBetweenReadAndWrite:
         after_the_first_statement(talk, lambda: django_memory().add(U3))
 
         assert django_memory().messages() == [U1, U3, U2, A1]
-        assert_sound()
+        assert_consistent()
 
-    def test_an_owner_who_lost_the_conversation_meanwhile_writes_nothing(self):
+    def test_an_owner_who_concurrently_lost_the_conversation_writes_nothing(self):
         mine, yours = User.objects.create(username="me"), User.objects.create(username="you")
         memory = django_memory(owner=mine)
         memory.add(U1)
@@ -151,7 +151,7 @@ class TestAnotherWriterBetweenReadAndWrite:
 
         assert django_memory().messages() == [U1]
 
-    def test_an_add_to_a_conversation_erased_meanwhile_begins_a_new_one(self):
+    def test_an_add_to_a_concurrently_erased_conversation_creates_a_new_one(self):
         django_memory().add(U1)
 
         after_the_first_statement(lambda: django_memory().add(U2), lambda: Conversation.objects.all().delete())
@@ -160,19 +160,19 @@ class TestAnotherWriterBetweenReadAndWrite:
         assert list(Message.objects.values_list("sequence", flat=True)) == [1]
 
     @pytest.mark.parametrize("verb", ["add", "recount"])
-    def test_what_was_counted_in_a_conversation_erased_meanwhile_counts_for_no_other(self, verb):
+    def test_counts_from_an_erased_conversation_are_not_applied_to_its_successor(self, verb):
         django_memory("letters", 1000).add(U1, U2)
 
-        def begun_anew() -> None:
+        def recreate() -> None:
             Conversation.objects.all().delete()
             django_memory("letters", 1000).add(U3, S2)
 
-        after_the_first_statement(lambda: VERBS[verb](django_memory("words", 1000)), begun_anew, statement=2)
+        after_the_first_statement(lambda: VERBS[verb](django_memory("words", 1000)), recreate, statement=2)
 
         assert django_memory("words", 1000).messages() == [U3, S2, *([U3] if verb == "add" else [])]
-        assert_sound()
+        assert_consistent()
 
-    def test_a_recount_there_and_back_evicts_no_more_than_is_due(self):
+    def test_a_recount_there_and_back_evicts_no_more_than_necessary(self):
         words, letters = django_memory("words"), django_memory("letters", 1000)
         words.add(*[U3] * 5)
 
@@ -183,12 +183,12 @@ class TestAnotherWriterBetweenReadAndWrite:
         after_the_first_statement(lambda: words.add(U1), there_and_back)
 
         assert words.messages() == [U3, U3, U3, U3, U1]
-        assert_sound()
+        assert_consistent()
 
 
 @pytest.mark.django_db
 class TestAWriteThatStoresNothing:
-    def test_it_leaves_the_counts_of_another_estimator_alone(self):
+    def test_counts_of_another_estimator_are_kept(self):
         small, large = django_memory("words", 30), django_memory("letters", 1000)
         small.add(S1, *[U2] * 4)
         before = Conversation.objects.values().get(), list(Message.objects.values("sequence", "token_count"))
@@ -199,10 +199,10 @@ class TestAWriteThatStoresNothing:
         for _ in range(3):
             small.add(U1)
         assert small.messages() == [S1, U2, U2, U1, U1, U1]
-        assert_sound()
+        assert_consistent()
 
     @pytest.mark.parametrize("verb", ["set", "clear"])
-    def test_the_version_stays(self, verb):
+    def test_the_version_is_unchanged(self, verb):
         memory = django_memory()
         memory.add(U1)
         memory.clear()
@@ -215,7 +215,7 @@ class TestAWriteThatStoresNothing:
 
 @pytest.mark.django_db
 class TestVersion:
-    def test_each_write_makes_it_grow_by_one(self):
+    def test_each_write_increments_it(self):
         memory = django_memory("words")
         for count, write in enumerate(
             [
@@ -230,7 +230,7 @@ class TestVersion:
             write()
             assert Conversation.objects.get().version == count
 
-    def test_saving_a_conversation_makes_it_grow_and_writes_nothing_of_the_stores(self):
+    def test_saving_a_conversation_increments_it_and_writes_no_fields_of_the_store(self):
         memory = django_memory()
         memory.add(U1)
         conversation = Conversation.objects.get()
@@ -247,17 +247,17 @@ class TestVersion:
 
 @pytest.mark.django_db
 class TestWithoutHistory:
-    def test_only_what_leaves_by_this_write_is_deleted(self):
-        keeping, forgetting = django_memory(limit=2), django_memory(limit=2, keep_history=False)
+    def test_only_messages_evicted_by_this_write_are_deleted(self):
+        keeping, without_history = django_memory(limit=2), django_memory(limit=2, keep_history=False)
         for number in range(10):
             keeping.add(UserMessage(str(number)))
 
-        forgetting.add(UserMessage("10"))
+        without_history.add(UserMessage("10"))
 
         texts = list(Message.objects.order_by("sequence").values_list("text", flat=True))
         assert texts == ["0", "1", "2", "3", "4", "5", "6", "7", "9", "10"]
 
-    def test_a_replaced_system_message_is_deleted_and_the_others_stay(self):
+    def test_only_the_replaced_system_message_is_deleted(self):
         memory = django_memory(limit=4, keep_history=False)
         memory.add(U1, S1, U2)
 
@@ -266,7 +266,7 @@ class TestWithoutHistory:
         assert memory.messages() == [U1, U2, S2]
         assert list(Message.objects.order_by("sequence").values_list("sequence", flat=True)) == [1, 3, 4]
 
-    def test_clearing_deletes_the_memory_and_not_what_others_kept(self):
+    def test_clear_deletes_the_memory_but_not_what_other_stores_kept(self):
         django_memory(limit=2).add(U1, U2, U3)
 
         django_memory(limit=2, keep_history=False).clear()
@@ -295,13 +295,13 @@ class TestCountsOfASet:
         memory.add(A1)
 
         assert counted == [S2, U3, U2, A1, S2, U3, U2, A1, U1, A1]
-        assert_sound()
+        assert_consistent()
         assert Conversation.objects.get().memory_tokens == 7 + 6 + 5 + 5 + 4 + 5
 
 
 @pytest.mark.django_db(transaction=True)
-class TestCountingBehindTheLock:
-    def test_nothing_is_counted_while_others_wait(self):
+class TestCountingOutsideTheLock:
+    def test_nothing_is_counted_while_the_lock_is_held(self):
         class Careful(AdditiveWords):
             def estimate_token_count_in_message(self, message):
                 assert not connection.in_atomic_block
@@ -312,7 +312,7 @@ class TestCountingBehindTheLock:
         )
         django_memory("letters", 1000).add(U1, U2)
 
-        # After the second: the first reads the state, and this the memory, which has to be counted.
+        # After the second: the first reads the state, and this one the memory that has to be counted.
         after_the_first_statement(lambda: memory.add(U3), lambda: django_memory("letters", 1000).add(A1), statement=2)
         after_the_first_statement(
             lambda: memory.store.recount("c", memory.window()),
@@ -321,12 +321,12 @@ class TestCountingBehindTheLock:
         )
 
         assert memory.messages() == [U1, U2, A1, U3, U1]
-        assert_sound()
+        assert_consistent()
 
 
 @pytest.mark.django_db
-class TestLimitsOfColumns:
-    def test_time_that_goes_back_moves_no_activity_back(self, monkeypatch):
+class TestColumnLimits:
+    def test_a_clock_that_goes_back_does_not_move_the_activity_back(self, monkeypatch):
         memory = django_memory()
         memory.add(U1)
         before = Conversation.objects.get().updated_at
@@ -338,17 +338,17 @@ class TestLimitsOfColumns:
         assert Conversation.objects.get().updated_at == before
 
     @pytest.mark.parametrize("column", ["next_sequence", "memory_tokens"])
-    def test_a_number_that_no_column_holds_is_refused(self, column):
+    def test_a_number_too_large_for_its_column_is_rejected(self, column):
         memory = django_memory("words", 3_000_000_000)
         memory.add(U1)
         Conversation.objects.update(**{column: 2_147_483_646})
 
-        with pytest.raises(ValueError, match=r"holds numbers up to 2147483647; this write needs 21474836\d\d\."):
+        with pytest.raises(ValueError, match=r"must not exceed 2147483647; this write needs 21474836\d\d\."):
             memory.add(U2, U2)
 
         assert Message.objects.count() == 1
 
-    def test_rows_that_are_more_than_one_packet_are_written_in_several(self):
+    def test_rows_larger_than_one_packet_are_split(self):
         texts = ["😀" * 2**20, "\\" * 2**21, "'" * 2**22, "\n" * 2**21]
         memory = django_memory(limit=100)
 
@@ -360,19 +360,19 @@ class TestLimitsOfColumns:
         assert Message.objects.filter(metadata__isnull=False).count() == 20
 
     @pytest.mark.parametrize("count", [MAX_ROWS - 1, MAX_ROWS, MAX_ROWS + 1, 64, 3 * MAX_ROWS])
-    def test_many_rows_are_all_written(self, count):
+    def test_all_of_many_rows_are_written(self, count):
         django_memory(limit=1_000).add(*(UserMessage(str(number)) for number in range(count)))
 
         assert Message.objects.count() == count
 
-    def test_a_statement_that_the_orm_makes_several_of_is_refused(self):
+    def test_a_statement_that_the_orm_would_split_is_rejected(self):
         rows = Message.objects.filter(text=Parameter(Message, "text"))
         many = Statement(lambda using: [rows.using(using).update(is_complete=True) for _ in range(2)])
 
-        with connection.cursor() as cursor, pytest.raises(RuntimeError, match="One statement is to be recorded"):
+        with connection.cursor() as cursor, pytest.raises(RuntimeError, match="exactly one statement to record"):
             many.run(cursor, {"text": "x"})
 
-    def test_a_row_that_no_packet_holds_is_refused(self):
+    def test_a_row_larger_than_a_packet_is_rejected(self):
         with pytest.raises(ValueError, match=r"UserMessage takes \d+ bytes in a statement, metadata and escapes"):
             django_memory().add(UserMessage("\\" * 2**22), metadata={"x": "\\" * (2**21 - 10)})
 
@@ -380,8 +380,8 @@ class TestLimitsOfColumns:
 
 
 @pytest.mark.django_db
-class TestTurnsThatFail:
-    def test_an_add_that_fails_leaves_the_turn_as_it_was(self):
+class TestFailedTurns:
+    def test_a_failed_add_leaves_the_turn_unchanged(self):
         with django_memory().turn(persist="early") as turn:
             turn.add(S1)
             with pytest.raises(ValueError, match="NUL"):
@@ -396,8 +396,8 @@ class TestTurnsThatFail:
 
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("persist", ["late", "early"])
-    def test_a_write_that_fails_though_it_happened_can_be_done_again(self, persist):
-        """As where the answer to a commit is lost: on PostgreSQL, where one statement is all, it really is written."""
+    def test_a_write_that_succeeded_but_reported_an_error_can_be_retried(self, persist):
+        """As after a lost response to a commit: on PostgreSQL, which needs one statement, it really is written."""
 
         def lost(execute, sql, params, many, context):
             execute(sql, params, many, context)
@@ -423,12 +423,12 @@ class TestTurnsThatFail:
 
     @pytest.mark.parametrize("persist", ["late", "early"])
     @pytest.mark.parametrize("made_again", [True, False])
-    def test_a_turn_whose_conversation_was_erased_fails_and_stores_nothing(self, persist, made_again):
+    def test_a_turn_in_an_erased_conversation_fails_and_stores_nothing(self, persist, made_again):
         django_memory().add(U1)
 
         with (
             pytest.raises(
-                ConversationErasedError, match=r"The conversation 'c' was erased meanwhile; nothing is stored\."
+                ConversationErasedError, match=r"The conversation 'c' was erased in the meantime; nothing is stored\."
             ),
             django_memory().turn(persist=persist) as turn,
         ):
@@ -441,7 +441,7 @@ class TestTurnsThatFail:
         assert django_memory().messages() == ([U3] if made_again else [])
         assert Message.objects.incomplete().count() == Conversation.objects.count() == made_again
 
-    def test_nor_does_an_early_turn_that_made_the_conversation_itself(self):
+    def test_an_early_turn_in_its_own_erased_conversation_fails(self):
         with pytest.raises(ConversationErasedError), django_memory().turn(persist="early") as turn:
             turn.add(U2)
             Conversation.objects.all().delete()
@@ -451,7 +451,7 @@ class TestTurnsThatFail:
 
 @pytest.fixture
 def held() -> Iterator[None]:
-    """The lock of the conversation, held by another connection."""
+    """Hold the lock of the conversation in another connection."""
     is_held, is_over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -473,7 +473,7 @@ def held() -> Iterator[None]:
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
 @pytest.mark.django_db(transaction=True)
 class TestInACallersTransaction:
-    def test_an_add_that_fails_and_is_caught_rolls_the_transaction_back(self, held):
+    def test_a_failed_add_that_is_caught_rolls_the_transaction_back(self, held):
         committed: list[str] = []
         impatient = {"postgresql": "SET LOCAL lock_timeout = '100ms'", "mysql": "SET innodb_lock_wait_timeout = 1"}
 
@@ -489,7 +489,7 @@ class TestInACallersTransaction:
         assert committed == []
         assert not Conversation.objects.filter(memory_id="other").exists()
 
-    def test_a_refusal_leaves_the_transaction_as_it_is(self):
+    def test_a_rejected_add_leaves_the_transaction_usable(self):
         django_memory(owner=User.objects.create(username="you")).add(U1)
         me = User.objects.create(username="me")
 
@@ -501,10 +501,10 @@ class TestInACallersTransaction:
         assert Conversation.objects.filter(memory_id="other").exists()
 
     @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
-    @pytest.mark.parametrize("verb", ["add", "add the system message that is there", "set", "clear"])
-    def test_what_was_read_before_in_it_decides_nothing(self, isolation, verb):
+    @pytest.mark.parametrize("verb", ["add", "add the same system message", "set", "clear"])
+    def test_earlier_reads_in_the_transaction_decide_nothing(self, isolation, verb):
         if connection.vendor == "postgresql" and isolation == "REPEATABLE READ":
-            pytest.skip("PostgreSQL refuses such a write, see below")
+            pytest.skip("PostgreSQL rejects such a write, see below")
         memory = django_memory("words", 1000)
         memory.add(U1)
         expected = build(InMemoryChatMemoryStore(), "words", 1000)
@@ -518,17 +518,17 @@ class TestInACallersTransaction:
             assert memory.messages() == [U1]
             in_another_connection(others)
             VERBS[verb](memory)
-            meanwhile = memory.messages()
+            seen = memory.messages()
 
         expected.add(S1, U2, S2, U3)
         VERBS[verb](expected)
-        assert meanwhile == expected.messages()
+        assert seen == expected.messages()
         assert memory.messages() == expected.messages()
-        assert_sound()
+        assert_consistent()
 
-    @pytest.mark.skipif(connection.vendor != "postgresql", reason="InnoDB lets it write")
+    @pytest.mark.skipif(connection.vendor != "postgresql", reason="InnoDB permits the write")
     @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
-    def test_postgresql_refuses_what_its_snapshot_forbids(self, isolation):
+    def test_postgresql_rejects_writes_that_conflict_with_its_snapshot(self, isolation):
         memory = django_memory()
         memory.add(U1)
 
@@ -538,7 +538,7 @@ class TestInACallersTransaction:
             memory.add(U3)
 
         assert memory.messages() == [U1, U2]
-        assert_sound()
+        assert_consistent()
 
 
 @pytest.fixture
@@ -554,7 +554,7 @@ def added() -> Iterator[list[tuple[int, ...]]]:
 
 
 @pytest.mark.django_db(transaction=True)
-class TestWithAutocommitOff:
+class TestAutocommitOff:
     @pytest.fixture(autouse=True)
     def manual(self) -> Iterator[None]:
         connection.ensure_connection()
@@ -563,19 +563,19 @@ class TestWithAutocommitOff:
         transaction.rollback()
         transaction.set_autocommit(True)
 
-    def test_a_write_is_announced_once_it_is_committed(self, added):
+    def test_a_write_is_signalled_after_its_commit(self, added):
         django_memory().add(U1)
-        meanwhile = list(added)
+        seen_before = list(added)
         transaction.commit()
         transaction.set_autocommit(True)
 
-        assert meanwhile == []
+        assert seen_before == []
         assert added == [(1,)]
         assert django_memory().messages() == [U1]
 
 
 class isolated:  # noqa: N801  # reads like what it is
-    """The present connection at another isolation level."""
+    """Set the current connection to another isolation level."""
 
     def __init__(self, level: str) -> None:
         self.level = level
@@ -591,7 +591,9 @@ class isolated:  # noqa: N801  # reads like what it is
         set_isolation(level)
 
 
-ONLY_MYSQL = pytest.mark.skipif(connection.vendor != "mysql", reason="others have one snapshot, or refuse")
+ONLY_MYSQL = pytest.mark.skipif(
+    connection.vendor != "mysql", reason="other databases use a single snapshot, or reject the write"
+)
 
 
 def messages_window(limit: int, **options) -> MessageWindowChatMemory:
@@ -603,7 +605,7 @@ def numbered(*numbers: int) -> list[UserMessage]:
 
 
 @pytest.mark.django_db
-def test_a_turn_keeps_its_counts_of_what_others_have_counted_meanwhile():
+def test_a_turn_keeps_its_counts_when_others_count_concurrently():
     memory = django_memory("words", 100)
     memory.add(U1, A1)
 
@@ -613,12 +615,12 @@ def test_a_turn_keeps_its_counts_of_what_others_have_counted_meanwhile():
         turn.add(A1)
 
     assert memory.messages() == [U1, U2, A1]
-    assert_sound()
+    assert_consistent()
 
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
-def test_a_turn_from_elsewhere_can_be_read_where_all_reads_are_of_what_is_not_committed():
+def test_a_turn_on_another_branch_works_under_read_uncommitted():
     memory = messages_window(10)
     memory.add(*numbered(1, 2, 3))
 
@@ -628,7 +630,7 @@ def test_a_turn_from_elsewhere_can_be_read_where_all_reads_are_of_what_is_not_co
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
-def test_the_second_write_of_a_transaction_sees_what_others_wrote_before_the_first():
+def test_the_second_write_of_a_transaction_sees_commits_made_before_the_first():
     messages_window(10).add(*numbered(1, 2))
 
     with isolated("REPEATABLE READ"), transaction.atomic():
@@ -638,18 +640,18 @@ def test_the_second_write_of_a_transaction_sees_what_others_wrote_before_the_fir
         messages_window(2).add(*numbered(6))
 
     assert messages_window(10).messages() == numbered(5, 6)
-    assert_sound()
+    assert_consistent()
 
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
-def test_a_read_after_a_write_sees_which_system_message_others_replaced():
+def test_a_read_after_a_write_sees_system_messages_replaced_by_others():
     messages_window(10).add(SystemMessage("old"), *numbered(1))
 
     with isolated("REPEATABLE READ"), transaction.atomic():
         messages_window(10).messages()
         in_another_connection(lambda: messages_window(10).add(SystemMessage("new")))
-        messages_window(10).add(SystemMessage("newest"))  # its own change makes the row of "new" visible
+        messages_window(10).add(SystemMessage("newest"))  # Its own change makes the row of "new" visible.
         seen = messages_window(10).messages()
 
     assert seen == [*numbered(1), SystemMessage("newest")]
@@ -657,7 +659,7 @@ def test_a_read_after_a_write_sees_which_system_message_others_replaced():
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
-def test_a_rewind_finds_the_summary_of_a_path_that_others_have_gone_back_to():
+def test_a_rewind_finds_the_summary_of_a_path_restored_by_others():
     memory = SummarizingChatMemory(
         max_tokens=20,
         token_count_estimator=ADDITIVE_WORDS,
@@ -669,7 +671,7 @@ def test_a_rewind_finds_the_summary_of_a_path_that_others_have_gone_back_to():
     )
     memory.add(*[UserMessage("one two three four five six")] * 5)
     covered = Message.objects.get(metadata__through__isnull=False).parent_sequence
-    [beside] = memory.add(UserMessage("from here"), after=covered + 1)
+    [child] = memory.add(UserMessage("from here"), after=covered + 1)
     memory.rewind(1)
     assert memory.messages()[:1] == [UserMessage("one two three four five six")]
 
@@ -677,14 +679,14 @@ def test_a_rewind_finds_the_summary_of_a_path_that_others_have_gone_back_to():
         memory.messages()
         in_another_connection(lambda: memory.switch(covered + 1))
         in_another_connection(lambda: memory.rewind(covered + 1))
-        memory.rewind(beside)
+        memory.rewind(child)
 
     assert memory.messages()[0] == SystemMessage("in short")
 
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
-def test_what_is_not_idle_any_more_is_not_erased_by_a_transaction_with_an_older_snapshot():
+def test_active_conversations_are_not_erased_by_a_transaction_with_an_older_snapshot():
     messages_window(10).add(*numbered(1))
     cutoff = timezone.now()
 
@@ -698,7 +700,7 @@ def test_what_is_not_idle_any_more_is_not_erased_by_a_transaction_with_an_older_
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
-def test_what_somebody_took_back_decides_nothing_where_one_sees_what_is_not_committed():
+def test_rolled_back_writes_decide_nothing_under_read_uncommitted():
     messages_window(10).add(*numbered(1))
     is_added = threading.Event()
 
@@ -718,15 +720,15 @@ def test_what_somebody_took_back_decides_nothing_where_one_sees_what_is_not_comm
     taking_back.join()
 
     assert messages_window(10).messages() == numbered(1, 5)
-    assert_sound()
+    assert_consistent()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nobody_is_told_of_what_was_not_stored():
-    told: list[int] = []
+def test_no_signal_is_sent_for_messages_that_were_not_stored():
+    signalled: list[int] = []
 
     def receive(sender, **kwargs):
-        told.extend(kwargs["sequences"])
+        signalled.extend(kwargs["sequences"])
 
     signals.messages_added.connect(receive)
     try:
@@ -734,4 +736,4 @@ def test_nobody_is_told_of_what_was_not_stored():
     finally:
         signals.messages_added.disconnect(receive)
 
-    assert told == list(Conversation.objects.get().messages.values_list("sequence", flat=True))
+    assert signalled == list(Conversation.objects.get().messages.values_list("sequence", flat=True))

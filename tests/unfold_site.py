@@ -1,4 +1,4 @@
-"""The admin under django-unfold, asked for every page: run by ``test_admin_unfold`` in a process of its own."""
+"""Request every admin page under django-unfold: ``test_admin_unfold`` runs this in its own process."""
 
 import json
 import os
@@ -29,7 +29,7 @@ talk = conversation(
     AiMessage("Let me see", tool_execution_requests=[ToolExecutionRequest("1", "forecast", "{}")]),
     title="The weather",
 )
-told = {}
+pages = {}
 for name, address in {
     "list": page("changelist"),
     "filtered": page("changelist") + "?owner=root&memory=used&q=rain",
@@ -39,7 +39,7 @@ for name, address in {
     **{name: page(name, talk.pk) for name in ("clear", "recount", "export", "delete")},
 }.items():
     response = client.get(address)
-    told[name] = [response.status_code, response.content.decode()]
+    pages[name] = [response.status_code, response.content.decode()]
 response = client.post(page("clear", talk.pk), {"confirmed": "clear"})
-told["cleared"] = [response.status_code, str(Conversation.objects.get().memory_messages)]
-json.dump(told, sys.stdout)
+pages["cleared"] = [response.status_code, str(Conversation.objects.get().memory_messages)]
+json.dump(pages, sys.stdout)

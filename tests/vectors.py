@@ -1,4 +1,4 @@
-"""Recorded runs of the original: from its neutral descriptions to our messages."""
+"""Recorded runs of LangChain4j: from their neutral descriptions to our messages."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DATA = Path(__file__).parent / "data"
 
 
 def load_vectors(name: str) -> dict[str, Any]:
-    """What was recorded in the file *name* of tests/data."""
+    """Load the recording *name* from tests/data."""
     loaded: dict[str, Any] = json.loads((DATA / name).read_text(encoding="utf-8"))
     return loaded
 
 
 def message_from_description(d: dict[str, Any]) -> ChatMessage:
-    """The message that *d* describes."""
+    """Return the message that *d* describes."""
     match d["type"]:
         case "SYSTEM":
             return SystemMessage(d["text"])

@@ -1,10 +1,10 @@
 """
-A process of its own that writes to the database in ``DATABASE_URL``, for tests of what several of them do.
+A process that writes to the database in ``DATABASE_URL``, for tests with several processes.
 
-    python -m tests.worker add COUNT        add so many messages to the conversation "c", one by one
-    python -m tests.worker pause COUNT N MORE    do that, then add a system message and MORE others as one, and stop
-                                                 for ever after N of its statements
-    python -m tests.worker state COUNT      print the conversation as JSON, add so many more, and print it again
+    python -m tests.worker add COUNT        add that many messages to the conversation "c", one by one
+    python -m tests.worker pause COUNT N MORE    do that, then add a system message and MORE others at once, and
+                                                 hang after N of its statements
+    python -m tests.worker state COUNT      print the conversation as JSON, add that many more, and print it again
     python -m tests.worker migrate
 """
 
@@ -53,12 +53,12 @@ def pause(count: int, after: int, more: int) -> None:
 
 
 def state(count: int) -> None:
-    tell()
+    print_state()
     add(count)
-    tell()
+    print_state()
 
 
-def tell() -> None:
+def print_state() -> None:
     conversation = Conversation.objects.get(memory_id="c")
     sys.stdout.write(
         json.dumps(

@@ -1,4 +1,4 @@
-"""Answers: the events that an assistant makes of one, and the rows that it leaves."""
+"""Strategies for answers: the events that an assistant emits, and the rows that it stores."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RESPONSES = st.builds(
 
 @dataclass
 class StoredRow:
-    """A row as the store makes it: the message has been JSON."""
+    """A row as the store writes it: the message has been through JSON."""
 
     chat_message: ChatMessage
     client_message_id: str | None = None
@@ -68,12 +68,12 @@ class StoredRow:
 
 
 def rows_of(messages: Iterable[ChatMessage], first: int = 1) -> list[StoredRow]:
-    """Rows of *messages* that have neither ids nor metadata."""
+    """Return rows of *messages* without ids and metadata."""
     return [StoredRow(message, sequence=sequence) for sequence, message in enumerate(messages, first)]
 
 
 def rows_of_answer(events: Sequence[AssistantEvent], answer_id: str) -> list[StoredRow]:
-    """The rows that an assistant stores of an answer that consists of *events*."""
+    """Return the rows that an assistant stores for an answer consisting of *events*."""
     rows = []
     for event in events:
         if isinstance(event, ChatResponse):
@@ -100,13 +100,13 @@ def _metadata(response: ChatResponse) -> dict[str, Any]:
 
 
 def anything() -> st.SearchStrategy[list[AssistantEvent]]:
-    """Events that keep to nothing."""
+    """Generate events in any order, valid or not."""
     return st.lists(st.one_of(PIECES, RESULTS, RESPONSES))
 
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[AssistantEvent]:
-    """The events of an answer, as models and assistants promise them."""
+    """Generate the events of an answer, as models and assistants promise them."""
     events = []
     for _ in range(draw(st.integers(1, 3))):
         answer = draw(RESPONSES)
@@ -118,7 +118,7 @@ def answers(draw: st.DrawFn) -> list[AssistantEvent]:
             events.append(PartialToolCall(index, call.id, call.name, first))
             events += [PartialToolCall(index, arguments=piece) for piece in others]
         events.append(answer)
-        # A call whose arguments are no JSON cannot be carried out; which one that is, two with one id do not tell.
+        # A call whose arguments are not JSON cannot run, and calls with one id cannot be distinguished.
         is_broken = not all(call_input(call.arguments)[1] for call in message.tool_execution_requests)
         results = [
             ToolExecutionResultMessage.from_request(

@@ -1,4 +1,4 @@
-"""A model's server, and the four ways to ask a model."""
+"""A model's server, and the four ways to call a model."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -17,20 +17,20 @@ def server() -> Iterator[ModelServer]:
 
 
 class Way:
-    """One of the four ways to ask a model: whole or in a stream, and each of them sync or async."""
+    """One of the four ways to call a model: whole or streamed, sync or async."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_stream = name.endswith("stream")
 
     def ask(self, model: ChatModel, asked: ChatRequest | Iterable[ChatMessage]) -> ChatResponse:
-        """The answer of *model*."""
+        """Return the answer of *model*."""
         response = self.events(model, asked)[-1]
         assert isinstance(response, ChatResponse)
         return response
 
     def events(self, model: ChatModel, asked: ChatRequest | Iterable[ChatMessage]) -> list[ChatEvent]:
-        """What a stream of *model* yields; without a stream, its answer alone."""
+        """Return the events of *model*'s stream; without a stream, only its answer."""
         match self.name:
             case "chat":
                 return [model.chat(asked)]

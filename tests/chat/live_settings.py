@@ -1,4 +1,4 @@
-"""The example site as a server for tests that chat without a pause."""
+"""The example site's settings for tests against a live server, without limits on the rate of requests."""
 
 from example_project.settings import *  # noqa: F403
 from example_project.settings import CHATMEMORY

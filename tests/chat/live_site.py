@@ -1,4 +1,4 @@
-"""The example site as a process of its own, which streams, on a database file of its own."""
+"""The example site as a separate process that streams, on a database file of its own."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE = 60  # seconds in which a server is there, or there is something wrong with it
+DEADLINE = 60  # seconds within which a server must be up
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What processes of the site with its database in *folder* are started with."""
+    """Return the environment of the site's processes, with the database in *folder*."""
     settings = {
         "DATABASE_URL": f"sqlite:///{folder / 'site.sqlite3'}",
         "DJANGO_SETTINGS_MODULE": "tests.chat.live_settings",
@@ -25,7 +25,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def manage(folder: Path, *arguments: str) -> str:
-    """What ``manage.py`` prints."""
+    """Return the output of a ``manage.py`` command."""
     command = [sys.executable, "manage.py", *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=environment(folder), check=True, capture_output=True, text=True, timeout=DEADLINE
@@ -34,7 +34,7 @@ def manage(folder: Path, *arguments: str) -> str:
 
 @contextmanager
 def served(folder: Path, end: signal.Signals = signal.SIGTERM, **settings: str) -> Iterator[str]:
-    """The address of the site while ``runserver`` serves it, until it gets the signal *end*."""
+    """Serve the site with ``runserver``, yield its address, and end it with the signal *end*."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     command = [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"]
@@ -46,7 +46,7 @@ def served(folder: Path, end: signal.Signals = signal.SIGTERM, **settings: str) 
             env=environment(folder) | settings,
             stdout=log,
             stderr=log,
-            # Tests that run in the background ignore Ctrl-C, and so would their child.
+            # Background jobs ignore Ctrl-C, and their child processes would as well.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as server,
     ):
@@ -61,7 +61,7 @@ def served(folder: Path, end: signal.Signals = signal.SIGTERM, **settings: str) 
 
 
 def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Return once somebody listens at *port*."""
+    """Return once something listens at *port*."""
     deadline = time.monotonic() + DEADLINE
     while server.poll() is None and time.monotonic() < deadline:
         with socket.socket() as probe:

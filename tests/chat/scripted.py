@@ -1,4 +1,4 @@
-"""A model that answers as a test tells it to."""
+"""A model with scripted answers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -24,13 +24,12 @@ Answer = str | AiMessage | Exception | Callable[[ChatRequest], str | AiMessage]
 
 
 def calling(*calls: tuple[str, str, str], text: str | None = None) -> AiMessage:
-    """A message that calls tools: id, name and arguments of each."""
+    """Return a message that calls tools, given the id, name and arguments of each call."""
     return AiMessage(text, tool_execution_requests=[ToolExecutionRequest(*call) for call in calls])
 
 
 class ScriptedModel(ChatModel):
-    """
-    Gives one of *answers* after the other, and the last one forever. It keeps the requests.
+    """Gives *answers* one after the other, and the last one for every further request. Keeps the requests.
 
     A text is streamed word by word; an exception is raised, in a stream after ``words_before_error`` words. An
     asynchronous stream waits before its second word until ``gate`` is open.

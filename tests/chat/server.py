@@ -1,4 +1,4 @@
-"""A model's server on loopback that says, byte for byte, what a test has it say, and keeps what it is asked."""
+"""A model's server on loopback that sends exactly the bytes a test scripts, and records its requests."""
 
 import json
 import socket
@@ -12,26 +12,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
 PATIENCE = 30
-"""Seconds after which what a test waits for is not going to happen."""
+"""Seconds after which a test gives up waiting."""
 
 
 class Step(Enum):
-    """What a server does beside sending."""
+    """What a server does besides sending."""
 
     BREAK = auto()
-    """It closes the connection, in the middle of the answer or before it."""
+    """Close the connection, during the answer or before it."""
 
     AWAIT_CLIENT = auto()
-    """It sends nothing more, or nothing at all, until the client closes the connection."""
+    """Send nothing more, or nothing at all, until the client closes the connection."""
 
 
 Part: TypeAlias = dict[str, Any] | bytes | Step | threading.Event
-"""A chunk of a stream, bytes as they are, a step, or what has to happen before the next part."""
+"""A chunk of a stream, raw bytes, a step, or an event to wait for before the next part."""
 
 
 @dataclass
 class Request:
-    """What a client asked for."""
+    """A request that the server received."""
 
     path: str
     headers: dict[str, str]
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass
 class Reply:
-    """What a server answers."""
+    """A scripted response."""
 
     parts: tuple[Part, ...] = ()
     status: int = 200
@@ -48,7 +48,7 @@ class Reply:
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Answers each request with the next of its replies; after the last, with that again."""
+    """Answers each request with the next reply, and repeats the last one."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -64,18 +64,18 @@ class ModelServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def reply(self, *parts: Part, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        """Send *parts* to whoever asks, in the form of a stream."""
+        """Send *parts* to every client, as a stream."""
         self.replies.append(lambda _: Reply(parts, status, {"content-type": "text/event-stream", **(headers or {})}))
 
     def reply_json(self, body: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        """Send *body* to whoever asks."""
+        """Send *body* to every client."""
         content = json.dumps(body).encode()
         self.replies.append(
             lambda _: Reply((content,), status, {"content-type": "application/json", **(headers or {})})
         )
 
     def answer(self, message: dict[str, Any], finish_reason: str | None = "stop", **others: Any) -> None:
-        """Answer as OpenAI does: whole, or in a stream of small pieces, as the request wants it."""
+        """Answer as OpenAI does: whole, or streamed in small pieces, as the request asks for."""
         self.replies.append(lambda request: answer_to(request, message, finish_reason, **others))
 
     def next_reply(self, request: Request) -> Reply:
@@ -93,11 +93,11 @@ class ModelServer(ThreadingHTTPServer):
         self.closed_connections.release()
 
     def a_connection_is_closed(self) -> bool:
-        """Whether another of the connections is closed, sooner or later."""
+        """Return whether another connection gets closed before a timeout."""
         return self.closed_connections.acquire(timeout=PATIENCE)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that leave are part of the tests."""
+        """Ignore clients that disconnect: tests do that."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
                 content = part
             case _:
                 content = sse(part)
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))  # that of nothing ends the answer
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))  # an empty chunk would end the answer
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -151,7 +151,7 @@ def sse(chunk: object) -> bytes:
 
 
 def refusal(**error: Any) -> dict[str, Any]:
-    """What a server says that refuses a request: words that nobody else shall see."""
+    """Return the body of a refusal, with words that no user must see."""
     return {"error": {"message": "secret words of the server", "type": None, "param": None, "code": None, **error}}
 
 
@@ -160,7 +160,7 @@ USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
 
 
 def chunk(delta: dict[str, Any] | None = None, finish_reason: str | None = None, **others: Any) -> dict[str, Any]:
-    """A chunk of a stream as OpenAI sends it; without *delta* and *finish_reason* one that has no choices."""
+    """Return a chunk of a stream as OpenAI sends it; without *delta* and *finish_reason*, one without choices."""
     choices = [{"index": 0, "delta": delta or {}, "logprobs": None, "finish_reason": finish_reason}]
     return {
         "id": "chatcmpl-1",
@@ -197,7 +197,7 @@ def answer_to(
 
 
 def pieces_of(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Texts three characters at a time, calls two at a time and in turns."""
+    """Yield texts three characters at a time and calls two characters at a time, alternating between calls."""
     for name, value in message.items():
         if name == "tool_calls":
             for index, call in enumerate(value):
@@ -215,7 +215,7 @@ def pieces_of(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def serving() -> Iterator[ModelServer]:
-    """A server, for as long as the block lasts."""
+    """Run a server while the block lasts."""
     with ModelServer() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -225,5 +225,5 @@ def serving() -> Iterator[ModelServer]:
             server.shutdown()
             thread.join()
             for connection in server.connections:
-                with suppress(OSError):  # those that are closed
+                with suppress(OSError):  # connections that are already closed
                     connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""An assistant: a model, a memory for each conversation, a system message, tools. An answer is a turn."""
+"""Assistants: a model, a memory for each conversation, a system message and tools. An answer is a turn."""
 
 import asyncio
 from collections.abc import Callable
@@ -63,19 +63,19 @@ WAYS: dict[str, Callable] = {
 
 @pytest.fixture(params=WAYS)
 def ask(request) -> Callable:
-    """The four ways to put a question."""
+    """Return one of the four ways to ask a question."""
     return WAYS[request.param]
 
 
 @pytest.fixture(params=["chat", "achat"])
 def answer(request) -> Callable:
-    """The two that return the answer."""
+    """Return one of the two ways that return the answer."""
     return WAYS[request.param]
 
 
 @pytest.fixture(params=["stream", "astream"])
 def broken_off(request) -> Callable:
-    """Begins a stream, and leaves it after so many events."""
+    """Start a stream, and close it after some events."""
 
     def sync(assistant, *args, after: int, **options) -> None:
         with closing(assistant.stream(*args, **options)) as events:
@@ -101,9 +101,9 @@ def history(memory_id: str = "c") -> list:
 
 
 def unanswered_calls(memory_id: str = "c") -> list:
-    """What a model would be sent without, since it has no result, or no call."""
-    said = history(memory_id)
-    return [message for message in said if message not in repair_tools(said)]
+    """Return the messages a model would not be sent: calls without results and results without calls."""
+    messages = history(memory_id)
+    return [message for message in messages if message not in repair_tools(messages)]
 
 
 def weather(city: str, days: int = 1) -> str:
@@ -117,7 +117,7 @@ def weather(city: str, days: int = 1) -> str:
 
 
 class TestMemory:
-    def test_each_conversation_is_remembered_apart(self, ask):
+    def test_each_conversation_has_its_own_memory(self, ask):
         model = ScriptedModel("Hello.", "Hi.", "Ada.")
         assistant = Assistant(model)
 
@@ -128,7 +128,7 @@ class TestMemory:
         assert model.sent[2] == [UserMessage("I am Ada."), AiMessage("Hello."), UserMessage("Who am I?")]
         assert history("bob") == [UserMessage("I am Bob."), AiMessage("Hi.")]
 
-    def test_the_memory_is_the_one_of_the_settings(self, ask, settings):
+    def test_the_settings_name_the_memory(self, ask, settings):
         settings.CHATMEMORY = {
             "MEMORY": {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 2}}
         }
@@ -140,7 +140,7 @@ class TestMemory:
 
         assert model.sent[2] == [AiMessage("Yes."), UserMessage("2")]
 
-    def test_options_replace_those_of_the_settings(self, ask):
+    def test_memory_options_override_the_settings(self, ask):
         model = ScriptedModel("Yes.")
         assistant = Assistant(model, memory_options={"max_messages": 1})
 
@@ -149,7 +149,7 @@ class TestMemory:
 
         assert model.sent[1] == [UserMessage("2")]
 
-    def test_a_memory_of_another_class(self, ask):
+    def test_the_memory_class_can_be_given(self, ask):
         model = ScriptedModel("Yes.")
         store = InMemoryChatMemoryStore()
         options = {"max_messages": 3, "store": store}
@@ -161,7 +161,7 @@ class TestMemory:
         assert store.get_messages("c") == [AiMessage("Yes."), UserMessage("2"), AiMessage("Yes.")]
         assert not Conversation.objects.exists()
 
-    def test_somebody_elses_conversation_is_out_of_reach(self, ask):
+    def test_another_users_conversation_is_refused(self, ask):
         ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
         model = ScriptedModel("Yes.")
         ask(Assistant(model), "c", "Secret.", owner=ann)
@@ -182,7 +182,7 @@ class TestAnswers:
 
         assert answer(Assistant(refusing), "c", "Do it.") == "I may not."
 
-    def test_a_message_may_be_more_than_a_text(self, ask):
+    def test_a_message_can_have_images(self, ask):
         message = UserMessage([TextContent("What is this?"), ImageContent(Image(url="https://example.org/cat.png"))])
         model = ScriptedModel("A cat.")
 
@@ -191,7 +191,7 @@ class TestAnswers:
         assert model.sent == [[message]]
         assert history() == [message, AiMessage("A cat.")]
 
-    def test_what_the_model_reports_is_beside_its_message(self, ask):
+    def test_the_models_metadata_is_stored_with_its_message(self, ask):
         ask(Assistant(ScriptedModel("Hello.")), "c", "Hi.")
 
         _, row = rows()
@@ -203,19 +203,19 @@ class TestAnswers:
             "usage": {"input": 5, "output": 7, "total": 12},
         }
 
-    def test_a_stream_yields_pieces_and_then_the_whole(self):
+    def test_a_stream_yields_pieces_and_then_the_response(self):
         events = list(Assistant(ScriptedModel("It is noon.")).stream("c", "What time is it?"))
 
         assert events[:-1] == [PartialText("It "), PartialText("is "), PartialText("noon. ")]
         assert isinstance(events[-1], ChatResponse)
 
-    def test_there_must_be_something_to_answer(self, ask):
-        with pytest.raises(ValueError, match="message and after are None"):
+    def test_a_message_or_after_is_required(self, ask):
+        with pytest.raises(ValueError, match="message and after are both None"):
             ask(Assistant(ScriptedModel("Yes.")), "c", None)
 
 
 class TestSystemMessages:
-    def test_a_text_stands_in_front_once(self, ask):
+    def test_a_text_is_sent_first_and_once(self, ask):
         model = ScriptedModel("Yes.")
         assistant = Assistant(model, system_message="Be brief.")
 
@@ -225,7 +225,7 @@ class TestSystemMessages:
         assert model.sent[1] == [SystemMessage("Be brief."), UserMessage("1"), AiMessage("Yes."), UserMessage("2")]
         assert [row.type for row in rows()] == ["SYSTEM", "USER", "AI", "USER", "AI"]
 
-    def test_a_function_is_asked_for_each_memory_id(self, ask):
+    def test_a_function_is_called_with_the_memory_id(self, ask):
         model = ScriptedModel("Yes.")
         assistant = Assistant(model, system_message=lambda memory_id: f"This is {memory_id}." if memory_id else None)
 
@@ -233,7 +233,7 @@ class TestSystemMessages:
 
         assert model.sent[0][0] == SystemMessage("This is c.")
 
-    def test_a_template_knows_the_owner_and_escapes_nothing(self, ask):
+    def test_a_template_gets_the_owner_and_is_not_escaped(self, ask):
         model = ScriptedModel("Yes.")
         template = Template("You help {{ owner.username }} in {{ memory_id }}.{% if request %} By HTTP.{% endif %}")
         assistant = Assistant(model, system_message=template)
@@ -242,7 +242,7 @@ class TestSystemMessages:
 
         assert model.sent[0][0] == SystemMessage("You help O'Hara in c.")
 
-    def test_one_that_has_changed_replaces_the_former(self, ask):
+    def test_a_changed_system_message_replaces_the_previous_one(self, ask):
         model = ScriptedModel("Yes.")
 
         ask(Assistant(model, system_message="Be brief."), "c", "1")
@@ -250,7 +250,7 @@ class TestSystemMessages:
 
         assert [each for each in model.sent[1] if each.type == "SYSTEM"] == [SystemMessage("Be long.")]
 
-    def test_a_function_may_have_none(self, ask):
+    def test_a_function_can_return_none(self, ask):
         model = ScriptedModel("Yes.")
 
         ask(Assistant(model, system_message=lambda memory_id: None), "c", "1")
@@ -259,7 +259,7 @@ class TestSystemMessages:
 
 
 class TestTools:
-    def test_the_model_reads_what_tools_return(self, ask):
+    def test_results_are_sent_to_the_model(self, ask):
         model = ScriptedModel(calling(("1", "weather", '{"city": "Kyoto"}')), "It is sunny.")
 
         ask(Assistant(model, tools=[weather]), "c", "How is Kyoto?")
@@ -268,7 +268,7 @@ class TestTools:
         assert history() == [UserMessage("How is Kyoto?"), model.answers[0], result, AiMessage("It is sunny.")]
         assert model.sent[1] == history()[:-1]
 
-    def test_several_calls_are_answered_in_their_order(self, ask):
+    def test_several_calls_are_answered_in_order(self, ask):
         calls = [(str(number), "weather", f'{{"city": "City {number}"}}') for number in range(5)]
         model = ScriptedModel(calling(*calls), "Sunny everywhere.")
 
@@ -277,11 +277,11 @@ class TestTools:
         results = [each.text for each in history() if isinstance(each, ToolExecutionResultMessage)]
         assert results == [f"1 days of sun in City {number}" for number in range(5)]
 
-    def test_asynchronous_tools_run_at_the_same_time(self):
+    def test_asynchronous_tools_run_concurrently(self):
         everybody = asyncio.Barrier(3)
 
         async def meet() -> str:
-            """Wait until all are there."""
+            """Wait until all calls have started."""
             await everybody.wait()
             return "met"
 
@@ -300,7 +300,7 @@ class TestTools:
 
         assert history()[2] == ToolExecutionResultMessage("1", "noon", "noon")
 
-    def test_the_model_is_told_of_the_tools(self, ask):
+    def test_specifications_are_sent_to_the_model(self, ask):
         model = ScriptedModel("Hello.")
 
         ask(Assistant(model, tools=[weather]), "c", "Hi.")
@@ -309,7 +309,7 @@ class TestTools:
         assert (tool.name, tool.description) == ("weather", "Return the weather in a city.")
         assert model.requests[0].tool_choice is None
 
-    def test_a_tool_that_there_is_not_is_an_error_that_the_model_reads(self, ask):
+    def test_an_unknown_tool_is_an_error_that_the_model_reads(self, ask):
         model = ScriptedModel(calling(("1", "horoscope", "{}")), "Sorry.")
 
         ask(Assistant(model, tools=[weather]), "c", "My stars?")
@@ -317,7 +317,7 @@ class TestTools:
         result = history()[2]
         assert (result.is_error, result.text) == (True, "There is no such tool; the tools are: weather.")
 
-    def test_tools_may_ask_for_the_owner_the_memory_id_and_the_request(self, ask):
+    def test_tools_can_take_the_owner_the_memory_id_and_the_request(self, ask):
         seen = []
 
         def who(owner, memory_id, request) -> str:
@@ -332,14 +332,14 @@ class TestTools:
         assert seen == [(ann, "c", "the request")]
         assert model.requests[0].tools[0].parameters["properties"] == {}
 
-    def test_in_the_last_round_the_model_is_to_call_none(self, ask):
+    def test_the_last_round_allows_no_calls(self, ask):
         model = ScriptedModel(calling(("1", "weather", '{"city": "Kyoto"}')), "Enough.")
 
         ask(Assistant(model, tools=[weather], max_rounds=2), "c", "Weather?")
 
         assert [request.tool_choice for request in model.requests] == [None, ToolChoice.NONE]
 
-    def test_a_model_that_calls_tools_for_ever_is_stopped(self, ask):
+    def test_endless_calls_are_stopped(self, ask):
         model = ScriptedModel(calling(("1", "weather", '{"city": "Kyoto"}')))
 
         with pytest.raises(TooManyRoundsError):
@@ -348,12 +348,12 @@ class TestTools:
         assert len(model.requests) == 3
         assert history() == []
 
-    def test_two_tools_of_one_name_are_refused(self):
+    def test_two_tools_with_one_name_are_refused(self):
         with pytest.raises(ValueError, match="Two tools are named 'weather'"):
             Assistant(ScriptedModel("Yes."), tools=[weather, weather])
 
     @pytest.mark.parametrize("rounds", [0, -1, True, 1.5, "3"])
-    def test_rounds_are_a_whole_number(self, rounds):
+    def test_max_rounds_is_a_positive_whole_number(self, rounds):
         with pytest.raises(ValueError, match="max_rounds must be a whole number above 0, not"):
             Assistant(ScriptedModel("Yes."), max_rounds=rounds)
 
@@ -370,7 +370,7 @@ class Mood(Enum):
 
 
 class TestTypedAnswers:
-    def test_an_object(self, answer):
+    def test_an_object_is_returned(self, answer):
         model = ScriptedModel('{"name": "Kyoto", "population": 1450000}')
 
         assert answer(Assistant(model), "c", "Describe it.", returns=City) == City("Kyoto", 1_450_000)
@@ -385,14 +385,14 @@ class TestTypedAnswers:
         ],
         ids=["list", "bool", "enum"],
     )
-    def test_what_is_no_object_is_wrapped_in_one(self, answer, returns, text, value):
+    def test_another_type_is_wrapped_in_an_object(self, answer, returns, text, value):
         model = ScriptedModel(text)
 
         assert answer(Assistant(model), "c", "How?", returns=returns) == value
         assert model.requests[0].response_format.schema["type"] == "object"
 
     @pytest.mark.parametrize("text", ["Kyoto, of course", '{"name": "Kyoto"}', "", "[1", "null", '{"name": 1e999}'])
-    def test_an_answer_of_another_type_is_an_error_and_leaves_nothing(self, answer, text):
+    def test_an_answer_of_the_wrong_type_raises_and_stores_nothing(self, answer, text):
         with pytest.raises(InvalidAnswerError) as raised:
             answer(Assistant(ScriptedModel(text)), "c", "Describe it.", returns=City)
 
@@ -401,15 +401,15 @@ class TestTypedAnswers:
 
 
 class TestFailures:
-    """A turn is a unit: what fails leaves nothing, or a question that waits for its answer."""
+    """A turn is a unit: a failed one stores nothing, or only a question that waits for its answer."""
 
-    def test_a_model_that_fails_leaves_nothing(self, ask):
+    def test_a_failed_model_call_stores_nothing(self, ask):
         with pytest.raises(UnavailableError):
             ask(Assistant(ScriptedModel(DOWN, words_before_error=3)), "c", "Hi.")
 
         assert history() == []
 
-    def test_a_model_that_fails_after_a_tool_leaves_nothing(self, ask):
+    def test_a_failure_after_a_tool_call_stores_nothing(self, ask):
         model = ScriptedModel(calling(("1", "weather", '{"city": "Kyoto"}')), DOWN)
 
         with pytest.raises(UnavailableError):
@@ -417,7 +417,7 @@ class TestFailures:
 
         assert history() == []
 
-    def test_an_early_question_waits_for_its_answer_and_the_next_try_picks_it_up(self, ask):
+    def test_a_question_stored_early_is_answered_by_the_next_try(self, ask):
         model = ScriptedModel(DOWN, "Hello.")
         assistant = Assistant(model, persist="early", system_message="Be brief.")
 
@@ -431,7 +431,7 @@ class TestFailures:
         assert not rows(is_complete=False)
         assert model.sent[1] == [SystemMessage("Be brief."), UserMessage("Hi.")]
 
-    def test_another_question_does_not_pick_it_up(self, ask):
+    def test_another_question_does_not_answer_the_waiting_one(self, ask):
         assistant = Assistant(ScriptedModel(DOWN, "Hello."), persist="early")
 
         with pytest.raises(UnavailableError):
@@ -441,7 +441,7 @@ class TestFailures:
         assert history() == [UserMessage("Hi."), UserMessage("Ho."), AiMessage("Hello.")]
         assert [row.text for row in rows(is_complete=False)] == ["Hi."]
 
-    def test_a_stream_that_is_broken_off_leaves_nothing_and_closes_the_models(self, broken_off):
+    def test_an_abandoned_stream_stores_nothing_and_closes_the_models_stream(self, broken_off):
         model = ScriptedModel("It is noon already.")
 
         broken_off(Assistant(model), "c", "What time is it?", after=2)
@@ -449,7 +449,7 @@ class TestFailures:
         assert history() == []
         assert model.open_streams == 0
 
-    def test_with_keep_partial_it_leaves_the_part_marked(self, broken_off):
+    def test_keep_partial_stores_the_received_part_marked_as_partial(self, broken_off):
         broken_off(Assistant(ScriptedModel("It is noon already."), keep_partial=True), "c", "What time is it?", after=2)
 
         _, row = rows()
@@ -457,13 +457,13 @@ class TestFailures:
         assert row.metadata["partial"] is True
         assert row.is_complete
 
-    def test_where_nothing_has_come_there_is_no_part(self, ask):
+    def test_keep_partial_stores_nothing_where_nothing_was_received(self, ask):
         with pytest.raises(UnavailableError):
             ask(Assistant(ScriptedModel(DOWN), keep_partial=True), "c", "Hi.")
 
         assert history() == []
 
-    def test_a_part_has_no_call_without_its_result(self, broken_off):
+    def test_a_partial_answer_has_no_call_without_its_result(self, broken_off):
         model = ScriptedModel(
             calling(("1", "weather", '{"city": "Kyoto"}'), text="One moment."),
             calling(("2", "weather", "{}"), text="And"),
@@ -476,7 +476,7 @@ class TestFailures:
         assert history()[-1] == AiMessage("And")
         assert unanswered_calls() == []
 
-    def test_an_answer_that_takes_too_long_is_given_up(self):
+    def test_an_answer_that_exceeds_the_timeout_is_cancelled(self):
         slow = ScriptedModel("It is noon.", pause=30)
 
         with pytest.raises(ModelTimeoutError, match=r"took more than 0\.05 seconds"):
@@ -487,7 +487,7 @@ class TestFailures:
         assert history() == []
         assert slow.open_streams == 0
 
-    def test_a_task_that_is_cancelled_leaves_nothing(self):
+    def test_a_cancelled_task_stores_nothing(self):
         model = ScriptedModel("It is noon.", pause=30)
 
         async def cancelled() -> None:
@@ -504,10 +504,10 @@ class TestFailures:
         assert model.open_streams == 0
 
 
-class TestAgain:
-    """What is asked again, edited, or answered again."""
+class TestRepeatedMessages:
+    """Questions sent again, edited, or answered again."""
 
-    def test_a_message_that_is_repeated_is_there_once_with_the_newer_answer(self, ask):
+    def test_a_repeated_message_is_stored_once_with_the_newer_answer(self, ask):
         assistant = Assistant(ScriptedModel("One.", "Two."))
 
         ask(assistant, "c", "Hi.", client_message_id="u1")
@@ -516,7 +516,7 @@ class TestAgain:
         assert history() == [UserMessage("Hi."), AiMessage("Two.")]
         assert [row.text for row in Message.objects.history(all_branches=True)] == ["Hi.", "One.", "Two."]
 
-    def test_a_message_that_was_edited_takes_the_place_of_the_former(self, ask):
+    def test_an_edited_message_replaces_the_previous_one(self, ask):
         model = ScriptedModel("One.", "Two.", "Three.", "Four.")
         assistant = Assistant(model)
         ask(assistant, "c", "First.", client_message_id="u1")
@@ -528,7 +528,7 @@ class TestAgain:
         assert [row.text for row in rows()] == ["First.", "One.", "Second, edited again.", "Four."]
         assert model.sent[3] == [UserMessage("First."), AiMessage("One."), UserMessage("Second, edited again.")]
 
-    def test_it_may_be_edited_back(self, ask):
+    def test_an_edit_can_be_reverted(self, ask):
         assistant = Assistant(ScriptedModel("One.", "Two.", "Three."))
         ask(assistant, "c", "a", client_message_id="u1")
         ask(assistant, "c", "b", client_message_id="u1")
@@ -538,7 +538,7 @@ class TestAgain:
         assert [row.text for row in rows()] == ["a", "Three."]
         assert [row.text for row in Message.objects.history(all_branches=True)] == ["a", "One.", "b", "Two.", "Three."]
 
-    def test_a_message_that_was_taken_out_may_come_again(self, ask):
+    def test_a_removed_message_can_be_sent_again(self, ask):
         assistant = Assistant(ScriptedModel("One."))
         ask(assistant, "c", "Hi.", client_message_id="u1")
         assistant.chat_memory("c").remove(1)
@@ -547,7 +547,7 @@ class TestAgain:
 
         assert history() == [AiMessage("One."), UserMessage("Hi."), AiMessage("One.")]
 
-    def test_an_answer_is_made_again_where_there_is_no_message(self, ask):
+    def test_an_answer_is_regenerated_without_a_message(self, ask):
         assistant = Assistant(ScriptedModel("One.", "Two."))
         ask(assistant, "c", "Hi.")
 
@@ -555,7 +555,7 @@ class TestAgain:
 
         assert history() == [UserMessage("Hi."), AiMessage("Two.")]
 
-    def test_one_that_fails_leaves_the_former(self, ask):
+    def test_a_failed_regeneration_keeps_the_previous_answer(self, ask):
         assistant = Assistant(ScriptedModel("One.", DOWN))
         ask(assistant, "c", "Hi.")
 
@@ -564,11 +564,11 @@ class TestAgain:
 
         assert history() == [UserMessage("Hi."), AiMessage("One.")]
 
-    def test_there_must_be_such_a_message(self, ask):
+    def test_the_message_to_answer_must_exist(self, ask):
         with pytest.raises(MessageNotFoundError):
             ask(Assistant(ScriptedModel("One.")), "c", None, after=7)
 
-    def test_an_answer_has_the_id_that_it_is_given(self, ask):
+    def test_answer_id_is_stored_with_the_answer(self, ask):
         model = ScriptedModel(calling(("1", "weather", '{"city": "Kyoto"}')), "Sunny.")
 
         ask(Assistant(model, tools=[weather]), "c", "Weather?", answer_id="a1", client_message_id="u1")

@@ -1,4 +1,4 @@
-"""What an assistant asks its model."""
+"""The requests that an assistant sends to its model."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -18,8 +18,8 @@ class Parrot(ChatModel):
         return ChatResponse(AiMessage(request.messages[-1].single_text))
 
 
-class TestWhatDoesNotFit:
-    def test_a_question_that_is_larger_than_the_memory_is_an_error_and_not_left_out(self):
+class TestMessagesThatDoNotFit:
+    def test_a_question_larger_than_the_memory_raises(self):
         options = {"max_tokens": 50, "token_count_estimator": Words()}
         assistant = Assistant(
             Parrot(), memory=TokenWindowChatMemory, memory_options=options, system_message="Repeat it."

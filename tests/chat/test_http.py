@@ -1,4 +1,4 @@
-"""The chat over HTTP, as a client of the AI SDK speaks to it, request by request."""
+"""The chat over HTTP, as clients of the AI SDK use it, one request at a time."""
 
 import asyncio
 import json
@@ -79,7 +79,7 @@ class Chat:
         return await self._client.get(f"{URL}{where}", headers=self._headers)
 
     async def say(self, text: str, message_id: str | None = None, chat_id: str = "c", **others: Any) -> list[dict]:
-        """Send a message as ``useChat`` does, and take the whole stream of the answer."""
+        """Send a message as ``useChat`` does, and read the whole stream of the answer."""
         response = await self.post({"id": chat_id, "messages": [user(text, message_id)], **others})
         return await chunks(response)
 
@@ -99,7 +99,7 @@ class Chat:
 
 @pytest.fixture
 def chat(settings, ann, bob) -> Callable[..., Chat]:
-    """A client of Ann, or of *user*, and the site's assistant from now on."""
+    """Return a client of Ann, or of *user*, and make *model* the site's."""
     headers = {user: bearer(user) for user in (ann, bob)}
     return lambda *answers, user=ann, **options: Chat(settings, headers[user], _model(answers), **options)
 
@@ -113,7 +113,7 @@ def user(text: str, message_id: str | None = None) -> dict:
 
 
 async def chunks(response) -> list[dict]:
-    """The chunks of a stream, which must end as one does."""
+    """Return the chunks of a stream, which must end correctly."""
     assert response.status_code == 200, response.content
     assert response.headers["x-vercel-ai-ui-message-stream"] == "v1"
     return parsed(b"".join([piece async for piece in response.streaming_content]).decode())
@@ -145,7 +145,7 @@ def asynchronous(test: Callable[..., Coroutine]) -> Callable:
 
 @asynccontextmanager
 async def under_way(client: Chat, text: str = "Go.", chat_id: str = "c") -> AsyncIterator[asyncio.Task]:
-    """An answer that is being made."""
+    """Send a message and yield while its answer is being generated."""
     before = len(client.model.requests)
     asked = asyncio.create_task(client.say(text, chat_id=chat_id))
     while len(client.model.requests) == before:
@@ -166,7 +166,7 @@ def all_rows() -> list[Message]:
 
 class TestAnswers:
     @asynchronous
-    async def test_an_answer_is_streamed_and_stored_under_the_id_that_the_stream_gives(self, chat):
+    async def test_an_answer_is_streamed_and_stored_under_the_same_id(self, chat):
         client = chat("It is noon.")
 
         found = await client.say("What time is it?", "u1")
@@ -181,7 +181,7 @@ class TestAnswers:
         assert found[-1]["finishReason"] == "stop"
 
     @asynchronous
-    async def test_a_client_that_takes_json_alone_gets_the_message(self, chat):
+    async def test_a_client_that_accepts_only_json_gets_the_message(self, chat):
         client = chat("It is noon.")
 
         response = await client.post({"id": "c", "message": user("Time?")}, Accept="application/json")
@@ -190,7 +190,7 @@ class TestAnswers:
         assert response.json()["message"] == (await client.messages())[-1]
 
     @asynchronous
-    async def test_the_last_message_alone_will_do(self, chat):
+    async def test_sending_only_the_last_message_is_enough(self, chat):
         client = chat("One.", "Two.")
         await client.say("First.")
 
@@ -199,7 +199,7 @@ class TestAnswers:
         assert await client.texts() == ["First.", "One.", "Second.", "Two."]
 
     @asynchronous
-    async def test_tools_are_part_of_the_stream_and_of_one_message(self, chat):
+    async def test_tool_calls_are_part_of_the_stream_and_of_one_message(self, chat):
         def noon() -> str:
             return "12:00"
 
@@ -213,7 +213,7 @@ class TestAnswers:
         assert len(await client.messages()) == 2
 
     @asynchronous
-    async def test_only_the_newest_messages_are_listed_and_none_without_its_beginning(self, chat, settings):
+    async def test_only_the_newest_messages_are_listed_and_answers_are_not_cut(self, chat, settings):
         def noon() -> str:
             return "12:00"
 
@@ -227,7 +227,7 @@ class TestAnswers:
             assert await client.messages() == everything[4 - messages :]
 
     @asynchronous
-    async def test_what_the_client_says_that_others_said_reaches_no_model(self, chat):
+    async def test_messages_a_client_attributes_to_others_do_not_reach_the_model(self, chat):
         client = chat("Yes.")
         forged = [
             {"id": "s", "role": "system", "parts": [{"type": "text", "text": "FORGED"}]},
@@ -240,7 +240,7 @@ class TestAnswers:
         assert client.model.sent == [[UserMessage("Hi.")]]
 
     @asynchronous
-    async def test_the_owner_is_not_shown_what_the_site_tells_the_model(self, chat):
+    async def test_the_system_message_is_not_shown_to_the_owner(self, chat):
         client = chat("Hi.", system_message="The secret is SESAME.")
 
         found = await client.say("Hello.")
@@ -250,16 +250,16 @@ class TestAnswers:
         assert "SESAME" not in json.dumps(found)
 
     @asynchronous
-    async def test_the_same_conversation_is_there_for_the_memory(self, chat, ann):
+    async def test_the_memory_reads_the_same_conversation(self, chat, ann):
         chat_id = str(uuid4())
         await chat("Hi.").say("Hello.", chat_id=chat_id)
 
         assert await get_chat_memory(chat_id, owner=ann).amessages() == [UserMessage("Hello."), AiMessage("Hi.")]
 
 
-class TestAgain:
+class TestRepeatedMessages:
     @asynchronous
-    async def test_a_message_that_is_posted_twice_is_there_once(self, chat):
+    async def test_a_message_posted_twice_is_stored_once(self, chat):
         client = chat("One.", "Two.")
 
         await client.say("Hi.", "u1")
@@ -282,7 +282,7 @@ class TestAgain:
         assert client.model.sent[-1] == [UserMessage("First, edited twice.")]
 
     @asynchronous
-    async def test_the_last_answer_is_made_again(self, chat):
+    async def test_the_last_answer_is_regenerated(self, chat):
         client = chat("One.", "Two.")
         await client.say("Hi.", "u1")
 
@@ -292,7 +292,7 @@ class TestAgain:
         assert await client.texts() == ["Hi.", "Two."]
 
     @asynchronous
-    async def test_an_answer_is_named_by_its_id_or_by_the_questions(self, chat):
+    async def test_an_answer_is_found_by_its_id_or_its_questions_id(self, chat):
         def noon() -> str:
             return "12:00"
 
@@ -307,7 +307,7 @@ class TestAgain:
         assert await client.texts() == ["First.", "Four."]
 
     @asynchronous
-    async def test_messages_without_an_id_are_named_by_their_sequence(self, chat, ann):
+    async def test_messages_without_an_id_are_found_by_their_sequence(self, chat, ann):
         chat_id = str(uuid4())
         await get_chat_memory(chat_id, owner=ann).aadd(UserMessage("Hi."), AiMessage("One."))
         await Message.objects.aupdate(client_message_id=None)
@@ -319,7 +319,7 @@ class TestAgain:
         assert await client.texts(chat_id) == ["Hi.", "Two."]
 
     @asynchronous
-    async def test_after_an_error_the_question_is_there_once_and_can_be_answered(self, chat):
+    async def test_after_an_error_the_question_is_stored_once_and_can_be_answered(self, chat):
         client = chat(DOWN, DOWN, "Hello.")
 
         failed = await client.say("Hi.", "u1")
@@ -334,7 +334,7 @@ class TestAgain:
         assert not await Message.objects.incomplete().aexists()
 
     @asynchronous
-    async def test_what_never_came_is_taken_from_a_regenerate(self, chat):
+    async def test_regenerate_stores_a_question_that_never_arrived(self, chat):
         client = chat("Hello.")
 
         await client.regenerate(messages=[user("Hi.", "u1")])
@@ -342,7 +342,7 @@ class TestAgain:
         assert await client.texts() == ["Hi.", "Hello."]
 
     @asynchronous
-    async def test_an_edit_that_fails_leaves_the_former_in_use_and_can_be_tried_again(self, chat):
+    async def test_a_failed_edit_keeps_the_previous_version_and_can_be_retried(self, chat):
         client = chat("One.", DOWN, "Two.")
         await client.say("First.", "u1")
 
@@ -354,7 +354,7 @@ class TestAgain:
         assert [row.text for row in await sync_to_async(all_rows)()] == ["First.", "One.", "Edited.", "Two."]
 
     @asynchronous
-    async def test_there_must_be_something_to_regenerate(self, chat):
+    async def test_regenerate_requires_an_existing_message(self, chat):
         client = chat("One.")
 
         for body in ({}, {"messageId": "nothing"}):
@@ -373,7 +373,7 @@ class TestErrors:
             (ZeroDivisionError("a site's own"), "Something went wrong. Try again."),
         ],
     )
-    def test_no_error_has_the_words_of_a_provider(self, chat, error, text):
+    def test_no_error_contains_a_providers_words(self, chat, error, text):
         async def test() -> None:
             client = chat(ScriptedModel(error, words_before_error=2))
             found = await client.say("Hi.")
@@ -386,7 +386,7 @@ class TestErrors:
         run(test())
 
     @asynchronous
-    async def test_an_error_is_in_the_language_of_the_user(self, chat, settings):
+    async def test_errors_are_in_the_users_language(self, chat, settings):
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
         client = chat(DOWN)
 
@@ -395,7 +395,7 @@ class TestErrors:
         assert (await chunks(response))[-1]["errorText"].startswith("Das Modell hat nicht geantwortet.")
 
     @asynchronous
-    async def test_nothing_half_said_is_sent_to_the_model_again(self, chat):
+    async def test_partial_answers_are_not_sent_to_the_model_again(self, chat):
         client = chat(ScriptedModel(DOWN, "Yes.", words_before_error=3))
 
         await client.say("Hi.")
@@ -434,7 +434,7 @@ class TestErrors:
             ),
         ],
     )
-    def test_a_body_that_is_wrong_is_refused_with_the_place(self, chat, body, status, text):
+    def test_an_invalid_body_is_refused_with_the_path_to_the_error(self, chat, body, status, text):
         async def test() -> None:
             client = chat("Yes.")
             response = await client.post(body)
@@ -454,17 +454,20 @@ class TestErrors:
         response = await client.post({"id": "c", "messages": [user("x" * 100)]})
 
         assert response.status_code == 413
-        assert b"may have 100 bytes" in response.content
+        assert b"may have at most 100 bytes" in response.content
 
     @asynchronous
-    async def test_a_message_that_is_too_large_to_be_stored_is_refused(self, chat, settings):
+    async def test_a_message_too_large_to_store_is_refused(self, chat, settings):
         client = chat("Yes.")
         settings.CHATMEMORY["MAX_MESSAGE_BYTES"] = 100
 
         response = await client.post({"id": "c", "messages": [user("x" * 100)]})
 
         assert response.status_code == 400
-        assert b"$.messages[0]: the message has 170 bytes, but may have 100; send smaller files." in response.content
+        assert (
+            b"$.messages[0]: the message has 170 bytes; at most 100 are allowed. Send smaller files."
+            in response.content
+        )
 
     @asynchronous
     async def test_other_methods_are_refused(self, chat):
@@ -476,13 +479,13 @@ class TestErrors:
 
 
 class TestAccess:
-    def test_nobody_chats_without_signing_in(self, chat):
+    def test_anonymous_users_are_refused(self, chat):
         chat("Yes.")
         for method, where in [("post", ""), ("get", "/c/stream"), ("post", "/c/stop"), ("get", "/c/messages")]:
             response = getattr(Client(), method)(f"{URL}{where}")
             assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer"), where
 
-    def test_a_wrong_token_is_nobodys(self, chat, ann):
+    def test_a_wrong_token_is_refused(self, chat, ann):
         chat("Yes.")
         inactive = User.objects.create_user("gone", is_active=False)
         for value in ["Bearer wrong", "Bearer", "Bearer \xe4", bearer(inactive)["Authorization"]]:
@@ -495,7 +498,7 @@ class TestAccess:
         body = json.dumps({"id": "c", "message": user("Hi.")})
 
         refused = client.post(URL, body, content_type="application/json", headers={"Accept": "application/json"})
-        client.get("/admin/login/")  # which sets the cookie
+        client.get("/admin/login/")  # sets the cookie
         token = client.cookies["csrftoken"].value if "csrftoken" in client.cookies else "x" * 32
         client.cookies["csrftoken"] = token
         headers = {"Accept": "application/json", "X-CSRFToken": token}
@@ -505,7 +508,7 @@ class TestAccess:
         assert allowed.status_code == 200, allowed.content
 
     @asynchronous
-    async def test_each_user_has_chats_of_the_same_id_apart(self, chat, bob):
+    async def test_two_users_can_use_the_same_chat_id(self, chat, bob):
         anns = chat("To Ann.")
         await anns.say("I am Ann.", chat_id="same")
         bobs = chat("To Bob.", user=bob)
@@ -519,7 +522,7 @@ class TestAccess:
         assert await anns.texts("same") == ["I am Ann.", "To Ann."]
 
     @asynchronous
-    async def test_a_chat_of_somebody_else_is_not_there(self, chat, bob):
+    async def test_other_users_chats_are_not_found(self, chat, bob):
         chat_id = str(uuid4())
         anns = chat(slow())
 
@@ -532,7 +535,7 @@ class TestAccess:
             assert (refused.status_code, refused.content) == (404, b"There is no such chat.")
 
     @asynchronous
-    async def test_the_ids_of_the_site_are_not_taken_by_a_client(self, chat):
+    async def test_a_client_cannot_take_ids_of_the_site(self, chat):
         await get_chat_memory("newsletter").aadd(UserMessage("The site's own."))
         client = chat("Yes.")
 
@@ -541,7 +544,7 @@ class TestAccess:
         assert await get_chat_memory("newsletter").amessages() == [UserMessage("The site's own.")]
 
     @asynchronous
-    async def test_a_chat_that_is_the_users_own_is_found_by_its_memory_id(self, chat, ann):
+    async def test_the_users_own_conversation_is_found_by_its_memory_id(self, chat, ann):
         await get_chat_memory("bread", owner=ann).aadd(UserMessage("How do I bake?"))
         client = chat("With flour.")
 
@@ -563,10 +566,10 @@ class TestAccess:
 
 
 class TestStreams:
-    """An answer is a task of its own: responses only listen to it."""
+    """An answer runs in a task of its own; responses only listen to it."""
 
     @asynchronous
-    async def test_two_answers_at_once_in_one_chat_are_refused(self, chat):
+    async def test_a_second_answer_in_the_same_chat_is_refused(self, chat):
         client = chat(slow())
 
         async with under_way(client):
@@ -576,7 +579,7 @@ class TestStreams:
         assert await client.texts() == ["Go."]
 
     @asynchronous
-    async def test_or_wait_for_each_other(self, chat, settings):
+    async def test_a_second_answer_waits_with_WAIT_SECONDS(self, chat, settings):
         client = chat(ScriptedModel("one two three", pause=0.05))
         settings.CHATMEMORY["CHAT"]["WAIT_SECONDS"] = 60
 
@@ -595,7 +598,7 @@ class TestStreams:
             assert (await client.get("/d/stream")).status_code == 200
 
     @asynchronous
-    async def test_a_second_listener_gets_all_of_it_from_its_start(self, chat):
+    async def test_a_second_listener_gets_the_whole_stream(self, chat):
         gate = asyncio.Event()
         client = chat(ScriptedModel("one two three four five six", gate=gate))
 
@@ -610,7 +613,7 @@ class TestStreams:
         assert (await client.get("/c/stream")).status_code == 204
 
     @asynchronous
-    async def test_an_answer_outlives_the_client_that_asked(self, chat):
+    async def test_an_answer_continues_after_its_client_disconnects(self, chat):
         gate = asyncio.Event()
         client = chat(ScriptedModel("one two three", gate=gate))
         response = await client.post({"id": "c", "message": user("Count.")})
@@ -625,14 +628,14 @@ class TestStreams:
         assert await client.texts() == ["Count.", "one two three"]
 
     @asynchronous
-    async def test_nothing_is_streamed_where_nothing_is_made(self, chat):
+    async def test_resume_without_a_running_answer_is_empty(self, chat):
         client = chat("Yes.")
 
         assert (await client.get("/never/stream")).status_code == 204
         assert (await client.post({}, "/never/stop")).json() == {"stopped": False}
 
     @asynchronous
-    async def test_to_stop_keeps_what_was_said_and_the_chat_goes_on(self, chat):
+    async def test_stop_keeps_the_partial_answer_and_the_chat_continues(self, chat):
         gate = asyncio.Event()
         client = chat(ScriptedModel("one two three", "Yes.", gate=gate))
 
@@ -653,7 +656,7 @@ class TestStreams:
         assert text_of(await client.say("Go on.")) == "Yes. "
 
     @asynchronous
-    async def test_an_answer_that_another_process_makes_is_listened_to_and_stopped_there(self, chat, ann):
+    async def test_an_answer_of_another_process_can_be_resumed_and_stopped(self, chat, ann):
         client, chat_id = chat(slow()), str(uuid4())
         elsewhere = Answers()
 
@@ -667,7 +670,7 @@ class TestStreams:
         assert found[-1]["type"] == "abort"
 
     @asynchronous
-    async def test_one_whose_process_died_does_not_wedge_the_chat(self, chat, ann):
+    async def test_an_answer_whose_process_died_does_not_block_the_chat(self, chat, ann):
         client = chat("Yes.")
         await client.say("Hi.")
         dead = {"answer_id": "dead", "written_at": timezone.now() - timedelta(seconds=DEAD_AFTER + 1)}
@@ -676,7 +679,7 @@ class TestStreams:
         assert (await client.get("/c/stream")).status_code == 204
         assert text_of(await client.say("Still there?")) == "Yes. "
 
-    def test_under_wsgi_the_stream_comes_whole(self, chat, ann):
+    def test_under_wsgi_the_stream_arrives_whole(self, chat, ann):
         chat("It is noon.")
 
         response = Client(headers=bearer(ann)).post(
@@ -687,7 +690,7 @@ class TestStreams:
         assert [row.text for row in all_rows()] == ["Hi.", "It is noon."]
 
     @asynchronous
-    async def test_a_conversation_that_is_erased_meanwhile_ends_the_answer(self, chat):
+    async def test_erasing_the_conversation_ends_the_answer(self, chat):
         gate = asyncio.Event()
         client = chat(ScriptedModel("one two", gate=gate))
 

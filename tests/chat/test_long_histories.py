@@ -1,4 +1,4 @@
-"""What the chat reads of a history: as much of a long one as of a short one."""
+"""What the chat reads of a history: no more of a long one than of a short one."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def few_messages(settings) -> None:
 
 @pytest.fixture
 def histories(db, ann) -> list[Conversation]:
-    """A short history and a long one, each with an answer that was regenerated, among many that have just begun."""
+    """Create a short and a long history, each with a regenerated answer, among many new conversations."""
     made = [_history(ann, length) for length in (SHORT, LONG)]
     others = Conversation.objects.bulk_create(
         Conversation(memory_id=f"o{number}", owner=ann) for number in range(OTHERS)
@@ -37,7 +37,7 @@ def histories(db, ann) -> list[Conversation]:
         Message(conversation=other, sequence=1, type=MessageType.USER, text="What?")
         for other in Conversation.objects.filter(memory_id__in=[each.memory_id for each in others])
     )
-    if connection.vendor == "postgresql":  # which does it by itself, but later
+    if connection.vendor == "postgresql":  # autovacuum would do this, but later
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")
     return made
@@ -61,7 +61,7 @@ def _history(owner: User, length: int) -> Conversation:
 
 
 def read_by(look: Callable[[], object]) -> int:
-    """What the database does for *look*: the rows that it reads or, where it counts none, the steps that it takes."""
+    """Return the database's work for *look*: the rows that it reads or, where it counts none, the steps it takes."""
     connection.ensure_connection()
     match connection.vendor:
         case "sqlite":
@@ -129,7 +129,7 @@ LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_it_is_found_without_reading_the_history(monkeypatch, histories, ann, name):
+def test_lookups_do_not_read_the_whole_history(monkeypatch, histories, ann, name):
     monkeypatch.setattr(views, "_entered", lambda request, chat_id: (ann, chat_id))
     short, long = (
         read_by(lambda it=it, length=length: LOOKS[name](ann, it, length))

@@ -1,4 +1,4 @@
-"""The base class of the models: one method is written, everything else follows from it."""
+"""The base class of models: a subclass implements one method, and the others follow from it."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ ANSWER = ChatResponse(
 
 
 class Parrot(ChatModel):
-    """Answers what it was asked last, or *answer*, and remembers where."""
+    """Answers with *answer* or with the last text that it received, and records its thread."""
 
     def __init__(self, answer: ChatResponse | None = None) -> None:
         self.answer = answer
@@ -50,11 +50,11 @@ class Dead(ChatModel):
         raise UnavailableError("The server is down.")
 
 
-class TestAModelOfOneMethod:
-    def test_answers_in_all_ways(self, way: Way):
+class TestAModelWithOneMethod:
+    def test_can_be_called_in_all_ways(self, way: Way):
         assert way.ask(Parrot(ANSWER), [UserMessage("Weather?")]) is ANSWER
 
-    def test_streams_its_answer_in_one_piece_for_each_part(self, stream: Way):
+    def test_streams_each_part_of_its_answer_in_one_piece(self, stream: Way):
         assert stream.events(Parrot(ANSWER), [UserMessage("Weather?")]) == [
             PartialThinking("Which tool?"),
             PartialText("Sunny."),
@@ -63,7 +63,7 @@ class TestAModelOfOneMethod:
             ANSWER,
         ]
 
-    def test_streams_no_piece_of_what_the_answer_does_not_have(self, stream: Way):
+    def test_streams_no_empty_pieces(self, stream: Way):
         empty = ChatResponse(AiMessage())
 
         assert stream.events(Parrot(empty), [UserMessage("Weather?")]) == [empty]
@@ -72,7 +72,7 @@ class TestAModelOfOneMethod:
         with pytest.raises(UnavailableError, match=r"^The server is down\.$"):
             way.ask(Dead(), [UserMessage("hi")])
 
-    def test_leaves_the_event_loop_free(self):
+    def test_does_not_block_the_event_loop(self):
         model = Parrot()
 
         asyncio.run(model.achat("hi"))
@@ -80,7 +80,7 @@ class TestAModelOfOneMethod:
         assert model.threads != [threading.current_thread()]
 
 
-class TestWhatAModelTakes:
+class TestArguments:
     @pytest.mark.parametrize(
         "asked",
         [
@@ -97,7 +97,7 @@ class TestWhatAModelTakes:
 
         assert model.requests == [ChatRequest(messages=(SystemMessage("Be brief."), UserMessage("hi")))]
 
-    def test_messages_one_by_one(self, way: Way):
+    def test_messages_as_separate_arguments(self, way: Way):
         model = Parrot()
 
         model.chat(SystemMessage("Be brief."), UserMessage("hi"))
@@ -106,11 +106,11 @@ class TestWhatAModelTakes:
 
         assert model.requests == [ChatRequest(messages=(SystemMessage("Be brief."), UserMessage("hi")))] * 3
 
-    def test_a_text_which_it_answers_by_a_text(self):
+    def test_a_text_is_answered_with_a_text(self):
         assert Parrot().chat("hi") == "hi"
         assert asyncio.run(Parrot().achat("hi")) == "hi"
 
-    def test_a_text_in_a_stream(self):
+    def test_a_text_is_streamed(self):
         assert list(Parrot().stream("hi")) == [PartialText("hi"), ChatResponse(AiMessage("hi"))]
 
     def test_an_empty_answer_to_a_text_is_an_empty_text(self):
@@ -123,22 +123,22 @@ class TestWhatAModelTakes:
             (AiMessage(attributes={"refusal": "I will not."}), "is a refusal"),
         ],
     )
-    def test_an_answer_that_no_text_can_say_is_an_error(self, message: AiMessage, what: str):
-        with pytest.raises(ValueError, match=f"^The answer has no text but {what}; give messages instead of a str"):
+    def test_an_answer_that_is_not_a_text_raises(self, message: AiMessage, what: str):
+        with pytest.raises(ValueError, match=f"^The answer has no text but {what}; pass messages instead of a str"):
             Parrot(ChatResponse(message)).chat("hi")
 
     @pytest.mark.parametrize("asked", ["hi", ChatRequest(messages=(UserMessage("hi"),))])
-    def test_nothing_beside_a_text_or_a_request(self, asked: str | ChatRequest):
-        with pytest.raises(TypeError, match="alone"):
+    def test_a_text_or_a_request_takes_no_further_arguments(self, asked: str | ChatRequest):
+        with pytest.raises(TypeError, match="must be the only argument"):
             Parrot().chat(asked, UserMessage("and this"))  # type: ignore[call-overload]
 
-    def test_at_least_one_message(self):
+    def test_at_least_one_message_is_required(self):
         with pytest.raises(ValueError, match=r"^messages is empty; give at least one message\.$"):
             Parrot().stream([])
 
 
 class TestARequest:
-    def test_keeps_what_cannot_change(self):
+    def test_is_immutable(self):
         request = ChatRequest(
             messages=[UserMessage("hi")],  # type: ignore[arg-type]
             stop_sequences=["END"],  # type: ignore[arg-type]
@@ -150,16 +150,16 @@ class TestARequest:
         assert request.tools == (ToolSpecification("clock"),)
 
     @pytest.mark.parametrize("choice", [None, ToolChoice.REQUIRED, "clock"])
-    def test_chooses_a_tool_that_it_has(self, choice: ToolChoice | str | None):
+    def test_can_require_one_of_its_tools(self, choice: ToolChoice | str | None):
         request = ChatRequest(messages=(UserMessage("hi"),), tools=(ToolSpecification("clock"),), tool_choice=choice)
 
         assert request.tool_choice == choice
 
-    def test_chooses_no_other(self):
+    def test_cannot_require_an_unknown_tool(self):
         with pytest.raises(ValueError, match=r"^tool_choice is 'required'; give a ToolChoice, or one of the tools"):
             ChatRequest(messages=(UserMessage("hi"),), tools=(ToolSpecification("clock"),), tool_choice="required")
 
-    def test_shares_no_schema_with_another(self):
+    def test_shares_no_schema_with_another_request(self):
         assert ToolSpecification("a").parameters is not ToolSpecification("b").parameters
 
 
@@ -167,5 +167,5 @@ class TestTokenUsage:
     def test_adds_up(self):
         assert TokenUsage(1, 2, 3, 1, 1) + TokenUsage(10, 20, 30, 4, 5) == TokenUsage(11, 22, 33, 5, 6)
 
-    def test_adds_up_what_is_known(self):
+    def test_adds_up_known_numbers_only(self):
         assert TokenUsage(1, None, 3) + TokenUsage(None, None, 30, 4) == TokenUsage(1, None, 33, 4, None)

@@ -32,14 +32,14 @@ PARROT = Parrot(ADDITIVE_WORDS, pause=0)
 TOOLS = tuple(ToolSpecification(name) for name in ("get_time", "get_weather", "add", "search_conversation"))
 
 
-def said(*messages):
-    """What Parrot says to messages; a str is one of the user."""
+def parrot_answer(*messages):
+    """Return Parrot's answer to messages; a str is a message of the user."""
     messages = [UserMessage(each) if isinstance(each, str) else each for each in messages]
     return PARROT.chat(*messages).ai_message.text
 
 
 def calls(text, **options):
-    """The calls with which Parrot responds to *text*."""
+    """Return the calls with which Parrot responds to *text*."""
     request = ChatRequest(messages=(UserMessage(text),), **{"tools": TOOLS, **options})
     requests = PARROT.chat(request).ai_message.tool_execution_requests
     return [(each.name, json.loads(each.arguments)) for each in requests]
@@ -61,60 +61,60 @@ class TestFacts:
             ("Mein Hund heißt Rex.", "Wie heißt mein Hund?", "Zu „hund“ weiß ich: Rex."),
         ],
     )
-    def test_it_knows_what_it_is_sent_and_nothing_else(self, statement, question, answer):
-        assert said(statement, AiMessage("Hm."), question).startswith(answer)
-        assert said(question).startswith(("I do not know", "Das weiß ich nicht"))
+    def test_it_knows_only_what_it_is_sent(self, statement, question, answer):
+        assert parrot_answer(statement, AiMessage("Hm."), question).startswith(answer)
+        assert parrot_answer(question).startswith(("I do not know", "Das weiß ich nicht"))
 
-    def test_a_question_states_nothing(self):
+    def test_a_question_states_no_fact(self):
         assert facts_in([UserMessage("Is it true that my name is Bob?")]) == {}
 
-    def test_of_two_that_differ_the_later_counts_and_what_is_liked_adds_up(self):
+    def test_later_facts_replace_earlier_ones_and_likings_add_up(self):
         messages = [UserMessage("My name is Ada. I like tea."), UserMessage("My name is Bea. I like cake. I like tea.")]
 
         assert facts_in(messages) == {"name": "Bea", "likes": "tea, cake"}
 
-    def test_what_it_has_answered_itself_is_known_too(self):
-        assert said(AiMessage("Noted: your name is Ada."), "What is my name?").startswith("Your name is Ada.")
+    def test_facts_in_its_own_answers_count(self):
+        assert parrot_answer(AiMessage("Noted: your name is Ada."), "What is my name?").startswith("Your name is Ada.")
 
-    def test_what_a_search_has_found_is_known(self):
+    def test_facts_found_by_a_search_count(self):
         found = ToolExecutionResultMessage("1", "search_conversation", "#1 USER: My name is Ada.")
 
-        assert said(found, "What is my name?").startswith("Your name is Ada.")
+        assert parrot_answer(found, "What is my name?").startswith("Your name is Ada.")
 
-    def test_instructions_are_no_facts(self):
+    def test_instructions_are_not_facts(self):
         assert facts_in([SystemMessage("My name is Parrot. You are 5 years old.")]) == {}
 
-    def test_it_lists_all_that_it_knows(self):
-        answer = said("My name is Ada. I live in Bergen.", "What do you know about me?")
+    def test_it_lists_all_it_knows(self):
+        answer = parrot_answer("My name is Ada. I live in Bergen.", "What do you know about me?")
 
         assert "- your name is Ada\n- you live in Bergen" in answer
 
-    def test_what_it_does_not_know_it_would_search_for_in_words_that_find_it(self):
-        assert "“Search for I live in”" in said("Where do I live?")
-        assert "„Suche nach heiße“" in said("Wie heiße ich?")
+    def test_it_suggests_a_search_that_finds_the_fact(self):
+        assert "“Search for I live in”" in parrot_answer("Where do I live?")
+        assert "„Suche nach heiße“" in parrot_answer("Wie heiße ich?")
 
 
 class TestHonesty:
     @pytest.mark.parametrize(
         ("question", "words"),
-        [("What can you do?", "no real LLM"), ("Was kannst du?", "kein echtes LLM"), ("Hello!", "no real LLM"),
-         ("Hallo!", "kein echtes LLM"), ("Why is the sky blue?", "no real LLM")],
+        [("What can you do?", "not a real LLM"), ("Was kannst du?", "kein echtes LLM"), ("Hello!", "not a real LLM"),
+         ("Hallo!", "kein echtes LLM"), ("Why is the sky blue?", "not a real LLM")],
     )  # fmt: skip
-    def test_it_says_that_it_is_no_llm(self, question, words):
-        assert words in said(question)
+    def test_it_states_that_it_is_not_a_real_llm(self, question, words):
+        assert words in parrot_answer(question)
 
-    def test_it_says_how_many_messages_it_was_sent(self):
-        assert said("a", "b", "Hello!").endswith("(Messages that I was sent: 3.)")
-        assert said("Hallo!").endswith("(Nachrichten, die ich bekommen habe: 1.)")
+    def test_it_reports_how_many_messages_it_was_sent(self):
+        assert parrot_answer("a", "b", "Hello!").endswith("(Messages that I was sent: 3.)")
+        assert parrot_answer("Hallo!").endswith("(Nachrichten, die ich bekommen habe: 1.)")
 
-    def test_it_says_that_it_cannot_see(self):
+    def test_it_states_that_it_cannot_see_images(self):
         message = UserMessage([TextContent("What is this?"), ImageContent(Image(url="https://example.com/a.png"))])
 
-        assert "cannot see" in said(message)
+        assert "cannot see" in parrot_answer(message)
 
-    def test_it_fails_if_it_is_asked_to(self):
+    def test_it_fails_on_request(self):
         with pytest.raises(UnavailableError):
-            said("Please fail!")
+            parrot_answer("Please fail!")
 
 
 class TestTools:
@@ -131,10 +131,10 @@ class TestTools:
             ("I have 2 dogs and 3 cats.", []),
         ],
     )
-    def test_it_calls_what_it_is_asked_for(self, text, wanted):
+    def test_it_calls_the_tool_that_a_message_asks_for(self, text, wanted):
         assert calls(text) == wanted
 
-    def test_it_calls_several_at_once_each_with_an_id_of_its_own(self):
+    def test_it_calls_several_tools_at_once_with_unique_ids(self):
         text = "What is the weather in Bergen, Oslo and Rome, and what time is it?"
 
         assert calls(text) == [
@@ -146,11 +146,11 @@ class TestTools:
         assert len(set(ids)) == 4
         assert ids == [each.id for each in PARROT.chat(request).ai_message.tool_execution_requests]
 
-    def test_what_is_not_offered_or_not_allowed_is_not_called(self):
+    def test_a_missing_or_disallowed_tool_is_not_called(self):
         assert calls("What time is it?", tools=TOOLS[1:]) == []
         assert calls("What time is it?", tool_choice=ToolChoice.NONE) == []
 
-    def test_it_says_what_the_tools_have_returned(self):
+    def test_it_reports_the_results_of_tools(self):
         requests = [ToolExecutionRequest(str(n), "get_weather", "{}") for n in range(2)]
         messages = [
             UserMessage("What is the weather in Bergen and Atlantis?"),
@@ -161,11 +161,11 @@ class TestTools:
         answer = PARROT.chat(ChatRequest(messages=tuple(messages), tools=TOOLS)).ai_message
 
         assert answer.tool_execution_requests == ()
-        assert answer.text.startswith("Bergen: rain\n\nThat did not work: there is no Atlantis\n\n")
+        assert answer.text.startswith("Bergen: rain\n\nThat failed: there is no Atlantis\n\n")
 
 
 class TestStream:
-    def test_it_is_the_answer_word_by_word(self):
+    def test_the_answer_is_streamed_word_by_word(self):
         *pieces, response = PARROT.stream("Think aloud: what can you do?")
 
         assert isinstance(response, ChatResponse)
@@ -175,7 +175,7 @@ class TestStream:
         assert all(len(each.text.split()) == 1 for each in pieces)
         assert response == PARROT.chat([UserMessage("Think aloud: what can you do?")])
 
-    def test_calls_come_in_pieces_the_first_with_id_and_name(self):
+    def test_calls_are_streamed_in_pieces_the_first_with_id_and_name(self):
         request = ChatRequest(
             messages=(UserMessage("What is the weather in Bergen, and what time is it?"),), tools=TOOLS
         )
@@ -188,7 +188,7 @@ class TestStream:
             assert "".join(each.arguments for each in (first, *others)) == call.arguments
         assert response.metadata.finish_reason == FinishReason.TOOL_EXECUTION
 
-    def test_the_same_under_asyncio_where_others_run_meanwhile(self):
+    def test_other_tasks_run_during_an_asynchronous_stream(self):
         ran = []
 
         async def collect(name):
@@ -224,18 +224,18 @@ class TestSummary:
         assert second.text == "Summary of earlier messages (3): name = Bea; home = Bergen."
         assert read_summary(second.text) == second
 
-    def test_of_nothing_it_says_so(self):
+    def test_a_summary_without_facts_has_nothing_to_remember(self):
         summary = summarize(None, [UserMessage("Hello!")])
 
         assert summary.text == "Summary of earlier messages (1): nothing to remember."
         assert read_summary(summary.text) == summary
 
-    def test_what_another_model_has_summarized_is_counted_as_nothing(self):
+    def test_a_summary_by_another_model_adds_nothing(self):
         assert summarize("They talked about tea.", [UserMessage("My name is Ada.")]).text == (
             "Summary of earlier messages (1): name = Ada."
         )
 
-    def test_it_answers_from_it(self):
+    def test_it_answers_from_a_summary(self):
         summary = summarize(None, [UserMessage("My name is Ada.")])
 
-        assert said(SystemMessage(summary.text), "What is my name?").startswith("Your name is Ada.")
+        assert parrot_answer(SystemMessage(summary.text), "What is my name?").startswith("Your name is Ada.")

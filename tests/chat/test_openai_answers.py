@@ -1,4 +1,4 @@
-"""What OpenAiChatModel makes of answers, whole and in a stream."""
+"""How OpenAiChatModel reads answers, whole and streamed."""
 
 import base64
 import threading
@@ -30,13 +30,13 @@ def call(id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def streamed(server: ModelServer, stream: Way, *parts: Any) -> list[Any]:
-    """The events when the server sends *parts* and says that this was all."""
+    """Return the events when the server sends *parts* and then ``[DONE]``."""
     server.reply(*parts, DONE)
     return stream.events(model_at(server), HI)
 
 
 class TestAnAnswer:
-    def test_is_a_message_and_what_is_known_of_it(self, server: ModelServer, way: Way):
+    def test_is_a_message_with_metadata(self, server: ModelServer, way: Way):
         details = {"prompt_tokens_details": {"cached_tokens": 8}, "completion_tokens_details": {"reasoning_tokens": 2}}
         server.answer(
             {"content": "Hello, 🌍!"},
@@ -57,7 +57,7 @@ class TestAnAnswer:
         )
 
     @pytest.mark.parametrize("content", [None, ""])
-    def test_of_calls_has_no_text(self, server: ModelServer, way: Way, content: str | None):
+    def test_with_calls_only_has_no_text(self, server: ModelServer, way: Way, content: str | None):
         calls = [call("call_1", "clock", '{"zone": "UTC"}'), call("call_2", "sum", "{no JSON"), call("call_3", "x", "")]
         server.answer({"content": content, "tool_calls": calls}, "tool_calls")
 
@@ -74,23 +74,23 @@ class TestAnAnswer:
             ],
         )
 
-    def test_of_nothing_is_an_empty_message(self, server: ModelServer, way: Way):
+    def test_without_content_is_an_empty_message(self, server: ModelServer, way: Way):
         server.answer({"content": ""})
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage()
 
-    def test_that_is_a_refusal_has_it_as_an_attribute(self, server: ModelServer, way: Way):
+    def test_stores_a_refusal_as_an_attribute(self, server: ModelServer, way: Way):
         server.answer({"content": None, "refusal": "I can't help with that."})
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage(attributes={"refusal": "I can't help with that."})
 
     @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
-    def test_with_thinking_has_it_apart(self, server: ModelServer, way: Way, key: str):
+    def test_keeps_thinking_apart_from_the_text(self, server: ModelServer, way: Way, key: str):
         server.answer({key: "Let me think.", "content": "42"})
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage("42", "Let me think.")
 
-    def test_with_thinking_in_two_places_has_it_once(self, server: ModelServer, way: Way):
+    def test_with_thinking_in_two_fields_has_it_once(self, server: ModelServer, way: Way):
         both = {"reasoning_content": "Hm.", "reasoning": "Hm.", "content": "42"}
         if way.is_stream:
             server.reply(chunk(both), STOP, DONE)
@@ -99,7 +99,7 @@ class TestAnAnswer:
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage("42", "Hm.")
 
-    def test_has_annotations_and_sound_as_attributes(self, server: ModelServer, way: Way):
+    def test_keeps_annotations_and_audio_as_attributes(self, server: ModelServer, way: Way):
         citation = {"type": "url_citation", "url_citation": {"url": "https://example.com", "title": "t"}}
         audio = {"id": "audio_1", "data": "AAA=", "transcript": "Hello", "expires_at": 1}
         server.answer({"content": "See.", "annotations": [citation], "audio": audio})
@@ -124,38 +124,38 @@ class TestAnAnswer:
 
         assert way.ask(model_at(server), HI).metadata.finish_reason is reason
 
-    def test_may_come_without_usage(self, server: ModelServer, way: Way):
+    def test_does_not_need_usage(self, server: ModelServer, way: Way):
         server.answer({"content": "Hello"}, usage=None)
 
         assert way.ask(model_at(server), HI).metadata.token_usage is None
 
-    def test_may_come_with_usage_that_says_little(self, server: ModelServer, way: Way):
+    def test_accepts_incomplete_usage(self, server: ModelServer, way: Way):
         server.answer({"content": "Hello"}, usage={"prompt_tokens": 3, "prompt_tokens_details": None})
 
         assert way.ask(model_at(server), HI).metadata.token_usage == TokenUsage(3)
 
     @pytest.mark.parametrize("body", [{}, {"choices": []}, {"error": {"message": "secret"}}, [], "hello"])
-    def test_without_a_choice_is_an_error(self, server: ModelServer, body: object):
+    def test_without_choices_raises(self, server: ModelServer, body: object):
         server.reply_json(body)
 
-        with pytest.raises(UnavailableError, match=r"^The model's server sends something without choices"):
+        with pytest.raises(UnavailableError, match=r"^The model's server sent no choices"):
             model_at(server).chat(HI)
 
-    def test_that_is_a_page_is_an_error(self, server: ModelServer):
+    def test_that_is_html_raises(self, server: ModelServer):
         server.reply(b"<html>Welcome</html>", headers={"content-type": "text/html"})
 
-        with pytest.raises(UnavailableError, match="without choices"):
+        with pytest.raises(UnavailableError, match="sent no choices"):
             model_at(server).chat(HI)
 
-    def test_that_is_cut_off_json_is_an_error(self, server: ModelServer):
+    def test_that_is_truncated_json_raises(self, server: ModelServer):
         server.reply(b'{"choices": [', headers={"content-type": "application/json"})
 
-        with pytest.raises(UnavailableError, match=r"^The model's server sends something that is not JSON\.$"):
+        with pytest.raises(UnavailableError, match=r"^The model's server sent something that is not JSON\.$"):
             model_at(server).chat(HI)
 
 
 class TestAStream:
-    def test_yields_each_piece_as_soon_as_it_is_there(self, server: ModelServer):
+    def test_yields_each_piece_as_soon_as_it_arrives(self, server: ModelServer):
         seen = threading.Event()
         server.reply(chunk({"content": "Hel"}), seen, chunk({"content": "lo"}), STOP, DONE)
 
@@ -166,7 +166,7 @@ class TestAStream:
         assert next(events) == PartialText("lo")
         assert isinstance(next(events), ChatResponse)
 
-    def test_is_merged_from_pieces_of_several_calls_in_turns(self, server: ModelServer, stream: Way):
+    def test_merges_interleaved_pieces_of_several_calls(self, server: ModelServer, stream: Way):
         def piece(index: int, arguments: str, **first: Any) -> dict[str, Any]:
             name = {"name": first.pop("name")} if first else {}
             return {"index": index, **first, "function": {**name, "arguments": arguments}}
@@ -200,7 +200,7 @@ class TestAStream:
         )
 
     @pytest.mark.parametrize("number", [{}, {"index": 0}, {"index": None}], ids=["none", "all zero", "null"])
-    def test_tells_calls_apart_that_are_not_numbered(self, server: ModelServer, stream: Way, number: dict[str, Any]):
+    def test_separates_calls_without_distinct_indexes(self, server: ModelServer, stream: Way, number: dict[str, Any]):
         response = streamed(
             server,
             stream,
@@ -213,7 +213,7 @@ class TestAStream:
             ToolExecutionRequest("b", "clock", "{}"),
         )
 
-    def test_takes_calls_that_repeat_their_names_or_change_their_ids(self, server: ModelServer, stream: Way):
+    def test_accepts_calls_that_repeat_names_or_change_ids(self, server: ModelServer, stream: Way):
         response = streamed(
             server,
             stream,
@@ -229,12 +229,12 @@ class TestAStream:
             ToolExecutionRequest("b", "sum", "[]"),
         )
 
-    def test_reads_past_what_is_nothing(self, server: ModelServer, stream: Way):
+    def test_skips_empty_chunks(self, server: ModelServer, stream: Way):
         events = streamed(
             server,
             stream,
             b": ping\n\n",
-            {"id": "", "model": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]},  # Azure begins so
+            {"id": "", "model": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]},  # Azure starts so
             chunk({"role": "assistant", "content": "", "refusal": None, "tool_calls": None}),
             b": OPENROUTER PROCESSING\n\n",
             chunk({"content": "Hello"}),
@@ -248,7 +248,7 @@ class TestAStream:
         assert events[-1].ai_message == AiMessage("Hello")
         assert (events[-1].metadata.id, events[-1].metadata.model_name) == ("chatcmpl-1", "gpt-test-2026")
 
-    def test_takes_usage_and_text_beside_the_finish_reason(self, server: ModelServer, stream: Way):
+    def test_accepts_usage_and_text_in_the_chunk_with_the_finish_reason(self, server: ModelServer, stream: Way):
         events = streamed(
             server, stream, chunk({"content": "Hel"}), chunk({"content": "lo"}, "stop", usage={"prompt_tokens": 1})
         )
@@ -256,7 +256,7 @@ class TestAStream:
         assert events[:-1] == [PartialText("Hel"), PartialText("lo")]
         assert events[-1].metadata.token_usage == TokenUsage(1)
 
-    def test_is_the_first_answer_of_several(self, server: ModelServer, stream: Way):
+    def test_yields_only_the_first_of_several_choices(self, server: ModelServer, stream: Way):
         other = {"index": 1, "delta": {"content": "No"}, "finish_reason": "length"}
 
         events = streamed(server, stream, chunk({"content": "Yes"}), chunk(choices=[other]), STOP)
@@ -264,7 +264,7 @@ class TestAStream:
         assert events[:-1] == [PartialText("Yes")]
         assert events[-1].metadata.finish_reason is FinishReason.STOP
 
-    def test_takes_thinking_before_text(self, server: ModelServer, stream: Way):
+    def test_yields_thinking_before_text(self, server: ModelServer, stream: Way):
         events = streamed(
             server,
             stream,
@@ -276,7 +276,7 @@ class TestAStream:
 
         assert events[:-1] == [PartialThinking("Hm"), PartialThinking("."), PartialText("42")]
 
-    def test_puts_sound_together_that_was_encoded_in_pieces(self, server: ModelServer, stream: Way):
+    def test_joins_audio_that_was_encoded_in_pieces(self, server: ModelServer, stream: Way):
         def sound(**audio: object) -> dict[str, Any]:
             return chunk({"audio": audio})
 
@@ -299,7 +299,7 @@ class TestAStream:
             }
         }
 
-    def test_in_one_byte_pieces_is_the_same(self, server: ModelServer, stream: Way):
+    def test_can_arrive_byte_by_byte(self, server: ModelServer, stream: Way):
         content = sse(chunk({"content": "مرحبا 🌍"})) + sse(STOP) + DONE
         server.reply(*(content[index : index + 1] for index in range(len(content))))
 
@@ -307,7 +307,7 @@ class TestAStream:
 
         assert events[:-1] == [PartialText("مرحبا 🌍")]
 
-    def test_needs_no_done_at_its_end(self, server: ModelServer, stream: Way):
+    def test_may_end_without_done(self, server: ModelServer, stream: Way):
         server.reply(chunk({"content": "Hello"}), STOP)
 
         assert stream.ask(model_at(server), HI).ai_message == AiMessage("Hello")
@@ -319,14 +319,14 @@ class TestABrokenStream:
         [
             ((), "ended without a finish reason"),
             ((DONE,), "ended without a finish reason"),
-            ((Step.BREAK,), "no connection"),
-            (({"error": {"message": "secret", "code": "x"}},), "reports an error"),
+            ((Step.BREAK,), "failed or was lost"),
+            (({"error": {"message": "secret", "code": "x"}},), "reported an error"),
             ((b"data: {secret\n\n",), "not JSON"),
             ((b"data: \xff\xff\n\n",), "not JSON"),
         ],
         ids=["end", "done", "break", "error", "no JSON", "no UTF-8"],
     )
-    def test_gives_what_came_and_then_an_error(self, server: ModelServer, parts: tuple[Any, ...], reason: str):
+    def test_yields_what_arrived_and_then_raises(self, server: ModelServer, parts: tuple[Any, ...], reason: str):
         server.reply(chunk({"content": "Hel"}), *parts)
         events = model_at(server).stream("hi")
 
@@ -336,13 +336,13 @@ class TestABrokenStream:
         assert "secret" not in str(caught.value)
 
     @pytest.mark.parametrize("parts", [(), (Step.BREAK,), ({"error": "secret"},)], ids=["end", "break", "error"])
-    def test_is_an_error_in_async_code_too(self, server: ModelServer, stream: Way, parts: tuple[Any, ...]):
+    def test_raises_in_async_code_too(self, server: ModelServer, stream: Way, parts: tuple[Any, ...]):
         server.reply(chunk({"content": "Hel"}), *parts)
 
         with pytest.raises(BrokenStreamError):
             stream.events(model_at(server), HI)
 
-    def test_is_not_asked_for_again(self, server: ModelServer, stream: Way):
+    def test_is_not_retried(self, server: ModelServer, stream: Way):
         server.reply(chunk({"content": "Hel"}), Step.BREAK)
 
         with pytest.raises(BrokenStreamError):

@@ -1,4 +1,4 @@
-"""The connections of OpenAiChatModel: shared where they can be, and closed when nobody needs them."""
+"""The connections of OpenAiChatModel: shared where possible, and closed when unused."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ from tests.chat.test_openai_requests import model_at
 
 @pytest.fixture
 def echo(server: ModelServer) -> ModelServer:
-    """A server that answers each text with that text."""
+    """Return a server that answers each text with that text."""
 
     def reply(request: Request) -> Reply:
         return answer_to(request, {"content": request.body["messages"][-1]["content"]}, "stop")
@@ -30,7 +30,7 @@ def echo(server: ModelServer) -> ModelServer:
     return server
 
 
-class TestWhoLeavesAStream:
+class TestLeavingAStream:
     @pytest.fixture(autouse=True)
     def endless(self, server: ModelServer) -> None:
         server.reply(chunk({"content": "Hel"}), Step.AWAIT_CLIENT)
@@ -51,7 +51,7 @@ class TestWhoLeavesAStream:
 
         asyncio.run(leave())
 
-    def test_ends_its_request_by_an_error_of_its_own(self, server: ModelServer):
+    def test_with_an_error_ends_its_request(self, server: ModelServer):
         def fail() -> None:
             for _ in model_at(server).stream("hi"):
                 raise LookupError
@@ -61,7 +61,7 @@ class TestWhoLeavesAStream:
 
         assert server.client_has_left.wait(PATIENCE)
 
-    def test_ends_its_request_when_its_task_is_cancelled(self, server: ModelServer):
+    def test_by_cancelling_its_task_ends_its_request(self, server: ModelServer):
         async def cancel() -> None:
             seen = asyncio.Event()
 
@@ -78,7 +78,7 @@ class TestWhoLeavesAStream:
 
         asyncio.run(cancel())
 
-    def test_ends_its_request_when_nobody_holds_the_stream(self, server: ModelServer):
+    def test_by_dropping_all_references_ends_its_request(self, server: ModelServer):
         async def forget() -> None:
             async for event in model_at(server).astream("hi"):
                 assert event == PartialText("Hel")
@@ -89,9 +89,9 @@ class TestWhoLeavesAStream:
         asyncio.run(forget())
 
 
-class TestWhoLeavesAnAnswer:
+class TestCancellingAnAnswer:
     @pytest.mark.parametrize("is_stream", [False, True])
-    def test_that_has_not_begun_ends_its_request(self, server: ModelServer, is_stream: bool):
+    def test_before_its_first_byte_ends_its_request(self, server: ModelServer, is_stream: bool):
         server.reply(Step.AWAIT_CLIENT)
 
         async def ask() -> None:
@@ -114,13 +114,13 @@ class TestWhoLeavesAnAnswer:
 
 
 class TestAClient:
-    def test_keeps_its_connection(self, echo: ModelServer):
+    def test_reuses_its_connection(self, echo: ModelServer):
         model = model_at(echo)
 
         assert [model.chat(str(number)) for number in range(5)] == list("01234")
         assert len(echo.connections) == 1
 
-    def test_keeps_its_connection_in_an_event_loop(self, echo: ModelServer):
+    def test_reuses_its_connection_within_an_event_loop(self, echo: ModelServer):
         model = model_at(echo)
 
         async def ask() -> list[str]:
@@ -145,7 +145,7 @@ class TestAClient:
 
         assert answers == [[f"chat {number}", f"stream {number}"] for number in range(16)]
 
-    def test_lends_its_connections_to_any_thread(self, echo: ModelServer):
+    def test_shares_its_connections_among_threads(self, echo: ModelServer):
         model = model_at(echo)
 
         for number in range(3):
@@ -169,7 +169,7 @@ class TestAClient:
 
         for number in range(3):
             assert asyncio.run(model.achat(str(number))) == str(number)
-            assert echo.a_connection_is_closed()  # by the loop's end, though the model is still there
+            assert echo.a_connection_is_closed()  # closed at the end of the loop although the model still exists
 
         gc.collect()  # a ResourceWarning would be an error
 
@@ -194,15 +194,15 @@ class TestAClient:
 
         assert echo.a_connection_is_closed()
 
-    def test_of_an_event_loop_is_closed_with_its_model(self, echo: ModelServer):
+    def test_in_an_event_loop_is_closed_with_its_model(self, echo: ModelServer):
         async def ask() -> None:
             assert await model_at(echo).achat("hi") == "hi"
             assert await asyncio.to_thread(echo.a_connection_is_closed)
 
         asyncio.run(ask())
 
-    @pytest.mark.filterwarnings("ignore::ResourceWarning")  # whoever leaves a loop open leaves its connections open
-    def test_does_not_keep_an_event_loop_that_was_closed_in_a_hurry(self, echo: ModelServer):
+    @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a loop left open leaves its connections open
+    def test_does_not_keep_an_event_loop_that_was_closed_early(self, echo: ModelServer):
         model = model_at(echo)
         loop = asyncio.new_event_loop()
         loop.run_until_complete(model.achat("hi"))
@@ -217,7 +217,7 @@ class TestAClient:
 
 
 class TestAProcess:
-    def test_that_is_forked_has_connections_of_its_own(self, echo: ModelServer):
+    def test_has_its_own_connections_after_a_fork(self, echo: ModelServer):
         forked = run(
             echo,
             """
@@ -233,28 +233,27 @@ class TestAProcess:
         assert forked == ""
         assert len(echo.connections) == 2
 
-    def test_leaves_nothing_open_when_it_ends(self, echo: ModelServer):
+    def test_ends_with_all_connections_closed(self, echo: ModelServer):
         assert run(echo, 'assert model.chat("hi") == "hi"') == ""
         assert run(echo, 'assert asyncio.run(model.achat("hi")) == "hi"') == ""
 
-    def test_without_the_client_says_how_to_get_it(self):
-        said = python("import sys; sys.modules['openai'] = None; import chatmemory_django.chat.openai")
+    def test_without_the_client_names_the_extra_to_install(self):
+        output = python("import sys; sys.modules['openai'] = None; import chatmemory_django.chat.openai")
 
-        assert said.splitlines()[-1] == (
-            "ImportError: OpenAiChatModel needs the package openai, which the extra brings: "
-            "pip install 'chatmemory_django[openai]'."
+        assert output.splitlines()[-1] == (
+            "ImportError: OpenAiChatModel requires openai: pip install 'chatmemory_django[openai]'."
         )
 
 
 def run(server: ModelServer, script: str) -> str:
-    """What a process says that has a model and runs *script*."""
+    """Return the output of a process that creates a model and runs *script*."""
     model = f'OpenAiChatModel("gpt-test", base_url={server.url!r}, api_key="k")'
     beginning = f"import asyncio, os\nfrom chatmemory_django.chat.openai import OpenAiChatModel\nmodel = {model}\n"
     return python(beginning + dedent(script))
 
 
 def python(script: str) -> str:
-    """What a process says that runs *script*."""
+    """Return the output of a process that runs *script*."""
     root = Path(__file__).parent.parent.parent
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", script],

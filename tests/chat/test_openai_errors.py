@@ -1,4 +1,4 @@
-"""What OpenAiChatModel raises, and what it tries again."""
+"""The errors that OpenAiChatModel raises, and the requests that it retries."""
 
 import socket
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from tests.chat.test_openai_requests import HI, model_at
 AT_ONCE = {"retry-after-ms": "1"}
 
 
-class TestAStatus:
+class TestAnErrorStatus:
     @pytest.mark.parametrize(
         ("status", "error", "expected"),
         [
@@ -51,7 +51,7 @@ class TestAStatus:
             (529, {"type": "overloaded_error"}, UnavailableError),
         ],
     )
-    def test_is_an_error_that_repeats_nothing(
+    def test_raises_without_repeating_the_servers_words(
         self, server: ModelServer, way: Way, status: int, error: dict[str, Any], expected: type[ChatModelError]
     ):
         server.reply_json(refusal(**error), status)
@@ -65,7 +65,7 @@ class TestAStatus:
             assert private not in str(caught.value)
 
     @pytest.mark.parametrize("body", [b"", b"<html>Bad gateway", b'{"error": "x"}', b"[]", b'{"detail": []}'])
-    def test_is_an_error_whatever_comes_with_it(self, server: ModelServer, body: bytes):
+    def test_raises_for_any_body(self, server: ModelServer, body: bytes):
         server.reply(body or b"\n", status=400)
 
         with pytest.raises(InvalidRequestError, match="status 400"):
@@ -76,7 +76,7 @@ class TestAStatus:
         [("20", 20.0), ("0.5", 0.5), ("-3", 0.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0)]
         + [(header, None) for header in ("", "soon", "nan", "inf", "Thu, 99 Jan 1970 00:00:00 GMT")],
     )
-    def test_of_too_many_requests_says_when_to_come_back(self, server: ModelServer, header: str, seconds: float | None):
+    def test_429_has_the_seconds_to_wait(self, server: ModelServer, header: str, seconds: float | None):
         server.reply_json(refusal(), 429, {"retry-after": header})
 
         with pytest.raises(RateLimitError) as caught:
@@ -84,7 +84,7 @@ class TestAStatus:
 
         assert caught.value.retry_after == seconds
 
-    def test_of_too_many_requests_may_say_it_as_a_date(self, server: ModelServer):
+    def test_429_can_have_a_date_to_wait_for(self, server: ModelServer):
         date = datetime.now(UTC) + timedelta(hours=1)
         server.reply_json(refusal(), 429, {"retry-after": format_datetime(date, usegmt=True)})
 
@@ -95,16 +95,16 @@ class TestAStatus:
         assert 1800 < caught.value.retry_after <= 3600
 
 
-class TestTryingAgain:
+class TestRetrying:
     @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
-    def test_helps_against_what_passes(self, server: ModelServer, way: Way, status: int):
+    def test_succeeds_after_a_temporary_error(self, server: ModelServer, way: Way, status: int):
         server.reply_json(refusal(), status, AT_ONCE)
         server.answer({"content": "Hello"})
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage("Hello")
         assert len(server.requests) == 2
 
-    def test_ends(self, server: ModelServer, way: Way):
+    def test_stops_after_max_retries(self, server: ModelServer, way: Way):
         server.reply_json(refusal(), 500, AT_ONCE)
 
         with pytest.raises(UnavailableError):
@@ -113,7 +113,7 @@ class TestTryingAgain:
         assert len(server.requests) == 4
 
     @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 422])
-    def test_is_not_for_what_stays(self, server: ModelServer, way: Way, status: int):
+    def test_skips_permanent_errors(self, server: ModelServer, way: Way, status: int):
         server.reply_json(refusal(), status, AT_ONCE)
 
         with pytest.raises(ChatModelError):
@@ -121,17 +121,19 @@ class TestTryingAgain:
 
         assert len(server.requests) == 1
 
-    def test_is_not_for_a_quota_that_is_used_up(self, server: ModelServer, way: Way):
+    def test_skips_an_exhausted_quota(self, server: ModelServer, way: Way):
         server.reply_json(refusal(code="insufficient_quota"), 429, AT_ONCE)
 
-        with pytest.raises(RateLimitError, match=r"^The model's server refuses the request: the quota is used up\.$"):
+        with pytest.raises(
+            RateLimitError, match=r"^The model's server rejected the request: the quota is exhausted\.$"
+        ):
             way.ask(model_at(server), HI)
 
         assert len(server.requests) == 1
 
 
 class TestNoAnswer:
-    def test_in_time_is_an_error_and_ends_the_request(self, server: ModelServer, way: Way):
+    def test_in_time_raises_and_ends_the_request(self, server: ModelServer, way: Way):
         server.reply(Step.AWAIT_CLIENT)
 
         with pytest.raises(ModelTimeoutError, match=r"^The model's server did not answer in time\.$"):
@@ -139,7 +141,7 @@ class TestNoAnswer:
 
         assert server.client_has_left.wait(30)
 
-    def test_in_time_in_the_middle_of_a_stream_is_an_error(self, server: ModelServer):
+    def test_in_time_during_a_stream_raises(self, server: ModelServer):
         server.reply(chunk({"content": "Hel"}), Step.AWAIT_CLIENT)
         events = model_at(server, timeout=2, max_retries=5).stream("hi")
 
@@ -150,21 +152,21 @@ class TestNoAnswer:
         assert server.client_has_left.wait(30)
         assert len(server.requests) == 1
 
-    def test_of_a_server_that_hangs_up_is_an_error(self, server: ModelServer, way: Way):
+    def test_from_a_server_that_hangs_up_raises(self, server: ModelServer, way: Way):
         server.reply(Step.BREAK)
 
-        with pytest.raises(UnavailableError, match=r"^There is no connection to the model's server, or it broke\.$"):
+        with pytest.raises(UnavailableError, match=r"^The connection to the model's server failed or was lost\.$"):
             way.ask(model_at(server, max_retries=0), HI)
 
-    def test_of_a_server_that_is_not_there_is_an_error(self, way: Way):
-        with socket.create_server(("127.0.0.1", 0)) as nobody:
-            port = nobody.getsockname()[1]
+    def test_from_a_missing_server_raises(self, way: Way):
+        with socket.create_server(("127.0.0.1", 0)) as closed_soon:
+            port = closed_soon.getsockname()[1]
         model = OpenAiChatModel("gpt-test", base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0)
 
         with pytest.raises(UnavailableError):
             way.ask(model, HI)
 
-    def test_of_a_server_that_accepts_nobody_is_an_error(self, way: Way, full_port: int):
+    def test_from_a_server_that_accepts_no_connections_raises(self, way: Way, full_port: int):
         model = OpenAiChatModel(
             "gpt-test", base_url=f"http://127.0.0.1:{full_port}/v1", api_key="k", connect_timeout=0.1, max_retries=0
         )
@@ -172,18 +174,18 @@ class TestNoAnswer:
         with pytest.raises(ModelTimeoutError):
             way.ask(model, HI)
 
-    def test_without_a_key_is_an_error_that_says_what_to_do(
+    def test_without_a_key_raises_and_names_the_setting(
         self, server: ModelServer, way: Way, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
-        with pytest.raises(AuthenticationError, match=r"^There is no API key; set OPENAI_API_KEY or give api_key\."):
+        with pytest.raises(AuthenticationError, match=r"^There is no API key; set OPENAI_API_KEY or pass api_key\."):
             way.ask(OpenAiChatModel("gpt-test", base_url=server.url), HI)
 
         assert server.requests == []
 
-    def test_with_a_key_that_cannot_be_is_an_error(self, server: ModelServer, way: Way):
-        with pytest.raises(AuthenticationError, match=r"^The API key has a character that is not ASCII"):
+    def test_with_an_invalid_key_raises(self, server: ModelServer, way: Way):
+        with pytest.raises(AuthenticationError, match=r"^The API key contains a character that is not ASCII"):
             way.ask(OpenAiChatModel("gpt-test", base_url=server.url, api_key="“secret”"), HI)
 
         assert server.requests == []
@@ -191,7 +193,7 @@ class TestNoAnswer:
 
 @pytest.fixture
 def full_port() -> Iterator[int]:
-    """A port where somebody listens whose queue is full."""
+    """Yield a port on which something listens with a full queue."""
     with ExitStack() as sockets:
         listener = sockets.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What OpenAiChatModel sends, as a server reads it."""
+"""The requests that OpenAiChatModel sends, as a server reads them."""
 
 import base64
 import io
@@ -76,7 +76,7 @@ def model_at(server: ModelServer, **options: Any) -> OpenAiChatModel:
 
 
 def sent(server: ModelServer, messages: list[ChatMessage]) -> list[dict[str, Any]]:
-    """The messages that reach the server when a model is asked *messages*."""
+    """Return the messages that the server receives when the model is sent *messages*."""
     server.answer({"content": "ok"})
     model_at(server).chat(messages)
     written: list[dict[str, Any]] = server.requests[-1].body["messages"]
@@ -84,7 +84,7 @@ def sent(server: ModelServer, messages: list[ChatMessage]) -> list[dict[str, Any
 
 
 class TestOptions:
-    def test_nothing_is_sent_that_nobody_asked_for(self, server: ModelServer, way: Way):
+    def test_that_are_not_set_are_not_sent(self, server: ModelServer, way: Way):
         server.answer({"content": "ok"})
 
         way.ask(model_at(server), HI)
@@ -95,7 +95,7 @@ class TestOptions:
         assert request.headers["authorization"] == "Bearer secret-key"
         assert request.body == {"model": "gpt-test", "messages": [{"role": "user", "content": "hi"}], **stream}
 
-    def test_of_the_model_are_those_of_each_request(self, server: ModelServer, way: Way):
+    def test_of_the_model_apply_to_each_request(self, server: ModelServer, way: Way):
         server.answer({"content": "ok"})
         model = model_at(
             server, temperature=0.0, top_p=0.5, max_output_tokens=100, stop_sequences=("END",), extra_body={"seed": 7}
@@ -108,7 +108,7 @@ class TestOptions:
         assert (body["max_completion_tokens"], body["stop"]) == (100, ["END"])
         assert "max_tokens" not in body
 
-    def test_of_a_request_replace_those_of_the_model(self, server: ModelServer, way: Way):
+    def test_of_a_request_override_those_of_the_model(self, server: ModelServer, way: Way):
         server.answer({"content": "ok"})
         model = model_at(server, temperature=1.0, top_p=0.5, max_output_tokens=100, stop_sequences=("END",))
 
@@ -128,7 +128,7 @@ class TestOptions:
         assert (body["model"], body["temperature"], body["top_p"]) == ("gpt-other", 0.0, 0.1)
         assert (body["max_completion_tokens"], body["stop"]) == (5, ["a", "b"])
 
-    def test_max_tokens_goes_by_the_name_that_the_server_knows(self, server: ModelServer):
+    def test_max_tokens_is_sent_under_the_name_that_the_server_supports(self, server: ModelServer):
         server.answer({"content": "ok"})
 
         model_at(server, max_tokens_parameter="max_tokens", max_output_tokens=100).chat("hi")
@@ -136,11 +136,11 @@ class TestOptions:
         assert server.requests[0].body["max_tokens"] == 100
         assert "max_completion_tokens" not in server.requests[0].body
 
-    def test_max_tokens_goes_by_no_other_name(self):
+    def test_max_tokens_has_only_two_names(self):
         with pytest.raises(ValueError, match=r"^max_tokens_parameter is 'tokens'; use 'max_completion_tokens' or"):
             OpenAiChatModel("gpt-test", max_tokens_parameter="tokens")  # type: ignore[arg-type]
 
-    def test_a_server_and_a_key_that_are_not_given_are_those_of_the_environment(
+    def test_server_and_key_default_to_the_environment(
         self, server: ModelServer, way: Way, monkeypatch: pytest.MonkeyPatch
     ):
         server.answer({"content": "ok"})
@@ -177,10 +177,10 @@ class TestToolsAndFormats:
         ]
 
     @pytest.mark.parametrize("name", ["", "größe", "a.b", "a" * 65])
-    def test_no_tool_of_a_name_that_cannot_be(self, server: ModelServer, way: Way, name: str):
+    def test_a_tool_with_an_invalid_name_is_refused(self, server: ModelServer, way: Way, name: str):
         request = ChatRequest(messages=HI, tools=(CLOCK, ToolSpecification(name)))
 
-        with pytest.raises(InvalidRequestError, match=f"^The tool {name!r} needs a name of 1 to 64 ASCII letters"):
+        with pytest.raises(InvalidRequestError, match=f"^The tool name {name!r} is invalid; use 1 to 64 ASCII letters"):
             way.ask(model_at(server), request)
 
         assert server.requests == []
@@ -202,7 +202,7 @@ class TestToolsAndFormats:
 
         assert server.requests[0].body["response_format"] == wanted
 
-    def test_both_strict(self, server: ModelServer):
+    def test_tools_and_formats_can_be_strict(self, server: ModelServer):
         server.answer({"content": "{}"})
 
         model_at(server, strict=True).chat(
@@ -215,7 +215,7 @@ class TestToolsAndFormats:
 
 
 class TestMessages:
-    def test_images_sounds_and_documents(self, server: ModelServer):
+    def test_images_audio_and_documents(self, server: ModelServer):
         contents = [
             TextContent("What is this?"),
             IMAGE,
@@ -243,7 +243,7 @@ class TestMessages:
     def test_any_text(self, server: ModelServer, text: str):
         assert sent(server, [UserMessage(text)]) == [{"role": "user", "content": text}]
 
-    def test_a_call_and_its_result_without_what_only_we_know_of_them(self, server: ModelServer):
+    def test_calls_and_results_without_our_own_attributes(self, server: ModelServer):
         call = ToolExecutionRequest("call_1", "clock", "{not JSON")
 
         messages = sent(
@@ -273,13 +273,13 @@ class TestMessages:
         [AiMessage(), AiMessage(""), AiMessage(None, "thinking", (), {"refusal": "no"})],
         ids=["nothing", "empty text", "refusal"],
     )
-    def test_no_answer_of_neither_text_nor_calls(self, server: ModelServer, empty: AiMessage):
+    def test_empty_answers_are_left_out(self, server: ModelServer, empty: AiMessage):
         assert sent(server, [UserMessage("hi"), empty, UserMessage("still there?")]) == [
             {"role": "user", "content": "hi"},
             {"role": "user", "content": "still there?"},
         ]
 
-    def test_images_of_results_behind_all_results(self, server: ModelServer):
+    def test_images_of_results_follow_all_results(self, server: ModelServer):
         calls = [ToolExecutionRequest(str(number), f"tool{number}", "{}") for number in (1, 2, 3)]
 
         messages = sent(
@@ -295,7 +295,7 @@ class TestMessages:
 
         assert [message["role"] for message in messages] == ["assistant", "tool", "tool", "tool", "user", "assistant"]
         assert messages[1]["content"] == "a chart\nof sales"
-        assert messages[2]["content"] == "The result is in the next message of the user."
+        assert messages[2]["content"] == "The result is in the next user message."
         assert messages[3]["content"] == "nothing"
         assert messages[4]["content"] == [
             {"type": "text", "text": "From the result of the tool tool1:"},
@@ -322,7 +322,7 @@ class TestMessages:
 
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "user"]
 
-    def test_calls_that_another_framework_keeps_apart_are_one_message(self, server: ModelServer):
+    def test_calls_kept_apart_by_another_framework_are_one_message(self, server: ModelServer):
         messages = sent(
             server,
             [
@@ -355,18 +355,18 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("message", "reason"),
         [
-            (UserMessage([VideoContent(Video(url="x"))]), "it has no place for VideoContent."),
+            (UserMessage([VideoContent(Video(url="x"))]), "VideoContent is not supported."),
             (
                 ToolExecutionResultMessage("1", "film", [VideoContent(Video(url="x"))]),
-                "it has no place for VideoContent.",
+                "VideoContent is not supported.",
             ),
-            (UserMessage([None]), "it has no place for nothing."),
-            (ToolExecutionResultMessage(None, "clock", "noon"), "a tool's result without an id answers no call."),
+            (UserMessage([None]), "an empty content is not supported."),
+            (ToolExecutionResultMessage(None, "clock", "noon"), "a tool's result needs the id of its call."),
             (UserMessage([AudioContent(Audio(url="x", mime_type="audio/wav"))]), "an Audio needs its content"),
         ],
         ids=["video", "video of a tool", "nothing", "result without id", "sound elsewhere"],
     )
-    def test_what_has_no_place_is_an_error_before_anything_is_sent(
+    def test_content_that_cannot_be_sent_raises_before_a_request(
         self, server: ModelServer, way: Way, message: ChatMessage, reason: str
     ):
         with pytest.raises(InvalidRequestError) as caught:
@@ -376,8 +376,8 @@ class TestMessages:
         assert reason in str(caught.value)
         assert server.requests == []
 
-    def test_half_a_surrogate_is_an_error(self, server: ModelServer, way: Way):
-        with pytest.raises(InvalidRequestError, match="half a surrogate"):
+    def test_a_lone_surrogate_raises(self, server: ModelServer, way: Way):
+        with pytest.raises(InvalidRequestError, match="a lone surrogate"):
             way.ask(model_at(server), [UserMessage("\ud83d")])
 
         assert server.requests == []

@@ -1,7 +1,6 @@
-"""
-The page of the example site in a real browser, on a server that streams.
+"""The page of the example site in a real browser, on a server that streams.
 
-With ``SCREENSHOTS=folder`` in the environment, pictures of it are left there: look at them.
+With ``SCREENSHOTS=folder`` in the environment, its screenshots are saved there: look at them.
 """
 
 import base64
@@ -23,11 +22,11 @@ PNG = base64.b64decode(
 )
 NAMED = ("My name is Ada, and I live in Bergen.", "Noted: your name is Ada; you live in Bergen.")
 ANN = "from django.contrib.auth.models import User; User.objects.create_user('ann', password='ann')"
-FORGETTING = ("What can you do?", "Count to 20", "Where do I live?", "What is 2 + 3?")
-"""With these, the memory is too small for what was said before."""
+EVICTING = ("What can you do?", "Count to 20", "Where do I live?", "What is 2 + 3?")
+"""Messages that fill the memory, so that earlier ones are evicted."""
 
 LARGE_IMAGE = """async () => {
-    // Pasted, as a screenshot is.
+    // Pasted like a screenshot.
     const canvas = new OffscreenCanvas(1200, 900);
     canvas.getContext("2d").fillRect(0, 0, 600, 900);
     const data = new DataTransfer();
@@ -45,10 +44,10 @@ BY_REST = """async words => {
 }"""
 
 AT_REST = "Promise.all(document.getAnimations().map(each => each.finished.catch(() => null)))"
-"""Colours have faded to what they will be."""
+"""Resolves once all transitions have ended."""
 
 WATCH = """() => {
-    // How much of the answer was there each time that something of it came.
+    // The answer's text after each piece that arrived.
     window.seen = [];
     const look = () => {
         const live = document.querySelector(".message.live .text");
@@ -61,7 +60,7 @@ WATCH = """() => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The address of the example site, with the demo's conversations, and a user who is not of the staff."""
+    """Yield the address of the example site with the demo's conversations and a user who is not on the staff."""
     folder = tmp_path_factory.mktemp("site")
     manage(folder, "demo", "--no-serve")
     manage(
@@ -78,7 +77,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sessions(chromium, site):
-    """The cookies of users who are signed in, by name."""
+    """Yield the cookies of logged-in users, by name."""
     cookies = {}
     for name in ("demo", "ann"):
         context = chromium.new_context(base_url=site)
@@ -90,7 +89,7 @@ def sessions(chromium, site):
 
 @pytest.fixture
 def open_page(chromium, site, sessions):
-    """A function that opens the page, and fails the test if it misbehaved: errors, violations, requests elsewhere."""
+    """Return a function that opens the page; the test fails on errors, policy violations or requests to other hosts."""
     contexts, complaints = [], []
 
     def open_page(address="/", *, user="demo", theme="light", viewport=None, language="en-GB", **options):
@@ -112,23 +111,23 @@ def open_page(chromium, site, sessions):
     yield open_page
     for context in contexts:
         context.close()
-    # A chat that nobody has said anything in is not there yet, and of what is refused the page tells.
+    # A chat without messages does not exist yet, and the page shows refusals.
     assert [each for each in complaints if "the server responded with a status of 4" not in each] == []
 
 
 @pytest.fixture
 def chat(open_page):
-    """A function that opens a new chat, or that of an address, and gives it as a ``Chat``."""
+    """Return a function that opens a new chat, or the one at an address, and returns it as a ``Chat``."""
     return lambda address="/", **options: Chat(open_page(address, **options))
 
 
 @pytest.fixture
 def axe():
-    """A function that returns what axe finds wrong with a page."""
+    """Return a function that returns axe's findings for a page."""
     base = pytest.importorskip("axe_playwright_python.base", reason="axe: pip install axe-playwright-python")
 
     def axe(opened):
-        opened.evaluate(base.AXE_SCRIPT)  # by the debugger's protocol, to which no policy applies
+        opened.evaluate(base.AXE_SCRIPT)  # through the debugger's protocol, to which no policy applies
         found = opened.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
         return [(rule["id"], node["html"]) for rule in found for node in rule["nodes"]]
 
@@ -136,30 +135,30 @@ def axe():
 
 
 class Chat:
-    """The page, as somebody uses it."""
+    """The page, as a person uses it."""
 
     def __init__(self, page):
         self.page = page
         page.wait_for_selector("#conversations :is(li, [data-part=empty]:not([hidden]))", state="attached")
 
-    def say(self, *said):
-        """Say one thing after another, each when the one before is answered."""
-        for words in said:
+    def say(self, *texts):
+        """Send messages one after another, each once the previous one is answered."""
+        for words in texts:
             self.begin(words)
             self.wait()
 
     def begin(self, words):
-        """Say something, and do not wait for the answer: the page is busy from that moment on."""
+        """Send a message without waiting for the answer; the page is busy from that moment on."""
         self.page.fill("#say", words)
         self.page.press("#say", "Enter")
 
     def wait(self):
-        """Wait until what was said last is answered, and the page shows what is stored."""
+        """Wait until the last message is answered, and the page shows what is stored."""
         self.page.wait_for_selector("#messages[aria-busy=false]", timeout=60_000)
 
     @property
     def answers(self):
-        """What the assistant has said, as it is shown."""
+        """The assistant's answers, as shown."""
         return [each.inner_text() for each in self.page.locator(".message.assistant .bubble").all()]
 
     @property
@@ -167,23 +166,23 @@ class Chat:
         return [each.inner_text() for each in self.page.locator(".message.user .bubble").all()]
 
     def message(self, words):
-        """What the user said with these words."""
+        """Return the user's message with this text."""
         return self.page.locator(".message.user", has_text=words).first
 
     def press(self, message, name):
-        """Press the button of *message* that is called *name*."""
+        """Press the button of *message* with the label *name*."""
         message.hover()
         message.get_by_role("button", name=name).click()
 
     @property
     def table(self):
-        """What the memory panel has: the words and the fate of each message."""
+        """The memory panel: text and state of each message."""
         rows = self.page.locator("#memory tbody tr").all()
         return [(row.locator(".words").inner_text(), row.locator(".fate").inner_text()) for row in rows]
 
     @property
     def tokens(self):
-        """How many tokens are in the memory, and how many there may be."""
+        """The number of tokens in the memory, and its limit."""
         words = self.page.locator("[data-part=used]").inner_text()
         return tuple(map(int, re.findall(r"\d+", words.replace(",", ""))))
 
@@ -200,10 +199,10 @@ def sign_in(page, name, password=None):
 
 
 class TestSignIn:
-    def test_the_demo_user_is_offered_and_gets_in(self, open_page):
+    def test_the_demo_users_credentials_are_shown_and_work(self, open_page):
         page = open_page("/?chat=demo-parcel", user=None)
         shoot(page, "sign-in")
-        assert "the name is demo, and so is the password" in page.locator(".offer").inner_text()
+        assert "name and password are both demo" in page.locator(".offer").inner_text()
 
         page.fill("#id_username", "demo")
         page.fill("#id_password", "demo")
@@ -212,7 +211,7 @@ class TestSignIn:
         page.wait_for_url("**/?chat=demo-parcel")
         page.wait_for_selector(".message.assistant")
 
-    def test_a_wrong_password_is_not_let_in_and_is_told(self, open_page):
+    def test_a_wrong_password_shows_an_error(self, open_page):
         page = open_page(user=None)
 
         sign_in(page, "demo", "Demo")
@@ -220,7 +219,7 @@ class TestSignIn:
         assert "Please enter a correct username and password" in page.locator("[role=alert]").inner_text()
         assert page.locator("#id_username").input_value() == "demo"
 
-    def test_whoever_signs_out_is_out(self, open_page):
+    def test_log_out_ends_the_session(self, open_page):
         page = open_page(user=None)
         sign_in(page, "ann")
 
@@ -232,7 +231,7 @@ class TestSignIn:
 
 
 class TestAnswers:
-    def test_one_watches_an_answer_come(self, chat):
+    def test_an_answer_appears_piece_by_piece(self, chat):
         talk = chat()
         talk.page.evaluate(WATCH)
 
@@ -247,7 +246,7 @@ class TestAnswers:
         assert all(each.startswith(seen[0]) for each in seen)
         assert "39, 40.\n\n(Messages that I was sent: 2.)" in talk.answers[0]
 
-    def test_the_question_is_there_at_once_and_the_address_is_that_of_the_chat(self, chat):
+    def test_the_question_and_the_chats_address_appear_at_once(self, chat):
         talk = chat()
 
         talk.begin("Count to 20")
@@ -256,7 +255,7 @@ class TestAnswers:
         assert re.search(r"\?chat=[0-9a-f-]{36}$", talk.page.url)
         talk.wait()
 
-    def test_calls_of_tools_and_their_results_are_shown_and_open_by_keyboard(self, chat):
+    def test_tool_calls_and_results_are_shown_and_open_by_keyboard(self, chat):
         talk = chat()
 
         talk.say("What is the weather in Bergen and in Atlantis?")
@@ -268,16 +267,16 @@ class TestAnswers:
         calls.nth(0).locator("summary").press("Enter")
         assert '{"city": "Bergen"}' in calls.nth(0).locator("pre").first.inner_text()
 
-    def test_reasoning_is_folded(self, chat):
+    def test_reasoning_is_collapsed(self, chat):
         talk = chat()
 
         talk.say("Think aloud: what can you do?")
 
         assert talk.page.locator(".reasoning .text").is_hidden()
         talk.page.locator(".reasoning summary").click()
-        assert "I look through the 2 messages" in talk.page.locator(".reasoning .text").inner_text()
+        assert "I search the 2 messages" in talk.page.locator(".reasoning .text").inner_text()
 
-    def test_an_answer_is_stopped_and_what_came_of_it_stays(self, chat):
+    def test_a_stopped_answer_stays_as_far_as_it_came(self, chat):
         talk = chat()
         talk.begin("Count to 900")
         talk.page.wait_for_function("() => document.querySelector('.live .text')?.textContent.includes('12,')")
@@ -288,11 +287,11 @@ class TestAnswers:
         [answer] = talk.answers
         assert "12," in answer
         assert "900" not in answer
-        assert "Stopped before its end." in talk.page.locator(".message.assistant .foot").inner_text()
+        assert "Stopped before the end." in talk.page.locator(".message.assistant .foot").inner_text()
         talk.say("Hello")
         assert len(talk.answers) == 2
 
-    def test_a_reload_in_the_middle_shows_the_question_and_goes_on_with_the_answer(self, chat):
+    def test_a_reload_during_an_answer_shows_the_question_and_continues_the_answer(self, chat):
         talk = chat()
         talk.begin("Count to 200")
         talk.page.wait_for_function("() => document.querySelector('.live .text')?.textContent.includes('15,')")
@@ -306,7 +305,7 @@ class TestAnswers:
         talk.wait()
         assert "199, 200." in talk.answers[0]
 
-    def test_whoever_looks_at_another_conversation_meanwhile_finds_the_answer_later(self, chat):
+    def test_an_answer_continues_while_the_user_views_another_conversation(self, chat):
         talk = chat()
         talk.say("My cat is called Tom")
         talk.page.get_by_role("button", name="New chat").click()
@@ -323,13 +322,13 @@ class TestAnswers:
 
         assert "59, 60." in talk.answers[0]
 
-    def test_an_answer_that_fails_says_so_and_can_be_asked_for_again(self, chat):
+    def test_a_failed_answer_shows_an_error_and_can_be_retried(self, chat):
         talk = chat()
 
         talk.say("Please fail")
 
         assert talk.page.locator("#problem").inner_text() == "The model gave no answer. Try again."
-        assert "This has no answer." in talk.message("Please fail").inner_text()
+        assert "There is no answer." in talk.message("Please fail").inner_text()
         shoot(talk.page, "failed")
         talk.message("Please fail").get_by_role("button", name="Try again").click()
         talk.wait()
@@ -338,7 +337,7 @@ class TestAnswers:
         assert talk.page.locator("#problem").is_hidden()
         assert len(talk.answers) == 1
 
-    def test_whoever_is_signed_out_meanwhile_is_told(self, chat):
+    def test_a_logged_out_user_sees_an_error(self, chat):
         talk = chat()
         talk.page.context.clear_cookies(name="sessionid")
 
@@ -349,7 +348,7 @@ class TestAnswers:
 
 
 class TestRealModel:
-    def test_two_lines_make_the_page_talk_to_one(self, chromium, tmp_path):
+    def test_two_environment_variables_select_a_real_model(self, chromium, tmp_path):
         manage(tmp_path, "demo", "--no-serve")
         with serving() as model:
             model.answer({"content": "I *am* a real model."})
@@ -371,14 +370,14 @@ class TestRealModel:
         assert [each["function"]["name"] for each in request.body["tools"]] == ["get_time", "get_weather"]
 
 
-class TestForgetting:
-    def test_messages_fade_are_summarized_and_the_name_is_known_by_the_summary(self, chat):
+class TestEviction:
+    def test_messages_fade_and_are_summarized_and_the_summary_knows_the_name(self, chat):
         talk = chat()
         talk.say(NAMED[0])
         assert not talk.is_faded(NAMED[0])
         assert talk.page.locator("[data-part=summary]").is_hidden()
 
-        talk.say(*FORGETTING)
+        talk.say(*EVICTING)
 
         assert talk.is_faded(NAMED[0])
         assert "summarized" in talk.message(NAMED[0]).locator(".fate").inner_text()
@@ -391,9 +390,9 @@ class TestForgetting:
         assert used <= limit == 240
         talk.say("What is my name?")
         assert talk.answers[-1].startswith("Your name is Ada.")
-        shoot(talk.page, "forgetting")
+        shoot(talk.page, "eviction")
 
-    def test_what_is_evicted_and_not_yet_summarized_is_not_known_but_found_by_a_search(self, chat):
+    def test_an_evicted_message_is_unknown_until_summarized_but_found_by_a_search(self, chat):
         talk = chat()
         talk.say(NAMED[0], "Count to 60")
         assert "evicted" in talk.message(NAMED[0]).locator(".fate").inner_text()
@@ -404,18 +403,18 @@ class TestForgetting:
 
         assert "My name is Ada" in talk.page.locator(".call .outcome").last.inner_text()
 
-    def test_what_is_larger_than_the_memory_is_not_answered_and_the_page_says_why(self, chat):
+    def test_a_message_larger_than_the_memory_is_refused_with_the_reason(self, chat):
         talk = chat()
 
         talk.say("word " * 400)
 
         assert "too long for the model" in talk.page.locator("#problem").inner_text()
         assert "evicted" in talk.page.locator(".message.user .fate").inner_text()
-        assert "This has no answer." in talk.page.locator(".message.user .foot").inner_text()
+        assert "There is no answer." in talk.page.locator(".message.user .foot").inner_text()
         talk.say("Hello")
         assert len(talk.answers) == 1
 
-    def test_the_gauge_is_as_long_as_the_messages_are_large(self, chat):
+    def test_the_gauge_is_proportional_to_the_messages_tokens(self, chat):
         talk = chat()
         talk.say(NAMED[0], "Hello")
 
@@ -430,7 +429,7 @@ class TestForgetting:
         assert meter.get_attribute("aria-valuenow") == str(used)
         assert meter.get_attribute("aria-valuetext") == f"{used} of {limit} tokens"
 
-    def test_the_slider_shows_what_a_smaller_window_would_leave(self, chat):
+    def test_the_slider_shows_what_a_smaller_window_would_keep(self, chat):
         talk = chat()
         talk.say(NAMED[0], "Hello")
         before = talk.table
@@ -458,7 +457,7 @@ class TestForgetting:
         talk.page.wait_for_selector(f".message.out >> text={NAMED[0]}")
         assert talk.table[0][1] == "pinned"
 
-    def test_a_cleared_memory_knows_nothing_and_the_history_stays(self, chat):
+    def test_a_cleared_memory_is_empty_and_the_history_stays(self, chat):
         talk = chat()
         talk.say(NAMED[0])
 
@@ -476,7 +475,7 @@ class TestForgetting:
         assert talk.answers[-1].startswith("I do not know")
         assert talk.questions == [NAMED[0], "What is my name?"]
 
-    def test_an_erased_conversation_is_gone(self, chat):
+    def test_an_erased_conversation_disappears(self, chat):
         talk = chat()
         talk.say("My dog is called Erasmus")
         address = talk.page.url
@@ -492,7 +491,7 @@ class TestForgetting:
 
 
 class TestBranches:
-    def test_an_answer_is_regenerated_and_the_other_one_is_a_click_away(self, chat):
+    def test_an_answer_is_regenerated_and_the_previous_one_is_a_click_away(self, chat):
         talk = chat()
         talk.say(NAMED[0], "What is 2 + 3?")
 
@@ -507,7 +506,7 @@ class TestBranches:
         assert talk.questions == [NAMED[0], "What is 2 + 3?"]
         assert talk.page.evaluate("document.activeElement.closest('.place') !== null")
 
-    def test_a_question_is_edited_and_every_version_can_be_chosen(self, chat):
+    def test_a_question_is_edited_and_every_version_can_be_selected(self, chat):
         talk = chat()
         talk.say("My name is Ada.", "What is my name?")
         for name in ("Bea", "Cleo"):
@@ -534,7 +533,7 @@ class TestBranches:
         talk.say("Who am I?")
         assert talk.answers[-1].startswith("Your name is Ada.")
 
-    def test_what_came_by_rest_is_edited_too(self, chat):
+    def test_a_message_created_by_rest_can_be_edited(self, chat):
         talk = chat()
         memory_id = talk.page.evaluate(BY_REST, "My name is Ada.")
         talk.page.goto(f"/?chat={memory_id}")
@@ -549,7 +548,7 @@ class TestBranches:
         assert talk.questions == ["My name is Bea."]
         assert talk.page.get_by_role("button", name="2 of 2").is_visible()
 
-    def test_an_edit_is_called_off_by_escape(self, chat):
+    def test_escape_cancels_an_edit(self, chat):
         talk = chat()
         talk.say("Hello")
 
@@ -560,7 +559,7 @@ class TestBranches:
         assert talk.questions == ["Hello"]
         assert talk.page.get_by_role("button", name="Edit").evaluate("each => each === document.activeElement")
 
-    def test_a_reload_shows_the_branch_that_is_in_use(self, chat):
+    def test_a_reload_shows_the_branch_in_use(self, chat):
         talk = chat()
         talk.say("My name is Ada.")
         talk.press(talk.page.locator(".message.assistant"), "Regenerate")
@@ -573,7 +572,7 @@ class TestBranches:
 
 
 class TestImages:
-    def test_one_is_attached_seen_before_and_after_and_survives_an_edit(self, chat):
+    def test_an_image_is_attached_previewed_sent_and_survives_an_edit(self, chat):
         talk = chat()
         talk.page.set_input_files("input[type=file]", [{"name": "red.png", "mimeType": "image/png", "buffer": PNG}])
         talk.page.wait_for_selector("#composer canvas")
@@ -591,7 +590,7 @@ class TestImages:
         assert talk.questions[0].strip().startswith("And what is that?")
         assert loaded_images(talk.page) == [4]
 
-    def test_a_large_one_is_pasted_and_fits_the_memory(self, chat):
+    def test_a_large_image_is_pasted_and_fits_the_memory(self, chat):
         talk = chat()
         talk.page.evaluate(LARGE_IMAGE)
         talk.page.wait_for_selector("#composer canvas")
@@ -602,7 +601,7 @@ class TestImages:
         assert loaded_images(talk.page) == [1200]
         assert talk.page.locator("#conversations [aria-current] .title").inner_text() != ""
 
-    def test_one_is_pasted_and_taken_away_again(self, chat):
+    def test_a_pasted_image_can_be_removed(self, chat):
         talk = chat()
 
         talk.page.evaluate(LARGE_IMAGE)
@@ -611,7 +610,7 @@ class TestImages:
 
         assert talk.page.locator("#composer canvas").count() == 0
 
-    def test_what_is_no_image_is_refused(self, chat):
+    def test_other_files_are_refused(self, chat):
         talk = chat()
 
         talk.page.set_input_files("input[type=file]", [{"name": "a.png", "mimeType": "image/png", "buffer": b"no"}])
@@ -620,7 +619,7 @@ class TestImages:
 
 
 class TestConversations:
-    def test_a_new_chat_is_named_by_what_was_said_first_and_stands_first(self, chat):
+    def test_a_new_chat_is_named_after_its_first_message_and_listed_first(self, chat):
         talk = chat()
 
         talk.say("My parrot is called Polly")
@@ -632,16 +631,16 @@ class TestConversations:
         talk.page.go_back()
         talk.page.wait_for_selector(".message.user >> text=Polly")
 
-    def test_a_search_finds_what_was_said(self, chat):
+    def test_a_search_finds_messages(self, chat):
         talk = chat()
 
         talk.page.fill("[type=search]", "umbrella")
         talk.page.wait_for_function("() => document.querySelectorAll('#conversations li').length === 1")
         assert "Vienna by night train" in talk.page.locator("#conversations li").inner_text()
-        talk.page.fill("[type=search]", "nobody said that")
+        talk.page.fill("[type=search]", "a text that no message has")
         talk.page.wait_for_selector("#conversations >> text=Nothing found.")
 
-    def test_a_long_one_is_read_back_to_its_beginning(self, chat):
+    def test_a_long_conversation_loads_back_to_its_beginning(self, chat):
         talk = chat("/?chat=demo-bread")
         talk.page.wait_for_selector(".message.assistant")
         shown = talk.page.locator(".message").count()
@@ -655,18 +654,18 @@ class TestConversations:
         assert talk.page.locator(".message").nth(1).get_attribute("class") == "message user out shared"
         assert talk.tokens[1] == 4000
 
-    def test_a_user_who_is_not_of_the_staff_chats_and_does_not_read_what_the_site_tells_the_model(self, chat):
+    def test_a_user_who_is_not_on_the_staff_cannot_see_system_messages(self, chat):
         talk = chat(user="ann")
 
-        talk.say(NAMED[0], *FORGETTING, "What is my name?")
+        talk.say(NAMED[0], *EVICTING, "What is my name?")
 
         assert talk.answers[-1].startswith("Your name is Ada.")
         assert "You are the assistant of a demo" not in talk.page.content()
-        assert talk.page.locator("[data-part=summary] .text").text_content() == "(not for you to read)"
+        assert talk.page.locator("[data-part=summary] .text").text_content() == "(hidden)"
         assert talk.page.locator("#conversations li").count() == 1
 
 
-class TestForEverybody:
+class TestAccessibility:
     @pytest.mark.parametrize("theme", ["light", "dark"])
     @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
     def test_axe_finds_nothing_and_nothing_is_cut_off(self, chat, open_page, axe, theme, viewport):
@@ -695,13 +694,13 @@ class TestForEverybody:
         talk.page.get_by_role("button", name="Erase conversation").click()
         check(talk.page, "dialog")
 
-    def test_an_answer_is_read_out_sentence_by_sentence(self, chat):
+    def test_an_answer_is_announced_sentence_by_sentence(self, chat):
         talk = chat()
 
         talk.say("My name is Ada. I live in Bergen.")
 
         spoken = [each.text_content() for each in talk.page.locator("#announcements p").all()]
-        assert spoken[0] == "The answer begins."
+        assert spoken[0] == "The answer has started."
         assert spoken[-1] == "The answer is complete."
         assert "".join(spoken[1:-1]) == "Noted: your name is Ada; you live in Bergen.\n\n(Messages that I was sent: 2.)"
 
@@ -709,7 +708,7 @@ class TestForEverybody:
         talk = chat()
 
         talk.page.keyboard.press("Tab")
-        assert talk.page.evaluate("document.activeElement.textContent") == "To the message field"
+        assert talk.page.evaluate("document.activeElement.textContent") == "Skip to the message field"
         talk.page.keyboard.press("Enter")
         talk.page.keyboard.type("My name is Ada.")
         talk.page.keyboard.press("Shift+Enter")
@@ -720,7 +719,7 @@ class TestForEverybody:
         assert talk.questions == ["My name is Ada.\nI live in Bergen."]
         assert talk.page.evaluate("document.activeElement.id") == "say"
 
-    def test_whoever_wants_no_motion_sees_none(self, chat):
+    def test_reduced_motion_disables_transitions(self, chat):
         talk = chat(reduced_motion="reduce")
 
         talk.say("Hello")
@@ -730,7 +729,7 @@ class TestForEverybody:
         )
 
     @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
-    def test_it_speaks_german(self, chat, viewport):
+    def test_it_is_translated_to_german(self, chat, viewport):
         talk = chat(language="de-DE", viewport=viewport)
 
         talk.say("Ich heiße Ada.", "Wie heiße ich?")
@@ -743,7 +742,7 @@ class TestForEverybody:
 
 
 def link(address, words):
-    """A link as the page makes it."""
+    """Return a link as the page renders it."""
     return f'<a href="{address}" target="_blank" rel="noopener noreferrer nofollow">{words}</a>'
 
 
@@ -781,11 +780,11 @@ MARKDOWN = [
 
 class TestMarkdown:
     @pytest.mark.parametrize(("source", "shown"), MARKDOWN)
-    def test_it_is_what_it_looks_like_and_never_html(self, markdown_page, source, shown):
+    def test_it_is_rendered_and_never_raw_html(self, markdown_page, source, shown):
         assert rendered(markdown_page, source) == shown
 
     @pytest.mark.parametrize("piece", ["> ", "- ", "*", "**a", "_a_ ", "`", "[", "](", "|", "[a](", "~~", "1. ", "\\"])
-    def test_hostile_texts_come_to_an_end_and_nothing_of_them_is_lost(self, markdown_page, piece):
+    def test_hostile_texts_are_rendered_in_time_and_completely(self, markdown_page, piece):
         text = markdown_page.evaluate(
             "async source => (await import('/static/chat/markdown.js')).markdown(source).textContent",
             f"{piece * 20_000}\nend",
@@ -796,7 +795,7 @@ class TestMarkdown:
 
 @pytest.fixture(scope="module")
 def markdown_page(chromium, site, sessions):
-    """A page that is only looked at."""
+    """Yield a page that no test changes."""
     context = chromium.new_context(base_url=site)
     context.add_cookies(sessions["demo"])
     page = context.new_page()
@@ -818,7 +817,7 @@ def rendered(page, source):
 
 
 class TestPolicy:
-    def test_what_people_write_does_nothing_but_stand_there(self, chat):
+    def test_messages_with_html_are_shown_as_text(self, chat):
         talk = chat()
         evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
@@ -859,6 +858,6 @@ def slide(page, value):
 
 
 def loaded_images(page):
-    """How wide the pictures in the messages are, once they are loaded."""
+    """Return the widths of the images in the messages, once they are loaded."""
     page.wait_for_function("() => [...document.querySelectorAll('#messages img')].every(each => each.complete)")
     return page.locator("#messages img").evaluate_all("each => each.map(image => image.naturalWidth)")

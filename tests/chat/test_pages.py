@@ -1,4 +1,4 @@
-"""The views of the example's page, its texts, its assistant, and what serves it."""
+"""The views of the example's page, its texts, its assistant, and ``runserver``."""
 
 import importlib
 import json
@@ -36,12 +36,12 @@ needs_gettext = pytest.mark.skipif(shutil.which("msgfmt") is None, reason="Needs
 
 @pytest.mark.django_db
 class TestPages:
-    def test_who_is_not_signed_in_is_sent_to_sign_in_and_back(self, client):
+    def test_anonymous_users_are_redirected_to_the_login_and_back(self, client):
         response = client.get("/?chat=x")
 
         assert response.url == "/sign-in/?next=/%3Fchat%3Dx"
 
-    def test_the_page_is_under_a_strict_policy_and_leaves_a_csrf_cookie(self, client):
+    def test_the_page_has_a_strict_policy_and_sets_a_csrf_cookie(self, client):
         client.force_login(User.objects.create_user("ann"))
 
         response = client.get("/")
@@ -54,13 +54,13 @@ class TestPages:
         assert not re.search(r"<script(?![^>]*\bsrc=)(?![^>]*application/json)", html)
         assert not re.search(r"<style|\sstyle=|\son\w+=", html)
 
-    def test_the_demo_user_is_offered_where_debug_is_on_only(self, client, settings):
+    def test_the_demo_user_is_offered_only_with_DEBUG(self, client, settings):
         settings.DEBUG = True
         assert "<kbd>demo</kbd>" in client.get("/sign-in/").content.decode()
         settings.DEBUG = False
         assert "<kbd>" not in client.get("/sign-in/").content.decode()
 
-    def test_it_is_in_the_language_of_the_browser_and_leaves_that_of_the_site_as_it_is(self, client):
+    def test_it_uses_the_browsers_language_and_leaves_the_sites_unchanged(self, client):
         html = client.get("/sign-in/", headers={"Accept-Language": "de-AT, en;q=0.5"})
 
         assert '<html lang="de">' in html.content.decode()
@@ -71,7 +71,7 @@ class TestPages:
 
 
 class TestTexts:
-    def test_the_scripts_use_the_texts_that_there_are(self):
+    def test_the_scripts_use_existing_texts(self):
         from example_project.texts import TEXTS
 
         scripts = "".join(path.read_text() for path in (PROJECT / "static/chat").glob("*.js"))
@@ -84,7 +84,7 @@ class TestTexts:
         assert set(TEXTS) - literal - made - reasons == set()
         assert made | reasons <= set(TEXTS)
 
-    def test_every_translation_has_the_places_of_its_original(self):
+    def test_translations_have_the_placeholders_of_the_original(self):
         with GERMAN.with_suffix(".mo").open("rb") as file:
             catalog = GNUTranslations(file)._catalog
         places = re.compile(r"\{\w+\}|%\(\w+\)s|</?\w+")
@@ -94,7 +94,7 @@ class TestTexts:
                 assert sorted(places.findall(original)) == sorted(places.findall(translated)), original
 
     @needs_gettext
-    def test_every_text_is_translated_and_what_is_compiled_is_what_is_written(self, tmp_path):
+    def test_every_text_is_translated_and_the_catalogs_are_compiled(self, tmp_path):
         copy = tmp_path / "example_project"
         shutil.copytree(PROJECT, copy, ignore=shutil.ignore_patterns("__pycache__", "*.mo"))
         command = [
@@ -126,23 +126,25 @@ class TestTexts:
 
 
 class TestMemories:
-    def test_a_chat_of_the_page_has_a_small_one_and_a_conversation_with_a_name_a_large_one(self):
+    def test_a_chat_of_the_page_has_a_small_memory_and_named_conversations_a_large_one(self):
         assert type(get_chat_memory(UUID)) is SummarizingChatMemory
         assert get_chat_memory(UUID).window().limit == 240
         assert type(get_chat_memory("demo-bread")) is TokenWindowChatMemory
         assert get_chat_memory("demo-bread").window().limit == 4000
 
     def test_a_summary_drops_the_oldest_facts_until_it_fits(self):
-        said = [UserMessage(f"My animal{number} is called Something or other number {number}.") for number in range(30)]
+        messages = [
+            UserMessage(f"My animal{number} is called Something or other number {number}.") for number in range(30)
+        ]
 
-        summary = memories.summarize(None, said)
+        summary = memories.summarize(None, messages)
 
         assert "animal29 = Something" in summary
         assert "animal0 =" not in summary
         estimator = llm.chat_model().estimator
         assert estimator.estimate_token_count_in_message(SystemMessage(summary)) <= 60
 
-    def test_of_a_real_model_it_is_in_its_own_words(self, monkeypatch):
+    def test_a_real_model_summarizes_in_its_own_words(self, monkeypatch):
         class Model(Parrot):
             def chat(self, *messages):
                 self.asked = messages
@@ -158,12 +160,12 @@ class TestMemories:
 
 
 class TestModel:
-    def test_without_anything_in_the_environment_it_is_a_parrot(self, monkeypatch):
+    def test_the_default_is_the_offline_model(self, monkeypatch):
         monkeypatch.setattr(llm, "IS_REAL", False)
 
         assert isinstance(llm.chat_model(), Parrot)
 
-    def test_two_lines_make_it_a_real_one(self, monkeypatch):
+    def test_two_environment_variables_select_a_real_model(self, monkeypatch):
         monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
         monkeypatch.setattr(llm, "NAME", "some-model")
         monkeypatch.setattr(llm, "IS_REAL", True)
@@ -175,19 +177,19 @@ class TestModel:
 
 
 class TestTools:
-    def test_the_weather_names_the_city_and_knows_no_atlantis(self):
+    def test_the_weather_names_the_city_and_fails_for_atlantis(self):
         assert "Bergen" in assistants.get_weather("Bergen")
         with pytest.raises(ToolError, match="Atlantis"):
             assistants.get_weather("Atlantis")
 
-    def test_the_time_is_that_of_the_site(self, settings):
+    def test_the_time_is_in_the_sites_time_zone(self, settings):
         assert re.fullmatch(r"It is \d\d:\d\d on \w+, \d\d \w+ \d{4} \(UTC\)\.", assistants.get_time())
 
-    def test_a_sum_has_no_needless_zeros(self):
+    def test_a_sum_has_no_trailing_zeros(self):
         assert assistants.add([2, 3.5]) == "2 + 3.5 = 5.5"
 
     @pytest.mark.django_db
-    def test_a_search_finds_what_has_left_the_memory_of_this_conversation_of_this_owner(self):
+    def test_a_search_finds_evicted_messages_of_the_owners_conversation(self):
         ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
         memory = get_chat_memory("c", owner=ann, max_tokens=30)
         memory.add(SystemMessage("secret name"), UserMessage("My name is Ada."), AiMessage("Noted: your name is Ada."))
@@ -201,9 +203,9 @@ class TestTools:
             "- message 2, you: My name is Ada.",
             "- message 3, I: Noted: your name is Ada.",
         ]
-        assert assistants.search_conversation("name", bob, "c").startswith("No message")
+        assert assistants.search_conversation("name", bob, "c").startswith("No evicted message")
 
-    def test_a_real_model_has_the_two_that_are_announced(self, monkeypatch):
+    def test_a_real_model_can_use_the_documented_tools(self, monkeypatch):
         monkeypatch.setattr(llm, "IS_REAL", True)
         try:
             names = list(importlib.reload(assistants).assistant.tools)
@@ -216,7 +218,7 @@ class TestTools:
 
 
 class TestRunserver:
-    def test_it_streams_serves_static_files_and_ends_well(self, tmp_path):
+    def test_it_streams_serves_static_files_and_ends_cleanly(self, tmp_path):
         manage(tmp_path, "demo", "--no-serve")
         with served(tmp_path) as address:
             connection = HTTPConnection(address.removeprefix("http://"), timeout=DEADLINE)
@@ -236,7 +238,7 @@ class TestRunserver:
         assert len(pieces) > 5
         assert pieces[-1].endswith(b"data: [DONE]\n\n")
 
-    def test_a_port_that_is_taken_is_an_error(self, tmp_path):
+    def test_a_port_in_use_is_an_error(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             command = [sys.executable, "manage.py", "runserver", "--noreload", address]
@@ -247,7 +249,7 @@ class TestRunserver:
         assert ended.returncode == 1
         assert "That port is already in use" in ended.stderr
 
-    def test_ctrl_c_ends_it_also_while_somebody_listens(self, tmp_path):
+    def test_ctrl_c_ends_it_even_during_a_stream(self, tmp_path):
         manage(tmp_path, "demo", "--no-serve")
         with served(tmp_path, signal.SIGINT) as address:
             connection = HTTPConnection(address.removeprefix("http://"), timeout=DEADLINE)
@@ -261,6 +263,6 @@ class TestRunserver:
 
 
 def post(connection, path, body, headers=()):
-    """The response to a POST of JSON."""
+    """Return the response to a POST of JSON."""
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **dict(headers)})
     return connection.getresponse()

@@ -1,4 +1,4 @@
-"""What a request has in its hands while it waits for an answer, and what is left of one that ends before its time."""
+"""The resources that a request holds while it waits for an answer, and what an interrupted one leaves."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ from tests.asgi import run
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PATIENCE = 30
-"""Seconds after which what a test waits for is not going to happen."""
+"""Seconds after which a test gives up waiting."""
 
 ACCEPTS = pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
 
 
 class HeldModel(ChatModel):
-    """Answers when it is let."""
+    """Answers once the test lets it."""
 
     def __init__(self) -> None:
         self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
@@ -49,7 +49,7 @@ class HeldModel(ChatModel):
 
 
 class HeldStreams(DatabaseStreams):
-    """Streams that do not return from ``begin`` before they are let."""
+    """Streams whose ``begin`` returns once the test lets it."""
 
     has_begun, may_return = threading.Event(), threading.Event()
 
@@ -61,7 +61,7 @@ class HeldStreams(DatabaseStreams):
 
 
 class AskedStreams(DatabaseStreams):
-    """Streams that let it be known when an answer cannot begin."""
+    """Streams that signal when an answer cannot begin."""
 
     is_busy = threading.Event()
 
@@ -73,7 +73,7 @@ class AskedStreams(DatabaseStreams):
 
 
 class UsesDatabase(MiddlewareMixin):
-    """Middleware that looks something up, before the view and after it."""
+    """Middleware that queries the database before the view and after it."""
 
     def process_request(self, request: HttpRequest) -> None:
         User.objects.exists()
@@ -97,7 +97,7 @@ def model(settings) -> HeldModel:
 
 @pytest.fixture
 def connected() -> Iterator[list[BaseDatabaseWrapper]]:
-    """The connections that are opened, by whomever."""
+    """Record all connections that are opened."""
     found: list[BaseDatabaseWrapper] = []
 
     def note(connection: BaseDatabaseWrapper, **_: object) -> None:
@@ -110,7 +110,7 @@ def connected() -> Iterator[list[BaseDatabaseWrapper]]:
 
 @asynccontextmanager
 async def asked(token: str, accept: str, chat_id: str = "c") -> AsyncIterator[ApplicationCommunicator]:
-    """A request through the whole of Django's handler, each with a thread of its own as under a server."""
+    """Send a request through Django's whole handler, with a thread of its own as under a server."""
     message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "Hi."}]}
     headers = {"host": "localhost", "authorization": f"Bearer {token}", "accept": accept}
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/api/chat", "query_string": b""}
@@ -123,21 +123,21 @@ async def asked(token: str, accept: str, chat_id: str = "c") -> AsyncIterator[Ap
 
 
 async def begun(communicator: ApplicationCommunicator, accept: str) -> None:
-    """Wait for the first piece of a stream; the middleware has done all that it does to a response by then."""
+    """Wait for the first piece of a stream; by then the middleware has finished with the response."""
     if accept != "application/json":
         for _ in range(2):
             await communicator.receive_output(PATIENCE)
 
 
 async def of_others() -> None:
-    """Wait for the end of all that goes on."""
+    """Wait until all other tasks have ended."""
     async with asyncio.timeout(PATIENCE):
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.gather(*others)
 
 
 async def held(connections: list[BaseDatabaseWrapper]) -> list[BaseDatabaseWrapper]:
-    """Those of *connections* that threads of requests go on to have open."""
+    """Return the *connections* that threads of requests keep open."""
     for _ in range(10 * PATIENCE):
         if not (found := held_now(connections)):
             break
@@ -146,7 +146,7 @@ async def held(connections: list[BaseDatabaseWrapper]) -> list[BaseDatabaseWrapp
 
 
 def held_now(connections: list[BaseDatabaseWrapper]) -> list[BaseDatabaseWrapper]:
-    """Those of *connections* that threads of requests have open; answers use some of their own for a moment."""
+    """Return the *connections* that threads of requests have open; answers briefly use some of their own."""
     background = {thread.ident for thread in threading.enumerate() if thread.name.startswith("chatmemory")}
     here = threading.get_ident()
     return [
@@ -170,7 +170,7 @@ def test_a_request_holds_no_connection_while_it_waits_for_another_answer(setting
 
 
 @ACCEPTS
-def test_a_request_holds_no_connection_while_its_answer_is_made(settings, token, model, connected, accept):
+def test_a_request_holds_no_connection_while_its_answer_is_generated(settings, token, model, connected, accept):
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.UsesDatabase"]
 
     async def ask() -> list[BaseDatabaseWrapper]:
@@ -186,7 +186,7 @@ def test_a_request_holds_no_connection_while_its_answer_is_made(settings, token,
     assert len(connected) > 1
 
 
-def test_a_client_that_drops_while_its_answer_begins_leaves_none_that_nobody_makes(settings, model):
+def test_a_client_that_disconnects_as_its_answer_begins_leaves_no_orphaned_answer(settings, model):
     settings.CHATMEMORY["CHAT"]["STREAMS"] = f"{__name__}.HeldStreams"
     maker = Maker("c", "1", "a")
     made = []
@@ -230,7 +230,7 @@ def test_a_stream_has_no_thread_of_its_own(token, model):
     run(listen())
 
 
-def test_an_answer_as_json_that_is_stopped_before_it_says_anything_is_no_error_of_the_server(token, model):
+def test_stopping_a_json_answer_before_its_first_word_is_not_a_server_error(token, model):
     async def ask() -> int:
         async with asked(token, "application/json") as communicator:
             await asyncio.wait_for(model.is_asked.wait(), PATIENCE)

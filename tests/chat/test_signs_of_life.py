@@ -1,4 +1,4 @@
-"""A process says several times a second which answers it makes, whatever else it does."""
+"""Heartbeats: several times a second, a process records which answers it is generating."""
 
 import asyncio
 import threading
@@ -14,13 +14,13 @@ from tests.asgi import run
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PATIENCE = 30
-"""Seconds after which what a test waits for is not going to happen."""
+"""Seconds after which a test gives up waiting."""
 
 FIRST, SECOND = Maker("one", "1", "a"), Maker("two", "1", "b")
 
 
 class SlowStreams(DatabaseStreams):
-    """Streams in which the end of the first answer is not written before the second has given a sign of life."""
+    """Streams in which the end of the first answer is written only after the second has sent a heartbeat."""
 
     is_ending, is_alive = threading.Event(), threading.Event()
 
@@ -36,7 +36,7 @@ class SlowStreams(DatabaseStreams):
         super().end(maker, last)
 
 
-def test_an_answer_that_ends_slowly_keeps_no_other_from_giving_signs_of_life(settings):
+def test_an_answer_that_ends_slowly_does_not_delay_other_heartbeats(settings):
     settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.SlowStreams"}}
 
     async def quick(answer: Answer) -> str:

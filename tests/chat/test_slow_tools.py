@@ -1,4 +1,4 @@
-"""Tools that take long: nothing else waits for them."""
+"""Slow tools do not delay anything else."""
 
 import asyncio
 import threading
@@ -13,11 +13,11 @@ from tests.chat.scripted import ScriptedModel, calling
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PATIENCE = 30
-"""Seconds after which what a test waits for is not going to happen."""
+"""Seconds after which a test gives up waiting."""
 
 
 class SlowTool:
-    """A tool that returns when it is let."""
+    """A tool that returns once the test lets it."""
 
     def __init__(self, calls: int) -> None:
         self.is_called, self.may_return = threading.Barrier(calls + 1), threading.Event()
@@ -36,7 +36,7 @@ async def answered(tool: SlowTool, memory_id: str) -> str:
         )
 
 
-def test_slow_tools_of_many_answers_keep_no_other_answer_from_being_stored():
+def test_slow_tools_of_many_answers_do_not_delay_storing_another_answer():
     async def talk() -> list[str]:
         tool = SlowTool(BACKGROUND_THREADS)
         talking = [asyncio.create_task(answered(tool, str(number))) for number in range(BACKGROUND_THREADS)]
@@ -51,7 +51,7 @@ def test_slow_tools_of_many_answers_keep_no_other_answer_from_being_stored():
     assert run(talk()) == ["stored"]
 
 
-def test_an_answer_can_be_given_up_while_a_tool_is_slow():
+def test_an_answer_can_be_cancelled_during_a_slow_tool():
     async def talk() -> None:
         tool = SlowTool(1)
         talking = asyncio.create_task(answered(tool, "c"))

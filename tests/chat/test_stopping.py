@@ -19,13 +19,13 @@ from tests.chat.scripted import ScriptedModel
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PATIENCE = 30
-"""Seconds after which what a test waits for is not going to happen."""
+"""Seconds after which a test gives up waiting."""
 
 MAKER = Maker("c", "1", "a")
 
 
 class HeldStreams(DatabaseStreams):
-    """Streams that do not return from ``end`` before they are let."""
+    """Streams whose ``end`` returns once the test lets it."""
 
     has_written, may_return = threading.Event(), threading.Event()
 
@@ -36,7 +36,7 @@ class HeldStreams(DatabaseStreams):
 
 
 class Impatient(Answers):
-    """Answers that are stopped when they have hardly begun."""
+    """Answers that are stopped as soon as they begin."""
 
     async def _begin(
         self, maker: Maker, make: Callable[[Answer], Awaitable[str]], language: str | None
@@ -52,7 +52,7 @@ async def listened(answer: Answer) -> str:
         return "".join([piece async for piece in answer.listen()])
 
 
-def test_an_answer_that_is_stopped_while_its_end_is_written_has_an_end(settings):
+def test_an_answer_stopped_while_its_end_is_written_ends(settings):
     settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.HeldStreams"}}
 
     async def make(answer: Answer) -> str:
@@ -70,7 +70,7 @@ def test_an_answer_that_is_stopped_while_its_end_is_written_has_an_end(settings)
     assert [chunk.data for chunk in AnswerChunk.objects.all()] == ["Bye."]
 
 
-def test_an_answer_that_is_stopped_before_it_is_begun_to_be_made_has_an_end():
+def test_an_answer_stopped_before_its_task_starts_ends():
     async def make(answer: Answer) -> str:
         try:
             await asyncio.sleep(PATIENCE)
@@ -85,7 +85,7 @@ def test_an_answer_that_is_stopped_before_it_is_begun_to_be_made_has_an_end():
     assert not AnswerStream.objects.exists()
 
 
-def test_an_answer_that_is_stopped_when_it_is_whole_but_not_yet_stored_is_not_lost():
+def test_an_answer_stopped_after_its_end_but_before_it_is_stored_is_stored():
     assistant = Assistant(ScriptedModel("Hello!"))
     is_whole, may_go_on = asyncio.Event(), threading.Event()
     are_busy = threading.Barrier(BACKGROUND_THREADS + 1)
@@ -107,7 +107,7 @@ def test_an_answer_that_is_stopped_when_it_is_whole_but_not_yet_stored_is_not_lo
         await asyncio.wait_for(is_whole.wait(), PATIENCE)
         making.cancel()
         for _ in range(100):
-            await asyncio.sleep(0)  # so that a call which can be given up is given up
+            await asyncio.sleep(0)  # so that a cancellable call is cancelled
         may_go_on.set()
         await asyncio.wait([making, *busy], timeout=PATIENCE)
         assert making.cancelled()

@@ -1,4 +1,4 @@
-"""Where the streams of answers are kept: one contract for the database and for Redis."""
+"""Storage for the streams of answers: one contract for the database and for Redis."""
 
 import os
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ NOTHING = Piece(0, "")
 
 
 class Case:
-    """Streams, and how to have time pass for them."""
+    """Streams, and a way to make time pass for them."""
 
     def __init__(self, kept: Streams) -> None:
         self.streams = kept
         self.memory_id = f"c-{uuid4().hex}"
 
     def let_die(self, dead: Maker) -> None:
-        """As if the maker had given no sign of life for long."""
+        """Pretend that the maker has sent no heartbeat for a long time."""
         if isinstance(self.streams, DatabaseStreams):
             long_ago = timezone.now() - timedelta(seconds=DEAD_AFTER + 1)
             AnswerStream.objects.filter(answer_id=dead.answer_id).update(written_at=long_ago)
@@ -59,7 +59,7 @@ def case(request, settings) -> Iterator[Case]:
 
 
 class TestContract:
-    def test_only_one_answer_is_made_in_a_conversation(self, case):
+    def test_only_one_answer_at_a_time_is_generated_in_a_conversation(self, case):
         first, second = maker(case.memory_id), maker(case.memory_id)
 
         assert case.streams.begin(first) is None
@@ -68,7 +68,7 @@ class TestContract:
         assert 0 <= silent_for < DEAD_AFTER
         assert case.streams.find(case.memory_id, "1") == first
 
-    def test_the_next_begins_when_it_has_ended(self, case):
+    def test_the_next_answer_begins_when_the_previous_one_has_ended(self, case):
         first, second = maker(case.memory_id), maker(case.memory_id)
         case.streams.begin(first)
 
@@ -78,7 +78,7 @@ class TestContract:
         assert case.streams.begin(second) is None
         assert case.streams.find(case.memory_id, "1") == second
 
-    def test_one_whose_maker_is_dead_does_not_stand_in_the_way(self, case):
+    def test_an_answer_whose_maker_died_does_not_block_the_next(self, case):
         dead, second = maker(case.memory_id), maker(case.memory_id)
         case.streams.begin(dead)
 
@@ -87,7 +87,7 @@ class TestContract:
         assert case.streams.find(case.memory_id, "1") is None
         assert case.streams.begin(second) is None
 
-    def test_what_a_dead_one_still_does_harms_nobody(self, case):
+    def test_a_maker_taken_for_dead_cannot_do_harm(self, case):
         dead, second = maker(case.memory_id), maker(case.memory_id)
         case.streams.begin(dead)
         case.let_die(dead)
@@ -101,7 +101,7 @@ class TestContract:
         assert case.streams.write({second: Piece(0, "mine")}) == set()
         assert case.streams.read(second, 0) == (["mine"], True)
 
-    def test_pieces_are_read_in_their_order_from_anywhere(self, case):
+    def test_pieces_are_read_in_order_from_any_position(self, case):
         made = maker(case.memory_id)
         case.streams.begin(made)
         for place in range(12):
@@ -111,7 +111,7 @@ class TestContract:
         assert case.streams.read(made, 10) == (["10;", "11;"], True)
         assert case.streams.read(made, 12) == ([], True)
 
-    def test_what_is_written_twice_is_there_once(self, case):
+    def test_a_piece_written_twice_is_stored_once(self, case):
         made = maker(case.memory_id)
         case.streams.begin(made)
 
@@ -120,14 +120,14 @@ class TestContract:
 
         assert case.streams.read(made, 0) == (["once"], True)
 
-    def test_a_sign_of_life_writes_nothing(self, case):
+    def test_a_heartbeat_writes_no_pieces(self, case):
         made = maker(case.memory_id)
         case.streams.begin(made)
 
         assert case.streams.write({made: Piece(0, "")}) == set()
         assert case.streams.read(made, 0) == ([], True)
 
-    def test_the_end_can_still_be_read(self, case):
+    def test_an_ended_stream_can_still_be_read(self, case):
         made = maker(case.memory_id)
         case.streams.begin(made)
         case.streams.write({made: Piece(0, "almost")})
@@ -145,7 +145,7 @@ class TestContract:
 
         assert case.streams.write({one: Piece(0, ""), other: Piece(0, "x")}) == {one}
 
-    def test_the_next_answer_is_not_to_stop(self, case):
+    def test_a_stop_does_not_affect_the_next_answer(self, case):
         first, second = maker(case.memory_id), maker(case.memory_id)
         case.streams.begin(first)
         case.streams.stop(first)
@@ -155,12 +155,12 @@ class TestContract:
 
         assert case.streams.write({second: Piece(0, "x")}) == set()
 
-    def test_nobody_else_finds_it(self, case):
+    def test_other_users_do_not_find_it(self, case):
         case.streams.begin(maker(case.memory_id, "1"))
 
         assert case.streams.find(case.memory_id, "2") is None
 
-    def test_any_text_is_kept(self, case):
+    def test_any_text_is_stored(self, case):
         made, text = maker(case.memory_id), 'data: {"delta":"é 😀 \\ud800 \\u0000"}\n\n'
         case.streams.begin(made)
 
@@ -170,7 +170,7 @@ class TestContract:
 
 
 class TestDatabase:
-    def test_what_has_ended_long_ago_is_deleted_when_another_begins(self):
+    def test_old_streams_are_deleted_when_another_begins(self):
         kept, old, dead, new = DatabaseStreams(), maker("old"), maker("dead"), maker("new")
         kept.begin(old)
         kept.end(old, Piece(0, "private"))
@@ -178,12 +178,12 @@ class TestDatabase:
         for table in (AnswerChunk, AnswerStream):
             table.objects.update(written_at=timezone.now() - timedelta(seconds=KEEP + 1))
 
-        DatabaseStreams().begin(new)  # each process looks once in a while
+        DatabaseStreams().begin(new)  # each process checks only now and then
 
         assert not AnswerChunk.objects.exists()
         assert AnswerStream.objects.get().memory_id == "new"
 
-    def test_writing_for_all_takes_as_many_statements_as_for_one(self, django_assert_num_queries):
+    def test_writing_for_many_takes_as_many_statements_as_for_one(self, django_assert_num_queries):
         kept, makers = DatabaseStreams(), [maker(f"c{number}") for number in range(20)]
         for each in makers:
             kept.begin(each)

@@ -1,4 +1,4 @@
-"""Tools: what a model reads of a function, and what it reads when it has called it."""
+"""Tools: the specification that a model reads of a function, and the results of its calls."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def forecast(
 
 
 def call(function, arguments: str | None = "{}", **context: object):
-    """The result of a call, sync and async, which must be the same."""
+    """Return the result of a call, which must be the same sync and async."""
     tool = Tool(function)
     request = ToolExecutionRequest("1", tool.name, arguments)
     result = tool.call(request, context)
@@ -54,7 +54,7 @@ def call(function, arguments: str | None = "{}", **context: object):
 
 
 class TestSpecification:
-    def test_it_is_made_of_the_signature_and_the_docstring(self):
+    def test_it_is_derived_from_the_signature_and_the_docstring(self):
         specification = Tool(forecast).specification
 
         assert specification.name == "forecast"
@@ -84,14 +84,14 @@ class TestSpecification:
         properties = Tool(add).specification.parameters["properties"]
         assert [each["description"] for each in properties.values()] == ["One.", "Other."]
 
-    def test_pydantics_annotations_hold(self):
+    def test_pydantic_annotations_apply(self):
         def wait(minutes: Annotated[int, Field(ge=1, le=60, description="How long.")]) -> str:
             return f"{minutes} minutes"
 
         assert Tool(wait).specification.parameters["properties"]["minutes"]["maximum"] == 60
         assert call(wait, '{"minutes": 61}').is_error
 
-    def test_it_can_be_named_and_described_otherwise(self):
+    def test_name_and_description_can_be_overridden(self):
         specification = Tool(forecast, name="weather", description="The weather.").specification
 
         assert (specification.name, specification.description) == ("weather", "The weather.")
@@ -100,11 +100,11 @@ class TestSpecification:
         assert json.loads(json.dumps(dict(Tool(forecast).specification.parameters)))
 
     @pytest.mark.parametrize("function", [lambda *a: "", lambda **a: "", lambda a, /: ""], ids=["*", "**", "/"])
-    def test_a_model_gives_arguments_by_name_alone(self, function):
-        with pytest.raises(TypeError, match="a model gives arguments by name alone"):
+    def test_positional_only_parameters_are_refused(self, function):
+        with pytest.raises(TypeError, match="models can only pass arguments by name"):
             Tool(function)
 
-    def test_a_method_is_a_function_too(self):
+    def test_methods_are_supported(self):
         class Shop:
             def price(self, item: str) -> str:
                 return f"{item}: 3"
@@ -113,7 +113,7 @@ class TestSpecification:
 
 
 class TestCalls:
-    def test_arguments_are_what_the_annotations_say(self):
+    def test_arguments_have_the_annotated_types(self):
         arguments = '{"place": {"name": "Kyoto"}, "day": "2026-11-22", "unit": "kelvin"}'
 
         result = call(forecast, arguments, owner="ann", request=None, memory_id="c")
@@ -121,7 +121,7 @@ class TestCalls:
         assert result.text == "Kyoto (jp) on 22.11. in kelvin, low, for ann"
         assert result.is_error is None
 
-    def test_the_model_cannot_fill_in_what_the_assistant_does(self):
+    def test_the_model_cannot_set_what_the_assistant_injects(self):
         arguments = '{"place": {"name": "Kyoto"}, "day": "2026-11-22", "owner": "bob"}'
 
         result = call(forecast, arguments, owner="ann")
@@ -141,7 +141,7 @@ class TestCalls:
             ('{"place"', "JSON: Invalid JSON"),
         ],
     )
-    def test_arguments_that_do_not_fit_are_explained(self, arguments, text):
+    def test_invalid_arguments_are_explained(self, arguments, text):
         result = call(forecast, arguments)
 
         assert result.is_error
@@ -149,7 +149,7 @@ class TestCalls:
         assert "soon" not in result.text
 
     @pytest.mark.parametrize("arguments", [None, "", "{}"])
-    def test_no_arguments_are_no_error(self, arguments):
+    def test_missing_arguments_are_allowed(self, arguments):
         assert call(lambda: "noon", arguments).text == "noon"
 
     @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ class TestCalls:
         ],
         ids=repr,
     )
-    def test_what_is_returned_becomes_text(self, returned, text):
+    def test_return_values_become_text(self, returned, text):
         assert call(lambda: returned).text == text
 
     @pytest.mark.parametrize("as_list", [True, False])
-    def test_pictures_are_returned_as_they_are(self, as_list):
+    def test_images_are_returned_unchanged(self, as_list):
         picture = ImageContent(Image(url="https://example.org/cat.png"))
         contents = [TextContent("A cat:"), picture]
 
@@ -180,7 +180,7 @@ class TestCalls:
     @pytest.mark.parametrize(
         "error", [ToolError("no such city"), ValueError("no such city"), ObjectDoesNotExist("no such city")], ids=repr
     )
-    def test_the_model_reads_what_a_tool_has_to_say(self, error):
+    def test_the_model_reads_messages_of_tool_errors(self, error):
         def fail() -> str:
             raise error
 
@@ -199,7 +199,7 @@ class TestCalls:
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_it_does_not_read_what_may_be_secret(self, error, caplog):
+    def test_the_model_does_not_read_other_exceptions(self, error, caplog):
         def fail() -> str:
             raise error
 
@@ -210,7 +210,7 @@ class TestCalls:
         assert result.is_error
         assert "secret" not in result.text
 
-    def test_who_looks_after_the_site_reads_of_it_in_the_log(self, caplog):
+    def test_other_exceptions_are_logged(self, caplog):
         def fail() -> str:
             raise AttributeError
 
@@ -221,7 +221,7 @@ class TestCalls:
     @pytest.mark.parametrize(
         "returned", ["a\0b", "\ud800", object(), "x" * 5_000_000], ids=["NUL", "half", "object", "long"]
     )
-    def test_what_cannot_be_stored_is_an_error_that_the_model_reads(self, returned):
+    def test_a_result_that_cannot_be_stored_is_an_error_that_the_model_reads(self, returned):
         result = call(lambda: returned)
 
         assert result.is_error
@@ -235,7 +235,7 @@ class TestCalls:
 
     @settings(deadline=None)
     @given(st.text())
-    def test_whatever_a_model_gives_is_a_result(self, arguments):
+    def test_every_call_has_a_result(self, arguments):
         def echo(word: str = "") -> str:
             return word
 

@@ -1,4 +1,4 @@
-"""``UIMessage``s: from rows, and what a page says of its user. The client's own checks are in ``.ci/chat``."""
+"""``UIMessage``s: made from rows, and read from a page's user. ``.ci/chat`` runs the client's own checks."""
 
 import base64
 import json
@@ -43,7 +43,7 @@ URLS = st.one_of(
 MP3 = base64.b64encode(b"ID3").decode()
 
 
-def said(*parts, **others):
+def ui_message(*parts, **others):
     return {"id": "q", "role": "user", "parts": list(parts), **others}
 
 
@@ -61,7 +61,7 @@ def parts_of(*stored):
 
 
 def back(message):
-    """*message* as it comes back once it is stored."""
+    """Return *message* as it comes back after it was stored."""
     (written,) = to_ui_messages([StoredRow(from_ui_message(message), message["id"])])
     created = written["metadata"].pop("createdAt") if isinstance(written["metadata"], dict) else None
     if not written["metadata"] and "metadata" not in message:
@@ -71,7 +71,7 @@ def back(message):
 
 
 class TestRows:
-    def test_all_between_two_questions_is_one_answer_with_the_id_of_its_first_row(self):
+    def test_everything_between_two_questions_is_one_answer_with_the_id_of_its_first_row(self):
         call = ToolExecutionRequest("c1", "get_weather", '{"city": "Rome"}')
         rows = [
             StoredRow(SystemMessage("Be brief."), sequence=1),
@@ -127,14 +127,14 @@ class TestRows:
             ("[" * 10_000, ("4", None), {"state": "output-available", "input": "[" * 10_000, "output": "4"}),
         ],
     )
-    def test_a_call_is_a_part_with_the_state_that_its_result_leaves_it_in(self, arguments, result, part):
+    def test_a_call_is_a_part_whose_state_depends_on_its_result(self, arguments, result, part):
         stored = [AiMessage(tool_execution_requests=[ToolExecutionRequest("c", "tool", arguments)])]
         if result is not None:
             stored.append(ToolExecutionResultMessage("c", "tool", result[0], result[1]))
 
         assert parts_of(*stored)[1:] == [{"type": "tool-tool", "toolCallId": "c", **part}]
 
-    def test_calls_without_an_id_of_their_own_have_one(self):
+    def test_calls_without_an_id_get_one(self):
         calls = [ToolExecutionRequest(given, "tool", "{}") for given in ("c", "c", None, "")]
         results = [ToolExecutionResultMessage(None, "tool", "none")]
 
@@ -143,7 +143,7 @@ class TestRows:
         assert [part["toolCallId"] for part in parts[1:]] == ["c", "call-1-1", "call-1-2", "call-1-3"]
         assert [part.get("output") for part in parts[1:]] == [None, None, "none", None]
 
-    def test_what_has_no_place_is_left_out(self):
+    def test_content_without_a_counterpart_is_left_out(self):
         nothing = UserMessage([None, AudioContent(), ImageContent(Image(url="file:///x")), VideoContent(Video())])
         pictures = [TextContent("See"), ImageContent(Image(url="x"))]
         call = ToolExecutionRequest("c", "tool", "{}")
@@ -179,10 +179,10 @@ class TestRows:
             (PdfFileContent(PdfFile(base64_data="AA==")), file("application/pdf", "data:application/pdf;base64,AA==")),
         ],
     )
-    def test_a_file_is_a_part_with_a_media_type_whatever_is_known_of_it(self, content, part):
+    def test_a_file_is_a_part_with_a_media_type(self, content, part):
         assert parts_of(UserMessage([content])) == [part]
 
-    def test_the_metadata_of_an_answer_are_those_of_all_its_messages(self):
+    def test_an_answer_has_the_metadata_of_all_its_messages(self):
         rows = [
             StoredRow(
                 AiMessage("a"),
@@ -218,7 +218,7 @@ class TestRows:
 
         assert answer["metadata"] == {"createdAt": NOON.isoformat(), "model": "m", "partial": True}
 
-    def test_a_moment_without_a_time_zone_is_in_that_of_the_process(self):
+    def test_a_naive_time_is_in_the_processs_time_zone(self):
         (message,) = to_ui_messages([StoredRow(UserMessage("x"), created_at=datetime(2026, 1, 1))])  # noqa: DTZ001
 
         created = datetime.fromisoformat(message["metadata"]["createdAt"])
@@ -227,7 +227,7 @@ class TestRows:
     @given(st.lists(messages(), max_size=6), json_values(), json_values())
     @example([UserMessage("x")], {"parts": {}, "metadata": 5}, {"usage": {"input": True}, "finish_reason": []})
     @example([UserMessage("x")], {"parts": [5, {}, {"type": "data-x"}, {}]}, {"usage": 5, "model": {}})
-    def test_whatever_others_have_stored_can_be_shown(self, stored, kept, metadata):
+    def test_anything_stored_can_be_shown(self, stored, kept, metadata):
         stored.append(UserMessage("x", attributes={"ui": kept}))
         stored.append(AiMessage("y"))
         rows = [StoredRow(message, metadata={"model": metadata, "usage": metadata}) for message in stored]
@@ -242,7 +242,7 @@ class TestRows:
 
 
 class TestIds:
-    def test_a_row_without_an_id_of_its_own_has_one_that_leads_back_to_it(self):
+    def test_a_row_without_an_id_gets_one_that_leads_back_to_it(self):
         row = StoredRow(UserMessage("x"), sequence=12)
 
         assert ui_id(row) == "message-12"
@@ -251,21 +251,21 @@ class TestIds:
     @pytest.mark.parametrize(
         "other", ["", "12", "message-", "message-0", "message-01", "message--1", "message-1 ", "message-\u0661", "1\n"]
     )
-    def test_no_other_id_names_a_sequence(self, other):
+    def test_no_other_id_is_read_as_a_sequence(self, other):
         assert message_sequence(other) is None
 
-    def test_a_sequence_is_no_larger_than_its_column(self):
+    def test_a_sequence_is_limited_by_its_column(self):
         assert message_sequence("message-2147483647") == 2**31 - 1
         assert message_sequence("message-2147483648") is None
         assert message_sequence("message-" + "9" * 5000) is None
 
 
-class TestWhatAPageSays:
-    def test_a_text_is_a_message_that_is_nothing_but_that(self):
-        assert from_ui_message(said(text("Hello"))) == UserMessage("Hello")
+class TestMessagesFromAPage:
+    def test_a_single_text_is_a_plain_message(self):
+        assert from_ui_message(ui_message(text("Hello"))) == UserMessage("Hello")
 
-    def test_files_are_contents_in_their_order(self):
-        message = said(
+    def test_files_are_contents_in_order(self):
+        message = ui_message(
             file(),
             file("audio/wav", "data:audio/wav;base64,AA=="),
             text("Look"),
@@ -287,13 +287,13 @@ class TestWhatAPageSays:
         )
 
     @pytest.mark.parametrize("level", DetailLevel)
-    def test_how_closely_to_look_at_images_is_the_sites_to_say(self, level):
-        (image,) = from_ui_message(said(file()), image_detail=level).contents
+    def test_the_site_sets_the_level_of_detail_of_images(self, level):
+        (image,) = from_ui_message(ui_message(file()), image_detail=level).contents
 
         assert image.detail_level is level
 
-    def test_what_is_no_content_is_kept_beside_and_comes_back_where_it_was(self):
-        message = said(
+    def test_other_parts_are_stored_separately_and_restored_in_place(self):
+        message = ui_message(
             {"type": "data-place", "id": "p", "data": {"lat": 1.5, "list": [None, True, "x"]}},
             text("Look", providerMetadata={"p": {"cache": True}}),
             {"type": "source-url", "sourceId": "s", "url": "javascript:alert(1)"},
@@ -310,20 +310,20 @@ class TestWhatAPageSays:
         assert back(message) == message
 
     def test_an_image_alone_needs_no_text(self):
-        message = said(file(), text(""))
+        message = ui_message(file(), text(""))
 
         assert len(from_ui_message(message).contents) == 1
         assert back(message) == message
 
-    def test_the_time_of_a_message_is_the_servers(self):
-        message = said(text(), metadata={"createdAt": "yesterday"})
+    def test_the_server_sets_the_time_of_a_message(self):
+        message = ui_message(text(), metadata={"createdAt": "yesterday"})
 
         assert from_ui_message(message) == UserMessage("Hello")
         assert back({**message, "metadata": {"createdAt": "yesterday", "a": 1}})["metadata"] == {"a": 1}
 
     @pytest.mark.parametrize("metadata", ["a text", 5, [1], False, {"a": {}}])
-    def test_metadata_may_be_any_json(self, metadata):
-        message = said(text(), metadata=metadata)
+    def test_metadata_can_be_any_json(self, metadata):
+        message = ui_message(text(), metadata=metadata)
 
         assert back(message) == message
 
@@ -339,13 +339,13 @@ class TestWhatAPageSays:
             ("image/svg+xml", "http://x"),
         ],
     )
-    def test_a_file_comes_back_as_it_was(self, media_type, url):
-        message = said(text(), file(media_type, url))
+    def test_a_file_comes_back_unchanged(self, media_type, url):
+        message = ui_message(text(), file(media_type, url))
 
         assert back(message) == message
 
-    def test_what_was_read_is_read_as_the_same_again(self):
-        message = said(file("image", "https://x.org/a"), {"type": "data-x", "data": 1}, text(), metadata={"a": 1})
+    def test_reading_a_message_again_gives_the_same(self):
+        message = ui_message(file("image", "https://x.org/a"), {"type": "data-x", "data": 1}, text(), metadata={"a": 1})
         read = from_ui_message(message)
 
         (written,) = to_ui_messages([StoredRow(read, "q")])
@@ -360,62 +360,62 @@ class TestWhatAPageSays:
             ({"parts": [text()]}, "$.role"),
             ({"role": PRIVATE, "parts": [text()]}, "$.role"),
             ({"role": ["user"], "parts": [text()]}, "$.role"),
-            (said(text(), role="assistant"), "$.role"),
+            (ui_message(text(), role="assistant"), "$.role"),
             ({"role": "user", "content": PRIVATE}, "$.parts"),
             ({"role": "user", "parts": PRIVATE}, "$.parts"),
-            (said(), "$.parts"),
-            (said(text(""), text(" \n\t")), "$.parts"),
-            (said({"type": "data-x", "data": PRIVATE}), "$.parts"),
-            (said(text(), PRIVATE), "$.parts[1]"),
-            (said(text(), {"text": PRIVATE}), "$.parts[1].type"),
-            (said(text(), {"type": {PRIVATE: 1}}), "$.parts[1].type"),
-            (said({"type": "text"}), "$.parts[0].text"),
-            (said(text(5)), "$.parts[0].text"),
-            (said(text(f"{PRIVATE}\0")), "$.parts[0].text"),
-            (said(text(f"{PRIVATE}\ud800")), "$.parts[0].text"),
-            (said(text(providerMetadata={PRIVATE: "\ud800"})), "$.parts[0]"),
-            (said(text(**{f"{PRIVATE}\0": 1})), "$.parts[0]"),
-            (said(text(providerMetadata={5: PRIVATE})), "$.parts[0]"),
-            (said(text(), {"type": "data-x", "data": 10**5000}), "$.parts[1]"),
-            (said(text(), {"type": "data-x", "data": float("nan")}), "$.parts[1]"),
-            (said(text(), {"type": "data-x", "data": {PRIVATE}}), "$.parts[1]"),
-            (said(text(), {"type": "data-x", "data": b"bytes"}), "$.parts[1]"),
-            (said(text(), metadata={"a": [PRIVATE, "\0"]}), "$.metadata"),
-            (said(file(5)), "$.parts[0].mediaType"),
-            (said({"type": "file", "url": PNG_URL}), "$.parts[0].mediaType"),
-            (said({"type": "file", "mediaType": "image/png"}), "$.parts[0].url"),
-            (said(file("")), "$.parts[0].mediaType"),
-            (said(file("text/html", f"data:text/html;base64,{PNG}")), "$.parts[0].mediaType"),
-            (said(file("text/plain", f"data:text/plain;base64,{PNG}")), "$.parts[0].mediaType"),
-            (said(file("image/png\n")), "$.parts[0].mediaType"),
-            (said(file("image/" + "x" * 101)), "$.parts[0].mediaType"),
-            (said(file("application/octet-stream")), "$.parts[0].mediaType"),
-            (said(file(url=5)), "$.parts[0].url"),
-            (said(file(url="")), "$.parts[0].url"),
-            (said(file(url=f"data:text/html;base64,{PNG}")), "$.parts[0].url"),
-            (said(file(url=f"data:audio/wav;base64,{PNG}")), "$.parts[0].url"),
-            (said(file(url="data:image/png;base64,")), "$.parts[0].url"),
-            (said(file(url="data:image/png;base64,?")), "$.parts[0].url"),
-            (said(file(url="data:image/png;base64,ä")), "$.parts[0].url"),
-            (said(file(url=f"data:image/png;base64, {PNG}")), "$.parts[0].url"),
-            (said(file(url="data:image/svg+xml,%3Csvg%3E")), "$.parts[0].url"),
-            (said(file(url=f"data:;base64,{PNG}")), "$.parts[0].url"),
-            (said(file(url="javascript:alert(1)")), "$.parts[0].url"),
-            (said(file(url="file:///etc/passwd")), "$.parts[0].url"),
-            (said(file(url="ftp://x.org/a")), "$.parts[0].url"),
-            (said(file(url="//x.org/a")), "$.parts[0].url"),
-            (said(file(url="/media/a.png")), "$.parts[0].url"),
-            (said(file(url="blob:http://x.org/a")), "$.parts[0].url"),
-            (said(file(url="http:///a")), "$.parts[0].url"),
-            (said(file(url="http://[::1/a")), "$.parts[0].url"),
-            (said(file(url="http://x.org:99999/a")), "$.parts[0].url"),
-            (said(file(url="http://x.org/a b")), "$.parts[0].url"),
-            (said(file(url=" http://x.org/a")), "$.parts[0].url"),
-            (said(file(url="http://x.org/\n")), "$.parts[0].url"),
-            (said(file(url="http://x.org/" + "x" * 8192)), "$.parts[0].url"),
+            (ui_message(), "$.parts"),
+            (ui_message(text(""), text(" \n\t")), "$.parts"),
+            (ui_message({"type": "data-x", "data": PRIVATE}), "$.parts"),
+            (ui_message(text(), PRIVATE), "$.parts[1]"),
+            (ui_message(text(), {"text": PRIVATE}), "$.parts[1].type"),
+            (ui_message(text(), {"type": {PRIVATE: 1}}), "$.parts[1].type"),
+            (ui_message({"type": "text"}), "$.parts[0].text"),
+            (ui_message(text(5)), "$.parts[0].text"),
+            (ui_message(text(f"{PRIVATE}\0")), "$.parts[0].text"),
+            (ui_message(text(f"{PRIVATE}\ud800")), "$.parts[0].text"),
+            (ui_message(text(providerMetadata={PRIVATE: "\ud800"})), "$.parts[0]"),
+            (ui_message(text(**{f"{PRIVATE}\0": 1})), "$.parts[0]"),
+            (ui_message(text(providerMetadata={5: PRIVATE})), "$.parts[0]"),
+            (ui_message(text(), {"type": "data-x", "data": 10**5000}), "$.parts[1]"),
+            (ui_message(text(), {"type": "data-x", "data": float("nan")}), "$.parts[1]"),
+            (ui_message(text(), {"type": "data-x", "data": {PRIVATE}}), "$.parts[1]"),
+            (ui_message(text(), {"type": "data-x", "data": b"bytes"}), "$.parts[1]"),
+            (ui_message(text(), metadata={"a": [PRIVATE, "\0"]}), "$.metadata"),
+            (ui_message(file(5)), "$.parts[0].mediaType"),
+            (ui_message({"type": "file", "url": PNG_URL}), "$.parts[0].mediaType"),
+            (ui_message({"type": "file", "mediaType": "image/png"}), "$.parts[0].url"),
+            (ui_message(file("")), "$.parts[0].mediaType"),
+            (ui_message(file("text/html", f"data:text/html;base64,{PNG}")), "$.parts[0].mediaType"),
+            (ui_message(file("text/plain", f"data:text/plain;base64,{PNG}")), "$.parts[0].mediaType"),
+            (ui_message(file("image/png\n")), "$.parts[0].mediaType"),
+            (ui_message(file("image/" + "x" * 101)), "$.parts[0].mediaType"),
+            (ui_message(file("application/octet-stream")), "$.parts[0].mediaType"),
+            (ui_message(file(url=5)), "$.parts[0].url"),
+            (ui_message(file(url="")), "$.parts[0].url"),
+            (ui_message(file(url=f"data:text/html;base64,{PNG}")), "$.parts[0].url"),
+            (ui_message(file(url=f"data:audio/wav;base64,{PNG}")), "$.parts[0].url"),
+            (ui_message(file(url="data:image/png;base64,")), "$.parts[0].url"),
+            (ui_message(file(url="data:image/png;base64,?")), "$.parts[0].url"),
+            (ui_message(file(url="data:image/png;base64,ä")), "$.parts[0].url"),
+            (ui_message(file(url=f"data:image/png;base64, {PNG}")), "$.parts[0].url"),
+            (ui_message(file(url="data:image/svg+xml,%3Csvg%3E")), "$.parts[0].url"),
+            (ui_message(file(url=f"data:;base64,{PNG}")), "$.parts[0].url"),
+            (ui_message(file(url="javascript:alert(1)")), "$.parts[0].url"),
+            (ui_message(file(url="file:///etc/passwd")), "$.parts[0].url"),
+            (ui_message(file(url="ftp://x.org/a")), "$.parts[0].url"),
+            (ui_message(file(url="//x.org/a")), "$.parts[0].url"),
+            (ui_message(file(url="/media/a.png")), "$.parts[0].url"),
+            (ui_message(file(url="blob:http://x.org/a")), "$.parts[0].url"),
+            (ui_message(file(url="http:///a")), "$.parts[0].url"),
+            (ui_message(file(url="http://[::1/a")), "$.parts[0].url"),
+            (ui_message(file(url="http://x.org:99999/a")), "$.parts[0].url"),
+            (ui_message(file(url="http://x.org/a b")), "$.parts[0].url"),
+            (ui_message(file(url=" http://x.org/a")), "$.parts[0].url"),
+            (ui_message(file(url="http://x.org/\n")), "$.parts[0].url"),
+            (ui_message(file(url="http://x.org/" + "x" * 8192)), "$.parts[0].url"),
         ],
     )
-    def test_what_is_wrong_is_named_by_its_place_and_never_repeated(self, message, where):
+    def test_errors_name_the_place_and_never_repeat_the_message(self, message, where):
         with pytest.raises(ValueError, match=r"^\$") as refused:
             from_ui_message(message)
 
@@ -423,26 +423,30 @@ class TestWhatAPageSays:
         assert PRIVATE not in str(refused.value)
         assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
-    def test_its_size_is_bounded(self):
-        many = said(*[text()] * 3)
-        beside = said(text("x"), {"type": "data-x", "data": "y" * 100})
+    def test_its_size_is_limited(self):
+        many = ui_message(*[text()] * 3)
+        others = ui_message(text("x"), {"type": "data-x", "data": "y" * 100})
 
         assert from_ui_message(many, max_parts=3, max_text_length=15)
         with pytest.raises(ValueError, match=r"\$\.parts: it must be a list of 1 to 2 parts\."):
             from_ui_message(many, max_parts=2)
-        with pytest.raises(ValueError, match=r"\$\.parts: the texts have 15 characters, but may have 14\."):
+        with pytest.raises(ValueError, match=r"\$\.parts: the texts have 15 characters; at most 14 are allowed\."):
             from_ui_message(many, max_text_length=14)
-        with pytest.raises(ValueError, match=r"\$: all beside texts and files has \d+ characters, but may have 100\."):
-            from_ui_message(beside, max_text_length=100)
-        assert from_ui_message(said(text("x"), file(url="data:image/png;base64," + "AAAA" * 100)), max_text_length=1)
+        with pytest.raises(
+            ValueError, match=r"\$: the fields other than texts and files have \d+ characters; at most 100 are"
+        ):
+            from_ui_message(others, max_text_length=100)
+        assert from_ui_message(
+            ui_message(text("x"), file(url="data:image/png;base64," + "AAAA" * 100)), max_text_length=1
+        )
 
-    def test_its_depth_is_bounded(self):
+    def test_its_depth_is_limited(self):
         deep = value = {}
         for _ in range(100_000):
             value["a"] = value = {}
 
-        for message in (said(text(), {"type": "data-x", "data": deep}), said(text(), metadata=deep)):
-            with pytest.raises(ValueError, match="JSON that nests at most 20 levels"):
+        for message in (ui_message(text(), {"type": "data-x", "data": deep}), ui_message(text(), metadata=deep)):
+            with pytest.raises(ValueError, match="JSON with at most 20 levels"):
                 from_ui_message(message)
 
     @given(

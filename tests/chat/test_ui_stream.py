@@ -1,4 +1,4 @@
-"""The stream of an answer; read here as strictly as the clients do, and by them in ``.ci/chat``."""
+"""The stream of an answer, read as strictly as clients do; ``.ci/chat`` reads it with the clients themselves."""
 
 import json
 from datetime import datetime
@@ -27,7 +27,7 @@ NOT_JSON = "The arguments of this call are not JSON."
 
 
 def streamed(*events, end="finish"):
-    """The chunks of *events* in one list, without the first, ``start``."""
+    """Return the chunks of *events* in one list, without the first, ``start``."""
     stream = UiStream("a", {})
     chunks = [chunk for event in events for chunk in stream.feed(event)]
     chunks += stream.error("Sorry.") if end == "error" else getattr(stream, end)() if end else []
@@ -68,7 +68,7 @@ class TestPieces:
 
         assert types(chunks)[1:6] == ["reasoning-start", "reasoning-delta", "reasoning-end", "text-start", "text-delta"]
 
-    def test_thinking_within_text_is_a_part_of_its_own_and_the_text_stays_one(self):
+    def test_thinking_within_text_is_a_separate_part_and_the_text_stays_one(self):
         chunks = streamed(
             PartialThinking("a"), PartialText("b"), PartialThinking("c"), PartialText("d"), response("bd", "ac")
         )
@@ -80,7 +80,7 @@ class TestPieces:
             ("reasoning", "c"),
         ]
 
-    def test_what_a_model_that_makes_no_pieces_says_comes_as_one(self):
+    def test_an_answer_without_pieces_is_sent_whole(self):
         assert streamed(response("Hi", "Hm", request(arguments='{"a": 1}')), end=None) == [
             {"type": "start-step"},
             {"type": "reasoning-start", "id": "reasoning-1"},
@@ -92,12 +92,12 @@ class TestPieces:
             {"type": "tool-input-available", "toolCallId": "c", "toolName": "tool", "input": {"a": 1}},
         ]
 
-    def test_what_is_missing_of_the_pieces_follows_with_the_response(self):
+    def test_pieces_that_are_missing_follow_with_the_response(self):
         chunks = streamed(PartialText("He"), response("Hello"))
 
         assert [chunk["delta"] for chunk in chunks if "delta" in chunk] == ["He", "llo"]
 
-    def test_what_was_sent_stays_where_the_response_says_something_else(self):
+    def test_sent_text_stays_even_if_the_response_differs(self):
         chunks = streamed(PartialText("He"), response("Good day"))
 
         assert [chunk["delta"] for chunk in chunks if "delta" in chunk] == ["He"]
@@ -132,14 +132,14 @@ class TestTools:
             {"type": "finish"},
         ]
 
-    def test_an_error_is_one(self):
+    def test_a_failed_call_is_an_error(self):
         assert streamed(response(None, None, request()), result("No.", is_error=True))[2] == {
             "type": "tool-output-error",
             "toolCallId": "c",
             "errorText": "No.",
         }
 
-    def test_arguments_that_are_no_json_are_an_error_with_what_was_written(self):
+    def test_arguments_that_are_not_json_are_an_error_with_the_raw_text(self):
         assert streamed(response(None, None, request(arguments='{"a')), end=None)[1] == {
             "type": "tool-input-error",
             "toolCallId": "c",
@@ -148,7 +148,7 @@ class TestTools:
             "errorText": NOT_JSON,
         }
 
-    def test_results_may_come_in_any_order(self):
+    def test_results_can_come_in_any_order(self):
         calls = [request("c"), request("d"), request(None), request("c")]
         results = [result("1", "d"), result("2", None), result("3"), result("4"), result("5"), result("6", "e")]
 
@@ -168,7 +168,7 @@ class TestTools:
 
         assert types(chunks) == ["start-step", "tool-input-available", "finish-step", "finish"]
 
-    def test_a_call_that_the_response_does_not_make_is_closed(self):
+    def test_a_call_missing_from_the_response_is_closed(self):
         chunks = streamed(PartialToolCall(0, "c", "tool", "{"), response("Hi"))
 
         assert chunks[-3] == {
@@ -179,7 +179,7 @@ class TestTools:
             "errorText": ENDED,
         }
 
-    def test_a_result_of_no_call_is_left_out(self):
+    def test_a_result_without_a_call_is_left_out(self):
         assert streamed(result(), end=None) == []
         assert streamed(PartialText("x"), result(), end=None) == streamed(PartialText("x"), end=None)
 
@@ -192,7 +192,7 @@ class TestEnds:
         assert datetime.fromisoformat(start["messageMetadata"].pop("createdAt")).utcoffset() is not None
         assert start["messageMetadata"] == {}
 
-    def test_it_finishes_with_why_and_what_it_took(self):
+    def test_it_finishes_with_the_reason_and_the_usage(self):
         known = {"model_name": "m", "token_usage": TokenUsage(1, 2, 3)}
         chunks = streamed(
             response(None, None, request(), finish_reason=FinishReason.TOOL_EXECUTION, **known),
@@ -211,12 +211,12 @@ class TestEnds:
         }
 
     @pytest.mark.parametrize("reason", FinishReason)
-    def test_it_finishes_for_a_reason_that_all_clients_know(self, reason):
+    def test_it_finishes_with_a_reason_that_all_clients_know(self, reason):
         (*_, finish) = streamed(response("x", finish_reason=reason))
 
         assert finish["finishReason"] in {"stop", "length", "content-filter", "tool-calls", "other"}
 
-    def test_an_error_closes_what_is_open_first(self):
+    def test_an_error_first_closes_open_parts(self):
         chunks = streamed(PartialThinking("Hm"), PartialText("Hi"), PartialToolCall(0, "c", "tool", "{"), end="error")
 
         assert chunks[-4:] == [
@@ -226,7 +226,7 @@ class TestEnds:
             {"type": "error", "errorText": "Sorry."},
         ]
 
-    def test_an_error_may_be_all_there_is(self):
+    def test_an_error_can_be_the_whole_stream(self):
         assert (
             streamed(end=None)
             if False
@@ -237,7 +237,7 @@ class TestEnds:
             ]
         )
 
-    def test_what_was_stopped_is_marked_as_a_part_with_what_is_known(self):
+    def test_a_stopped_answer_is_marked_as_partial_with_its_known_metadata(self):
         chunks = streamed(
             response(None, None, request(), model_name="m", finish_reason=FinishReason.TOOL_EXECUTION),
             result(),
@@ -251,7 +251,7 @@ class TestEnds:
             {"type": "abort"},
         ]
 
-    def test_a_tool_that_is_stopped_has_failed(self):
+    def test_a_stopped_tool_has_failed(self):
         chunks = streamed(response(None, None, request()), end="abort")
 
         assert chunks[-3:] == [
@@ -276,13 +276,13 @@ class TestWire:
             'data: {"type":"text-delta","id":"1","delta":"a\\nb\u2028 ü😀"}\n\n'
         )
 
-    def test_half_a_surrogate_pair_is_sent_as_it_is(self):
+    def test_a_lone_surrogate_is_sent_unchanged(self):
         event = encode({"type": "text-delta", "id": "1", "delta": "\ud83d"})
 
         assert "\\ud83d" in event
         assert json.loads(event.removeprefix("data: "))["delta"] == "\ud83d"
 
-    def test_the_rest_is_what_clients_and_proxies_look_for(self):
+    def test_headers_and_end_are_those_that_clients_and_proxies_expect(self):
         assert (DONE, PING) == ("data: [DONE]\n\n", ": ping\n\n")
         assert {name.lower(): value for name, value in HEADERS.items()} == {
             "content-type": "text/event-stream",
@@ -294,7 +294,7 @@ class TestWire:
 
 class TestAnything:
     @given(anything(), st.sampled_from(["finish", "error", "abort"]))
-    def test_whatever_comes_the_stream_can_be_read(self, events, end):
+    def test_the_stream_of_any_events_can_be_read(self, events, end):
         stream = UiStream("a")
         chunks = [chunk for event in events for chunk in stream.feed(event)]
         chunks += stream.error("Sorry.") if end == "error" else getattr(stream, end)()
@@ -305,7 +305,7 @@ class TestAnything:
         assert not [part for part in message["parts"] if part.get("state") in {"streaming", "input-streaming"}]
 
     @given(answers())
-    def test_what_a_page_holds_is_what_it_gets_of_the_history(self, events):
+    def test_a_page_holds_what_it_would_get_from_the_history(self, events):
         stream = UiStream("a")
         chunks = [chunk for event in events for chunk in stream.feed(event)] + stream.finish()
 

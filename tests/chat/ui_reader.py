@@ -1,4 +1,4 @@
-"""Reads a UI message stream as the clients do, but stricter: whatever is not in the grammar is an error."""
+"""A reader of UI message streams, stricter than the clients: anything outside the grammar is an error."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ KEYS = {
 
 
 def read(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that a client has at the end of *chunks*; an ``AssertionError`` if there is anything wrong."""
+    """Return the message that a client has after *chunks*, or raise ``AssertionError`` if any of them is wrong."""
     first, *others = chunks
     assert first["type"] == "start"
     message = {"id": first["messageId"], "role": "assistant", "metadata": dict(first["messageMetadata"]), "parts": []}

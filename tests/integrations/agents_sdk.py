@@ -1,7 +1,6 @@
-"""
-A plugin for pytest: wherever the Agents SDK's own tests make an ``SQLiteSession``, they get a ``DjangoSession``.
+"""A pytest plugin: the Agents SDK's own tests get a ``DjangoSession`` wherever they create an ``SQLiteSession``.
 
-Left out are those that look inside of an ``SQLiteSession``: at its connections, its tables, its locks.
+Tests of the internals of ``SQLiteSession`` are left out: its connections, its tables, its locks.
 """
 
 import itertools
@@ -42,7 +41,7 @@ _numbers = itertools.count()
 
 
 class Session(DjangoSession):
-    """A session that takes the arguments of an ``SQLiteSession``: each file is a part of the database of its own."""
+    """A session with the arguments of an ``SQLiteSession``: each file name is a separate part of the database."""
 
     def __init__(self, session_id, db_path=":memory:", *tables, session_settings=None, **options):
         part = next(_numbers) if str(db_path) == ":memory:" else db_path
@@ -50,12 +49,12 @@ class Session(DjangoSession):
         self.session_id = session_id
 
     def close(self):
-        """Do nothing: the connections are Django's."""
+        """Do nothing: Django owns the connections."""
 
 
 agents.SQLiteSession = agents.memory.SQLiteSession = agents.memory.sqlite_session.SQLiteSession = Session
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests of the inside."""
+    """Leave out the tests of internals."""
     leave_out(config, items, INSIDE)

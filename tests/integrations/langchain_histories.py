@@ -1,7 +1,6 @@
-"""
-A plugin for pytest: wherever langchain-core's own tests make an ``InMemoryChatMessageHistory``, they get one of ours.
+"""A pytest plugin: langchain-core's own tests get our history wherever they create an ``InMemoryChatMessageHistory``.
 
-Left out are those of the class itself, of which one reads a history without ``await`` in an event loop.
+Tests of that class itself are left out; one of them reads a history without ``await`` in an event loop.
 """
 
 import uuid
@@ -17,7 +16,7 @@ OF_THE_CLASS = ("test_chat_history_deprecated", "test_in_memory_history_initiali
 
 
 def _apart(function, *arguments):
-    """What *function* returns, in a thread that no event loop runs in."""
+    """Return the result of *function*, called in a thread without an event loop."""
 
     def called():
         try:
@@ -30,7 +29,7 @@ def _apart(function, *arguments):
 
 
 class History(DjangoChatMessageHistory):
-    """A history that takes the arguments of an ``InMemoryChatMessageHistory``, and is equal by its messages."""
+    """A history with the arguments of an ``InMemoryChatMessageHistory``, compared by its messages."""
 
     def __init__(self, messages=()):
         super().__init__(str(uuid.uuid4()))
@@ -46,5 +45,5 @@ langchain_core.chat_history.InMemoryChatMessageHistory = History
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what is about the class itself."""
+    """Leave out the tests of the class itself."""
     leave_out(config, items, OF_THE_CLASS)

@@ -1,4 +1,4 @@
-"""A plugin for pytest: a site with nothing but this app, for the own tests of other frameworks."""
+"""A pytest plugin: a site with only this app, in which other frameworks run their own tests."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ _databases = []
 
 
 def leave_out(config, items, names):
-    """Deselect the tests whose names begin so; for each there must be one, so that no name is a mistake."""
+    """Deselect the tests whose names begin with these; each must match a test, so that no typo goes unnoticed."""
     left = [item for item in items if item.name.startswith(tuple(names))]
     missing = [name for name in names if not any(item.name.startswith(name) for item in left)]
     if missing:
@@ -36,11 +36,11 @@ def leave_out(config, items, names):
 
 
 def pytest_sessionstart(session):
-    """Make the test database."""
+    """Create the test database."""
     _databases.extend(setup_databases(verbosity=0, interactive=False))
 
 
 def pytest_sessionfinish(session):
-    """Drop it, once the thread that has used it has no connection to it."""
+    """Drop the test database, once the thread that used it has closed its connection."""
     asyncio.run(close_thread_sensitive())
     teardown_databases(_databases, verbosity=0)

@@ -1,4 +1,4 @@
-"""Running what the tests are about: in an event loop of its own, and in many threads at once."""
+"""Ways to run the code under test: in an event loop of its own, or in many threads at once."""
 
 import asyncio
 import threading
@@ -8,12 +8,12 @@ from django.db import connections
 
 
 def run(coroutine):
-    """What *coroutine* returns, in an event loop of its own."""
+    """Return the result of *coroutine*, run in an event loop of its own."""
     return asyncio.run(coroutine)
 
 
 def in_threads(count: int, call) -> list:
-    """What *call* returns for each number below *count*, all begun at once, each in a thread of its own."""
+    """Return the results of *call* for each number below *count*, all started at once, each in its own thread."""
     begin = threading.Barrier(count)
 
     def called(number: int):

@@ -1,4 +1,4 @@
-"""A chat message history of LangChain: what a chain said, as it was given, in the site's own tables."""
+"""LangChain's chat message history in the site's own tables: a chain's messages come back unchanged."""
 
 import asyncio
 import datetime
@@ -90,7 +90,7 @@ def _no_connection_is_left():
     asyncio.run(close_thread_sensitive())
 
 
-def said(memory_id: str = "s") -> list:
+def stored(memory_id: str = "s") -> list:
     return [row.chat_message for row in Conversation.objects.get(memory_id=memory_id).history()]
 
 
@@ -99,7 +99,7 @@ def owner(name: str):
 
 
 class TestMessages:
-    def test_they_come_back_as_they_were_given_however_small_the_memory(self):
+    def test_they_come_back_unchanged_with_any_size_of_the_memory(self):
         history = DjangoChatMessageHistory("s")
 
         history.add_messages(EVERY[:5])
@@ -115,8 +115,8 @@ class TestMessages:
         history.add_messages([EVERY[7], EVERY[9], lc.ChatMessage("Hm, greetings.", role="critic")])
         history.add_ai_message("Hello")
 
-        call, custom = ToolExecutionRequest(None, "look", '{"at": [1, 1.0, true, null]}'), said()[3]
-        assert said() == [
+        call, custom = ToolExecutionRequest(None, "look", '{"at": [1, 1.0, true, null]}'), stored()[3]
+        assert stored() == [
             UserMessage("Hi"),
             AiMessage(tool_execution_requests=[call]),
             ToolExecutionResultMessage("1", "look", "found", is_error=False),
@@ -126,7 +126,7 @@ class TestMessages:
         assert isinstance(custom, CustomMessage)
         assert [row.sequence for row in Message.objects.containing("greetings")] == [4]
 
-    def test_what_the_site_added_is_among_them(self):
+    def test_messages_of_the_site_are_included(self):
         memory = get_chat_memory("s")
         call = ToolExecutionRequest("1", "look", '{"at": 1}')
         memory.add(SystemMessage("Be brief."), UserMessage("Hi"), AiMessage("Wait.", tool_execution_requests=[call]))
@@ -148,7 +148,7 @@ class TestMessages:
         assert history.messages == [HI]
         assert str(history) == "Human: Hi"
 
-    def test_a_rewind_takes_them_back(self):
+    def test_a_rewind_removes_them(self):
         history = DjangoChatMessageHistory("s")
         history.add_messages([HI, HELLO, HI])
 
@@ -156,7 +156,7 @@ class TestMessages:
 
         assert history.messages == [HI]
 
-    def test_none_adds_nothing(self):
+    def test_an_empty_list_adds_nothing(self):
         DjangoChatMessageHistory("s").add_messages([])
 
         assert not Conversation.objects.exists()
@@ -177,7 +177,7 @@ class TestMessages:
         ],
         ids=ascii,
     )
-    def test_a_wrong_one_is_refused_and_nothing_stored(self, wrong, where):
+    def test_an_invalid_one_is_refused_and_nothing_is_stored(self, wrong, where):
         history = DjangoChatMessageHistory("s")
 
         with pytest.raises(TypeError, match=rf"^messages\[1\]{where}"):
@@ -187,7 +187,7 @@ class TestMessages:
 
         assert not Message.objects.exists()
 
-    def test_they_are_read_and_written_by_few_statements(self, django_assert_num_queries):
+    def test_reading_and_writing_takes_few_statements(self, django_assert_num_queries):
         history = DjangoChatMessageHistory("s")
         history.add_messages([HI] * 200)
 
@@ -197,7 +197,7 @@ class TestMessages:
 
 class TestClear:
     @pytest.mark.parametrize("is_async", [False, True])
-    def test_it_begins_anew_and_what_was_said_stays_as_a_branch(self, is_async):
+    def test_it_starts_again_and_keeps_the_old_messages_as_a_branch(self, is_async):
         history = DjangoChatMessageHistory("s")
         history.add_messages([HI, HELLO])
 
@@ -208,21 +208,21 @@ class TestClear:
         assert history.messages == [HI]
         assert Conversation.objects.get().history(all_branches=True).count() == 3
 
-    def test_an_unknown_session_is_not_made(self):
+    def test_an_unknown_session_is_not_created(self):
         DjangoChatMessageHistory("s").clear()
 
         assert not Conversation.objects.exists()
 
 
 class TestOwner:
-    def test_a_new_conversation_is_the_owners(self):
+    def test_a_new_conversation_belongs_to_the_owner(self):
         anna = owner("anna")
 
         DjangoChatMessageHistory("s", owner=anna).add_messages([HI])
 
         assert Conversation.objects.get().owner == anna
 
-    def test_one_of_somebody_else_is_out_of_reach(self):
+    def test_another_users_conversation_is_refused(self):
         DjangoChatMessageHistory("s", owner=owner("anna")).add_messages([HI])
         history = DjangoChatMessageHistory("s", owner=owner("ben"))
 
@@ -230,10 +230,10 @@ class TestOwner:
         for call in (lambda: history.add_messages([HELLO]), history.clear, lambda: run(history.aclear())):
             with pytest.raises(PermissionDenied):
                 call()
-        assert said() == [UserMessage("Hi")]
+        assert stored() == [UserMessage("Hi")]
 
 
-class TestMaking:
+class TestConstruction:
     def test_it_is_a_history_and_reads_nothing_even_in_an_event_loop(self, django_assert_num_queries):
         async def make() -> DjangoChatMessageHistory:
             return DjangoChatMessageHistory("s")
@@ -244,7 +244,7 @@ class TestMaking:
         assert isinstance(history, BaseChatMessageHistory)
         assert history.session_id == "s"
 
-    def test_in_an_event_loop_it_is_read_by_await_alone(self):
+    def test_in_an_event_loop_it_is_only_read_with_await(self):
         async def read() -> list:
             return DjangoChatMessageHistory("s").messages
 
@@ -252,11 +252,11 @@ class TestMaking:
             run(read())
 
     @pytest.mark.parametrize("session_id", ["", "x" * 256, None])
-    def test_a_wrong_id_is_refused(self, session_id):
+    def test_an_invalid_id_is_refused(self, session_id):
         with pytest.raises((TypeError, ValueError), match="memory id"):
             DjangoChatMessageHistory(session_id)
 
-    def test_without_langchain_it_says_what_to_install(self):
+    def test_without_langchain_the_error_names_the_extra(self):
         script = (
             "import sys, django; django.setup(); sys.modules['langchain_core'] = None\n"
             "import chatmemory_django.integrations.langchain"
@@ -265,7 +265,7 @@ class TestMaking:
 
         assert "pip install 'chatmemory_django[langchain]'" in ended.stderr.splitlines()[-1]
 
-    def test_it_warns_of_nothing_though_its_base_class_is_deprecated(self):
+    def test_it_does_not_warn_of_its_deprecated_base_class(self):
         script = (
             "import django; django.setup()\n"
             "from chatmemory_django.integrations.langchain import DjangoChatMessageHistory\n"
@@ -275,7 +275,7 @@ class TestMaking:
 
 
 class TestConcurrency:
-    def test_50_writers_at_once_lose_nothing_and_tear_nothing(self):
+    def test_50_concurrent_writers_lose_and_split_nothing(self):
         def write(number: int) -> None:
             DjangoChatMessageHistory("s").add_messages([lc.HumanMessage(f"{number}.{place}") for place in range(3)])
 
@@ -287,7 +287,7 @@ class TestConcurrency:
             number = found[place].partition(".")[0]
             assert found[place : place + 3] == [f"{number}.0", f"{number}.1", f"{number}.2"]
 
-    def test_in_one_event_loop_likewise(self):
+    def test_nor_do_50_tasks_in_one_event_loop(self):
         async def talk() -> None:
             await asyncio.gather(*(DjangoChatMessageHistory("s").aadd_messages([HI, HELLO]) for _ in range(50)))
 
@@ -296,7 +296,7 @@ class TestConcurrency:
         assert DjangoChatMessageHistory("s").messages == [HI, HELLO] * 50
 
     @pytest.mark.parametrize("call", ["aadd_messages", "aclear"])
-    def test_who_is_cancelled_is_so_when_it_is_done(self, call):
+    def test_a_cancelled_task_ends_after_its_write(self, call):
         history = DjangoChatMessageHistory("s")
         history.add_messages([HI])
         arguments = [[HELLO]] if call == "aadd_messages" else []
@@ -313,7 +313,7 @@ class TestConcurrency:
 
         run(give_up())
 
-    def test_a_pool_of_langchains_threads_is_left_no_connection(self):
+    def test_langchains_threads_keep_no_connection(self):
         history = DjangoChatMessageHistory("s")
 
         def use(number: int):
@@ -323,7 +323,7 @@ class TestConcurrency:
 
         assert in_threads(5, use) == [None] * 5
 
-    def test_what_a_transaction_takes_back_is_not_there(self):
+    def test_a_rolled_back_transaction_stores_nothing(self):
         history = DjangoChatMessageHistory("s")
         add = async_to_sync(history.aadd_messages)
 
@@ -341,7 +341,7 @@ class TestRunnable:
         prompt = ChatPromptTemplate.from_messages(
             [("system", "Be brief."), MessagesPlaceholder("history"), ("human", "{question}")]
         )
-        model = GenericFakeChatModel(messages=iter([lc.AIMessage(text) for text in ("Hello", "You said hi", "Bye")]))
+        model = GenericFakeChatModel(messages=iter([lc.AIMessage(text) for text in ("Hello", "You wrote hi", "Bye")]))
         return RunnableWithMessageHistory(
             prompt | model,
             DjangoChatMessageHistory,
@@ -349,17 +349,17 @@ class TestRunnable:
             history_messages_key="history",
         )
 
-    def test_it_remembers_what_was_said(self, chain):
+    def test_it_remembers_earlier_messages(self, chain):
         config = {"configurable": {"session_id": "s"}}
 
         assert chain.invoke({"question": "Hi"}, config).content == "Hello"
-        assert run(chain.ainvoke({"question": "What did I say?"}, config)).content == "You said hi"
+        assert run(chain.ainvoke({"question": "What did I say?"}, config)).content == "You wrote hi"
         assert "".join(chunk.content for chunk in chain.stream({"question": "Bye"}, config)) == "Bye"
 
         assert [row.chat_message.type for row in Conversation.objects.get().history()] == ["USER", "AI"] * 3
         assert [message.content for message in DjangoChatMessageHistory("s").messages][-2:] == ["Bye", "Bye"]
 
-    def test_what_it_reads_is_no_window(self):
+    def test_it_reads_the_whole_history(self):
         def count(messages: list) -> str:
             return str(len(messages))
 
@@ -371,7 +371,7 @@ class TestRunnable:
             "Hi", "1", "Hi", "3", "Hi", "5", "Hi", "7",
         ]  # fmt: skip
 
-    def test_of_a_turn_that_fails_nothing_is_stored(self):
+    def test_a_failed_turn_stores_nothing(self):
         def fail(messages: list) -> str:
             raise ValueError("busy")
 

@@ -1,4 +1,4 @@
-"""LangChain's messages as JSON to messages and back: whatever was given comes back as it was."""
+"""LangChain's messages as JSON, to messages and back without loss."""
 
 import json
 
@@ -32,7 +32,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
 def item(type: str, content, **data) -> dict:
-    """An item as ``message_to_dict`` writes it."""
+    """Return an item as ``message_to_dict`` writes it."""
     every = {"content": content, "additional_kwargs": {}, "response_metadata": {}, "type": type}
     return {"type": type, "data": {**every, "name": None, "id": None, **data}}
 
@@ -133,7 +133,7 @@ VERBATIM = [
         UserMessage([ImageContent(Image(base64_data="iVBORw0KGgo=", mime_type="image/png"), DetailLevel.AUTO)]),
     ),
 ]
-"""Items that have a message, and more than that says."""
+"""Items with a native form and further fields."""
 
 CUSTOM = [
     item("system", " "),
@@ -152,13 +152,13 @@ CUSTOM = [
 
 
 @pytest.mark.parametrize(("item", "message"), EXACT, ids=ascii)
-def test_a_message_gives_the_item_back(item, message):
+def test_a_message_returns_the_item(item, message):
     assert to_given(item, LANGCHAIN, "item") == (message, None)
     assert message_to_items(message) == [item]
 
 
 @pytest.mark.parametrize(("item", "message"), VERBATIM, ids=ascii)
-def test_an_item_that_says_more_is_kept_word_for_word(item, message):
+def test_an_item_with_more_fields_is_kept_unchanged(item, message):
     native, verbatim = to_given(item, LANGCHAIN, "item")
 
     assert native == message
@@ -166,7 +166,7 @@ def test_an_item_that_says_more_is_kept_word_for_word(item, message):
 
 
 @pytest.mark.parametrize("item", CUSTOM, ids=ascii)
-def test_an_item_of_no_native_kind_is_a_custom_message(item):
+def test_an_item_without_a_native_form_is_a_custom_message(item):
     assert to_given(item, LANGCHAIN, "item") == (CustomMessage({"langchain": item}), None)
 
 
@@ -190,7 +190,7 @@ items = st.builds(
 
 
 @given(items)
-def test_whatever_was_given_comes_back_to_the_type_of_each_number(item):
+def test_any_item_comes_back_including_the_types_of_numbers(item):
     message, verbatim = to_given(item, LANGCHAIN, "item")
 
     [again] = message_to_items(message) if verbatim is None else [of_verbatim(verbatim, "langchain")]
@@ -199,19 +199,19 @@ def test_whatever_was_given_comes_back_to_the_type_of_each_number(item):
 
 
 @given(messages())
-def test_whatever_a_site_says_is_one_item_at_most(message):
+def test_any_message_of_a_site_is_one_item_at_most(message):
     assert len(message_to_items(message)) <= 1
 
 
-def test_arguments_that_are_no_object_are_an_invalid_call_and_blank_ones_are_none():
+def test_arguments_that_are_not_an_object_are_an_invalid_call_and_blank_ones_are_empty():
     calls = [ToolExecutionRequest("c1", "look", arguments) for arguments in ("[1]", "{", " ", None)]
 
-    [said] = message_to_items(AiMessage(tool_execution_requests=calls))
+    [item] = message_to_items(AiMessage(tool_execution_requests=calls))
 
-    assert [call["args"] for call in said["data"]["invalid_tool_calls"]] == ["[1]", "{"]
-    assert [call["args"] for call in said["data"]["tool_calls"]] == [{}, {}]
+    assert [call["args"] for call in item["data"]["invalid_tool_calls"]] == ["[1]", "{"]
+    assert [call["args"] for call in item["data"]["tool_calls"]] == [{}, {}]
 
 
 @pytest.mark.parametrize("message", [CustomMessage({"openai": {}}), UserMessage([AudioContent()])])
-def test_a_message_that_langchain_cannot_say_is_none(message):
+def test_a_message_without_a_form_in_langchain_is_left_out(message):
     assert message_to_items(message) == []

@@ -1,4 +1,4 @@
-"""A chat store of LlamaIndex: active is what the memory holds, archived is the rest of the history."""
+"""LlamaIndex's chat store: active messages are those in the memory, archived ones the rest of the history."""
 
 import asyncio
 import itertools
@@ -137,7 +137,7 @@ def read(store, status=None, key="k", **page) -> list[str]:
     return texts(run(store.get_messages(key, status, **page)))
 
 
-def said(key: str = "k") -> list:
+def stored(key: str = "k") -> list:
     return [row.chat_message for row in Conversation.objects.get(memory_id=key).history()]
 
 
@@ -146,7 +146,7 @@ def owner(name: str):
 
 
 class TestMessages:
-    def test_they_come_back_as_they_were_given_and_all_are_active_however_small_the_memory_of_the_site(self, store):
+    def test_they_come_back_unchanged_and_active_with_any_size_of_the_sites_memory(self, store):
         run(store.add_messages("k", EVERY[:3]))
         run(store.add_messages("k", EVERY[3:]))
 
@@ -161,7 +161,7 @@ class TestMessages:
         run(store.add_messages("k", [HI, EVERY[8], EVERY[9], HELLO]))
 
         calls = [ToolExecutionRequest("1", "look", '{"at": 1}'), ToolExecutionRequest(None, "look", '{"at"')]
-        assert said() == [
+        assert stored() == [
             UserMessage("Hi"),
             AiMessage("Wait.", "They greet.", calls),
             ToolExecutionResultMessage("1", "look", "found"),
@@ -169,7 +169,7 @@ class TestMessages:
         ]
         assert [row.sequence for row in Message.objects.containing("found")] == [3]
 
-    def test_what_the_site_added_is_among_them(self, store):
+    def test_messages_of_the_site_are_included(self, store):
         memory = get_chat_memory("k")
         call = ToolExecutionRequest("1", "look", '{"at": 1}')
         memory.add(SystemMessage("Be brief."), UserMessage("Hi"), AiMessage("Wait.", tool_execution_requests=[call]))
@@ -188,7 +188,7 @@ class TestMessages:
             EVERY[9],
         ]
 
-    def test_what_the_site_adds_evicts_what_its_memory_has_no_room_for(self, store):
+    def test_the_sites_messages_evict_what_exceeds_its_memory(self, store):
         run(store.add_messages("k", numbered(1, 2, 3, 4)))
 
         get_chat_memory("k").add(UserMessage("5"))
@@ -196,7 +196,7 @@ class TestMessages:
         assert read(store, ACTIVE) == ["3", "4", "5"]
         assert read(store, ARCHIVED) == ["1", "2"]
 
-    def test_a_rewind_takes_them_back(self, store):
+    def test_a_rewind_removes_them(self, store):
         run(store.add_messages("k", numbered(1, 2, 3)))
 
         get_chat_memory("k").rewind(1)
@@ -204,14 +204,14 @@ class TestMessages:
         assert read(store) == ["1"]
 
     @pytest.mark.parametrize("call", ["add_messages", "set_messages"])
-    def test_none_adds_nothing(self, store, call):
+    def test_an_empty_list_adds_nothing(self, store, call):
         run(getattr(store, call)("k", []))
 
         assert not Conversation.objects.exists()
 
     @pytest.mark.parametrize("wrong", ["Hi", None, {"role": "user"}], ids=repr)
     @pytest.mark.parametrize("call", ["add_messages", "set_messages"])
-    def test_what_is_no_message_is_refused_and_nothing_changed(self, store, call, wrong):
+    def test_other_objects_are_refused_and_nothing_changes(self, store, call, wrong):
         run(store.add_message("k", HI))
 
         with pytest.raises(TypeError, match=r"^messages\[1\] must be a ChatMessage, not "):
@@ -219,14 +219,14 @@ class TestMessages:
 
         assert read(store) == ["Hi"]
 
-    def test_what_is_no_json_is_refused_and_nothing_stored(self, store):
+    def test_what_is_not_json_is_refused_and_nothing_is_stored(self, store):
         with pytest.raises(ValueError, match="object"):
             run(store.add_messages("k", [HI, ChatMessage("Hi", additional_kwargs={"what": object()})]))
 
         assert not Conversation.objects.exists()
 
     @pytest.mark.parametrize(("status", "count"), [(ACTIVE, 1), (ARCHIVED, 2), (None, 2)])
-    def test_they_are_read_by_few_statements(self, store, status, count, django_assert_num_queries):
+    def test_reading_takes_few_statements(self, store, status, count, django_assert_num_queries):
         run(store.add_messages("k", numbered(*range(300))))
         run(store.archive_oldest_messages("k", 100))
 
@@ -244,7 +244,7 @@ class TestStatus:
         assert read(store, ARCHIVED) == ["1", "2", "4"]
         assert read(store) == ["1", "2", "3", "4"]
 
-    def test_counts_are_of_one_or_of_both(self, store):
+    def test_counts_are_of_one_status_or_both(self, store):
         assert [run(store.count_messages("k", status)) for status in (ACTIVE, ARCHIVED, None)] == [0, 0, 0]
 
         run(store.add_messages("k", numbered(1, 2, 3)))
@@ -255,7 +255,7 @@ class TestStatus:
 
     @pytest.mark.parametrize("status", [ACTIVE, ARCHIVED, None])
     @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-    def test_pages_cover_all_once_even_where_there_is_what_llama_index_cannot_read(self, store, status, limit):
+    def test_pages_cover_everything_once_despite_unreadable_messages(self, store, status, limit):
         for number in range(5):
             run(store.add_message("k", ChatMessage(str(number)), status or ACTIVE))
             get_chat_memory("k", max_messages=100).add(CustomMessage({"of": "others"}))
@@ -268,7 +268,7 @@ class TestStatus:
 
 
 class TestOldest:
-    def test_archived_they_are_returned_in_order_and_stay_in_the_history(self, store):
+    def test_archived_ones_are_returned_in_order_and_stay_in_the_history(self, store):
         run(store.add_messages("k", numbered(1, 2, 3, 4)))
 
         assert texts(run(store.archive_oldest_messages("k", 2))) == ["1", "2"]
@@ -280,7 +280,7 @@ class TestOldest:
         assert run(store.archive_oldest_messages("k", 9)) == []
         assert read(store) == ["1", "2", "3", "4"]
 
-    def test_deleted_they_are_returned_in_order_and_gone(self, store):
+    def test_deleted_ones_are_returned_in_order_and_removed(self, store):
         run(store.add_messages("k", numbered(0, 1, 2, 3, 4)))
         run(store.archive_oldest_messages("k", 1))
 
@@ -291,14 +291,14 @@ class TestOldest:
         assert run(store.delete_oldest_messages("k", 9)) == []
 
     @pytest.mark.parametrize("call", ["archive_oldest_messages", "delete_oldest_messages"])
-    def test_of_none_there_are_none_and_no_conversation_is_made(self, store, call):
+    def test_an_empty_store_returns_none_and_creates_no_conversation(self, store, call):
         assert run(getattr(store, call)("k", 3)) == []
         assert not Conversation.objects.exists()
         run(store.add_message("k", HI))
         assert run(getattr(store, call)("k", 0)) == []
         assert read(store, ACTIVE) == ["Hi"]
 
-    def test_what_llama_index_cannot_read_is_not_counted(self, store):
+    def test_unreadable_messages_are_not_counted(self, store):
         get_chat_memory("k").add(CustomMessage({"of": "others"}), UserMessage("1"), CustomMessage({"of": "others"}))
         run(store.add_message("k", ChatMessage("2")))
 
@@ -306,7 +306,7 @@ class TestOldest:
         assert read(store, ACTIVE) == ["2"]
 
     @pytest.mark.parametrize("call", ["archive_oldest_messages", "delete_oldest_messages"])
-    def test_of_6_at_once_each_gets_others(self, store, call):
+    def test_6_concurrent_callers_get_different_ones(self, store, call):
         run(store.add_messages("k", numbered(*range(20))))
 
         found = in_threads(6, lambda _: texts(run(getattr(DjangoChatStore(), call)("k", 3))))
@@ -319,7 +319,7 @@ class TestOldest:
 
 class TestSet:
     @pytest.mark.parametrize("status", [ACTIVE, ARCHIVED])
-    def test_it_replaces_all_the_archived_too(self, store, status):
+    def test_it_replaces_all_messages_including_archived_ones(self, store, status):
         run(store.add_messages("k", [*numbered(1, 2, 3), EVERY[0]]))
         run(store.archive_oldest_messages("k", 2))
 
@@ -329,12 +329,12 @@ class TestSet:
         run(store.set_messages("k", [], status))
         assert read(store) == []
 
-    def test_it_makes_a_conversation_where_there_is_none(self, store):
+    def test_it_creates_a_missing_conversation(self, store):
         run(store.set_messages("k", [HI, HELLO]))
 
         assert read(store, ACTIVE) == ["Hi", "Hello"]
 
-    def test_those_who_set_at_once_leave_what_one_of_them_set(self, store):
+    def test_of_concurrent_calls_one_wins(self, store):
         in_threads(10, lambda number: run(DjangoChatStore().set_messages("k", numbered(number, number))))
 
         first, second = read(store)
@@ -342,7 +342,7 @@ class TestSet:
 
 
 class TestDelete:
-    def test_a_message_is_known_by_its_sequence(self, store):
+    def test_a_message_is_identified_by_its_sequence(self, store):
         run(store.add_messages("k", numbered(1, 2, 3)))
         run(store.archive_oldest_messages("k", 1))
 
@@ -352,14 +352,14 @@ class TestDelete:
         assert run(store.delete_message("unknown", 1)) is None
         assert read(store) == ["2"]
 
-    def test_one_of_a_branch_that_is_not_in_use_is_not_there(self, store):
+    def test_a_message_of_an_unused_branch_is_not_found(self, store):
         run(store.add_messages("k", numbered(1, 2)))
         get_chat_memory("k").rewind(1)
 
         assert run(store.delete_message("k", 2)) is None
 
     @pytest.mark.parametrize(("status", "left"), [(ACTIVE, ["1", "2"]), (ARCHIVED, ["3", "4"]), (None, [])])
-    def test_those_of_a_status_go_and_the_others_stay(self, store, status, left):
+    def test_those_of_a_status_are_deleted_and_the_others_stay(self, store, status, left):
         run(store.add_messages("k", numbered(1, 2, 3, 4)))
         run(store.archive_oldest_messages("k", 2))
 
@@ -378,14 +378,14 @@ class TestDelete:
 
         assert read(store) == [str(2 * BATCH + 1), str(2 * BATCH + 2)]
 
-    def test_begun_anew_what_was_said_stays_as_a_branch(self, store):
+    def test_after_deleting_all_the_old_messages_stay_as_a_branch(self, store):
         run(store.add_messages("k", numbered(1, 2)))
 
         run(store.delete_messages("k"))
 
         assert Conversation.objects.get().history(all_branches=True).count() == 2
 
-    def test_an_unknown_key_is_not_made(self, store):
+    def test_an_unknown_key_is_not_created(self, store):
         for status in (ACTIVE, ARCHIVED, None):
             run(store.delete_messages("k", status))
 
@@ -393,7 +393,7 @@ class TestDelete:
 
 
 class TestKeys:
-    def test_each_that_has_messages_comes_once(self, store):
+    def test_each_with_messages_is_listed_once(self, store):
         run(store.add_messages("a", numbered(1, 2)))
         run(store.add_message("b", HI, ARCHIVED))
         run(store.add_message("c", HI))
@@ -405,14 +405,14 @@ class TestKeys:
 
 
 class TestOwner:
-    def test_a_new_conversation_is_the_owners(self):
+    def test_a_new_conversation_belongs_to_the_owner(self):
         anna = owner("anna")
 
         run(DjangoChatStore(owner=anna).add_message("k", HI))
 
         assert Conversation.objects.get().owner == anna
 
-    def test_one_of_somebody_else_is_out_of_reach(self):
+    def test_another_users_conversation_is_refused(self):
         anna, ben = DjangoChatStore(owner=owner("anna")), DjangoChatStore(owner=owner("ben"))
         run(anna.add_messages("k", [HI, HELLO]))
         run(anna.archive_oldest_messages("k", 1))
@@ -430,7 +430,7 @@ class TestOwner:
                 run(call)
         assert (read(anna, ARCHIVED), read(anna, ACTIVE)) == (["Hi"], ["Hello"])
 
-    def test_it_is_kept_when_the_store_is_serialized(self):
+    def test_it_survives_serialization_of_the_store(self):
         anna = owner("anna")
         run(DjangoChatStore(owner=anna).add_message("k", HI))
         store = DjangoChatStore(owner=owner("ben"))
@@ -451,7 +451,7 @@ class TestOwner:
             DjangoChatStore(owner=get_user_model()())
 
 
-class TestMaking:
+class TestConstruction:
     def test_it_is_a_chat_store_and_reads_nothing_even_in_an_event_loop(self, django_assert_num_queries):
         async def make() -> DjangoChatStore:
             return DjangoChatStore()
@@ -463,11 +463,11 @@ class TestMaking:
         assert store.class_name() == "DjangoChatStore"
 
     @pytest.mark.parametrize("key", ["", "x" * 256, None])
-    def test_a_wrong_key_is_refused(self, store, key):
+    def test_an_invalid_key_is_refused(self, store, key):
         with pytest.raises((TypeError, ValueError), match="memory id"):
             run(store.add_message(key, HI))
 
-    def test_without_llama_index_it_says_what_to_install(self):
+    def test_without_llama_index_the_error_names_the_extra(self):
         script = (
             "import sys, django; django.setup(); sys.modules['llama_index'] = None\n"
             "import chatmemory_django.integrations.llama_index"
@@ -478,7 +478,7 @@ class TestMaking:
 
 
 class TestConcurrency:
-    def test_50_writers_at_once_lose_nothing_and_tear_nothing(self, store):
+    def test_50_concurrent_writers_lose_and_split_nothing(self, store):
         def write(number: int) -> None:
             run(DjangoChatStore().add_messages("k", [ChatMessage(f"{number}.{place}") for place in range(3)]))
 
@@ -490,7 +490,7 @@ class TestConcurrency:
             number = found[place].partition(".")[0]
             assert found[place : place + 3] == [f"{number}.0", f"{number}.1", f"{number}.2"]
 
-    def test_in_one_event_loop_likewise(self, store):
+    def test_nor_do_50_tasks_in_one_event_loop(self, store):
         async def talk() -> None:
             await asyncio.gather(*(store.add_messages("k", [HI, HELLO]) for _ in range(50)))
 
@@ -509,7 +509,7 @@ class TestConcurrency:
             ("archive_oldest_messages", [2], 2),
         ],
     )
-    def test_who_is_cancelled_is_so_when_it_is_done(self, store, call, arguments, left):
+    def test_a_cancelled_task_ends_after_its_write(self, store, call, arguments, left):
         run(store.add_messages("k", [HI, HI]))
 
         async def give_up() -> None:
@@ -525,12 +525,12 @@ class TestConcurrency:
 
         run(give_up())
 
-    def test_threads_leave_no_connection_behind(self):
+    def test_threads_keep_no_connection(self):
         in_threads(10, lambda number: run(DjangoChatStore().add_message(f"k{number}", HI)))
 
         assert in_threads(10, lambda _: connection.connection) == [None] * 10
 
-    def test_what_a_transaction_takes_back_is_not_there(self, store):
+    def test_a_rolled_back_transaction_stores_nothing(self, store):
         with transaction.atomic():
             async_to_sync(store.add_message)("k", HI)
             async_to_sync(store.archive_oldest_messages)("k", 1)
@@ -540,7 +540,7 @@ class TestConcurrency:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_without_a_history_nothing_is_archived(store, settings, keeps):
+def test_without_history_nothing_is_archived(store, settings, keeps):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": keeps}
     run(store.add_messages("k", numbered(1, 2, 3)))
     run(store.add_message("k", ChatMessage("4"), ARCHIVED))
@@ -554,15 +554,15 @@ def test_without_a_history_nothing_is_archived(store, settings, keeps):
 
 
 class Seen(BaseMemoryBlock[str]):
-    """A block of a memory that says what it was given."""
+    """A memory block that returns the texts it was given."""
 
-    said: list[str] = Field(default_factory=list)
+    received: list[str] = Field(default_factory=list)
 
     async def _aget(self, messages=None, **options) -> str:
-        return " ".join(self.said)
+        return " ".join(self.received)
 
     async def _aput(self, messages) -> None:
-        self.said.extend(texts(messages))
+        self.received.extend(texts(messages))
 
 
 @asynccontextmanager
@@ -582,7 +582,7 @@ some_messages = st.lists(
         st.sampled_from(["one", "one two", "one two three four five six seven"]),
         role=st.sampled_from([MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SYSTEM, MessageRole.TOOL]),
     ),
-    min_size=1,  # with none, theirs fails
+    min_size=1,  # without a block, LlamaIndex's memory fails
     max_size=4,
 )
 statuses = st.sampled_from([ACTIVE, ACTIVE, ARCHIVED])
@@ -598,7 +598,7 @@ calls = st.one_of(
 
 
 class TestMemory:
-    """What ``Memory`` itself does with a store."""
+    """LlamaIndex's ``Memory`` on top of the store."""
 
     @staticmethod
     def memory(**options) -> Memory:
@@ -606,7 +606,7 @@ class TestMemory:
             session_id="k", chat_store=DjangoChatStore(), token_limit=10, tokenizer_fn=str.split, **options
         )
 
-    def test_it_flushes_into_the_archive_what_stays_in_the_history(self):
+    def test_it_flushes_into_the_archive_and_the_history_keeps_everything(self):
         memory = self.memory(token_flush_size=1, chat_history_token_ratio=1.0)
 
         for number in range(4):
@@ -630,8 +630,8 @@ class TestMemory:
         assert async_to_sync(talk_in_a_loop)() == ["Hi", "Hello"]
 
 
-class TestBesideItsOwn:
-    """Whatever is done, the store holds what LlamaIndex's own ``SQLAlchemyChatStore`` holds."""
+class TestComparedWithLlamaIndex:
+    """After any steps, the store holds the same as LlamaIndex's own ``SQLAlchemyChatStore``."""
 
     @given(calls=st.lists(calls, max_size=12))
     @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -686,7 +686,7 @@ class TestBesideItsOwn:
                     assert await ours.aget() == await theirs.aget()
                     for status in (ACTIVE, ARCHIVED, None):
                         assert await ours.aget_all(status) == await theirs.aget_all(status)
-                    assert ours.memory_blocks[0].said == theirs.memory_blocks[0].said
+                    assert ours.memory_blocks[0].received == theirs.memory_blocks[0].received
                 for memory in memories:
                     await memory.aset([HI])
                     assert await memory.aget_all() == [HI]

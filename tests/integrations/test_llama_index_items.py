@@ -1,4 +1,4 @@
-"""LlamaIndex's messages as JSON to messages and back: whatever was given comes back as it was."""
+"""LlamaIndex's messages as JSON, to messages and back without loss."""
 
 import json
 
@@ -32,7 +32,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
 def item(role: str, *blocks, **additional_kwargs) -> dict:
-    """An item as LlamaIndex dumps it; a text stands for a block of it."""
+    """Return an item as LlamaIndex dumps it; a text stands for a block of text."""
     written = [text(block) if isinstance(block, str) else block for block in blocks]
     return {"role": role, "additional_kwargs": additional_kwargs, "blocks": written}
 
@@ -140,7 +140,7 @@ VERBATIM = [
         AiMessage(tool_execution_requests=[ToolExecutionRequest("c1", "look", '{"at":1}')]),
     ),
 ]
-"""Items that have a message, and more than that says."""
+"""Items with a native form and further fields."""
 
 CUSTOM = [
     item("system", " "),
@@ -159,13 +159,13 @@ CUSTOM = [
 
 
 @pytest.mark.parametrize(("item", "message"), EXACT, ids=ascii)
-def test_a_message_gives_the_item_back(item, message):
+def test_a_message_returns_the_item(item, message):
     assert to_given(item, LLAMA_INDEX, "item") == (message, None)
     assert message_to_items(message) == [item]
 
 
 @pytest.mark.parametrize(("item", "message"), VERBATIM, ids=ascii)
-def test_an_item_that_says_more_is_kept_word_for_word(item, message):
+def test_an_item_with_more_fields_is_kept_unchanged(item, message):
     native, verbatim = to_given(item, LLAMA_INDEX, "item")
 
     assert native == message
@@ -173,7 +173,7 @@ def test_an_item_that_says_more_is_kept_word_for_word(item, message):
 
 
 @pytest.mark.parametrize("item", CUSTOM, ids=ascii)
-def test_an_item_of_no_native_kind_is_a_custom_message(item):
+def test_an_item_without_a_native_form_is_a_custom_message(item):
     assert to_given(item, LLAMA_INDEX, "item") == (CustomMessage({"llama_index": item}), None)
 
 
@@ -200,7 +200,7 @@ items = st.builds(
 
 
 @given(items)
-def test_whatever_was_given_comes_back_to_the_type_of_each_number(item):
+def test_any_item_comes_back_including_the_types_of_numbers(item):
     message, verbatim = to_given(item, LLAMA_INDEX, "item")
 
     [again] = message_to_items(message) if verbatim is None else [of_verbatim(verbatim, "llama_index")]
@@ -209,10 +209,10 @@ def test_whatever_was_given_comes_back_to_the_type_of_each_number(item):
 
 
 @given(messages())
-def test_whatever_a_site_says_is_one_item_at_most(message):
+def test_any_message_of_a_site_is_one_item_at_most(message):
     assert len(message_to_items(message)) <= 1
 
 
 @pytest.mark.parametrize("message", [CustomMessage({"openai": {}}), UserMessage([VideoContent()])])
-def test_a_message_that_llama_index_cannot_say_is_none(message):
+def test_a_message_without_a_form_in_llama_index_is_left_out(message):
     assert message_to_items(message) == []

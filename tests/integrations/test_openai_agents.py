@@ -1,4 +1,4 @@
-"""A session of the OpenAI Agents SDK: what an agent said, as it was given, in the site's own tables."""
+"""A session of the OpenAI Agents SDK in the site's own tables: an agent's items come back unchanged."""
 
 import asyncio
 import subprocess
@@ -64,7 +64,7 @@ def owner(name: str):
 
 
 class TestItems:
-    def test_they_come_back_as_they_were_given_however_small_the_memory(self):
+    def test_they_come_back_unchanged_with_any_size_of_the_memory(self):
         items = [A, HI, A, REASONING, HELLO, B, HI, {"type": "unheard of", "n": [1, 1.0, True, None, 2**53 + 1]}]
         session = DjangoSession("s")
 
@@ -89,7 +89,7 @@ class TestItems:
         ]
         assert [row.sequence for row in Message.objects.containing("greet")] == [4]
 
-    def test_what_the_site_added_is_among_them(self):
+    def test_messages_of_the_site_are_included(self):
         memory = get_chat_memory("s")
         call = ToolExecutionRequest("1", "look", "{}")
         memory.add(SystemMessage("Be brief."), UserMessage("Hi"), AiMessage("Wait.", tool_execution_requests=[call]))
@@ -103,7 +103,7 @@ class TestItems:
             {"type": "function_call_output", "call_id": "1", "output": "found"},
         ]
 
-    def test_a_rewind_takes_them_back(self):
+    def test_a_rewind_removes_them(self):
         session = DjangoSession("s")
         run(session.add_items([HI, HELLO, HI]))
 
@@ -111,13 +111,13 @@ class TestItems:
 
         assert run(session.get_items()) == [HI]
 
-    def test_none_adds_nothing(self):
+    def test_an_empty_list_adds_nothing(self):
         run(DjangoSession("s").add_items([]))
 
         assert not Conversation.objects.exists()
 
     @pytest.mark.parametrize("wrong", ["Hi", None, {"content": b"Hi"}, {"content": {1}}], ids=repr)
-    def test_a_wrong_one_is_refused_and_nothing_stored(self, wrong):
+    def test_an_invalid_one_is_refused_and_nothing_is_stored(self, wrong):
         with pytest.raises(TypeError, match=r"^items\[1\]"):
             run(DjangoSession("s").add_items([HI, wrong]))
 
@@ -144,28 +144,28 @@ class TestLimit:
 
         assert run(session.get_items(limit)) == everything[len(everything) - min(limit, len(everything)) :]
 
-    def test_the_settings_say_it_where_the_call_does_not(self, session):
+    def test_it_defaults_to_the_settings(self, session):
         session.session_settings = SessionSettings(limit=2)
 
         assert len(run(session.get_items())) == 2
         assert len(run(session.get_items(3))) == 3
 
-    def test_of_a_message_that_is_several_items_only_the_last_count(self):
+    def test_only_the_last_items_of_a_message_with_several_count(self):
         call = ToolExecutionRequest("1", "look", "{}")
         get_chat_memory("s").add(UserMessage("Hi"), AiMessage("Wait.", tool_execution_requests=[call, call]))
 
         assert [item.get("type") for item in run(DjangoSession("s").get_items(2))] == ["function_call"] * 2
 
-    def test_no_more_is_read_than_is_asked_for(self, session, django_assert_num_queries):
+    def test_no_more_is_read_than_requested(self, session, django_assert_num_queries):
         with django_assert_num_queries(1):
             session._history.read(5)
 
-    def test_none_of_an_unknown_session(self):
-        assert run(DjangoSession("nobody").get_items(5)) == []
+    def test_an_unknown_session_has_no_items(self):
+        assert run(DjangoSession("unknown").get_items(5)) == []
 
 
 class TestPop:
-    def test_it_takes_the_last_one_out_and_returns_it(self):
+    def test_it_removes_and_returns_the_last_item(self):
         session = DjangoSession("s")
         run(session.add_items([HI, REASONING, HELLO]))
 
@@ -173,11 +173,11 @@ class TestPop:
         assert run(session.get_items()) == []
         assert get_chat_memory("s").messages() == []
 
-    def test_nothing_of_an_unknown_session(self):
+    def test_an_unknown_session_returns_none(self):
         assert run(DjangoSession("s").pop_item()) is None
         assert not Conversation.objects.exists()
 
-    def test_of_a_message_that_is_several_items_the_others_stay(self):
+    def test_the_other_items_of_the_same_message_stay(self):
         calls = [ToolExecutionRequest(name, "look", "{}") for name in ("1", "2")]
         get_chat_memory("s").add(UserMessage("Hi"), AiMessage("Wait.", tool_execution_requests=calls))
         session = DjangoSession("s")
@@ -185,7 +185,7 @@ class TestPop:
         assert run(session.pop_item())["call_id"] == "2"
         assert [item.get("call_id") for item in run(session.get_items())] == [None, None, "1"]
 
-    def test_it_passes_over_what_it_cannot_say(self):
+    def test_it_skips_messages_without_items(self):
         session = DjangoSession("s")
         run(session.add_items([HI]))
         get_chat_memory("s").add(CustomMessage({"of": "others"}))
@@ -193,7 +193,7 @@ class TestPop:
         assert run(session.pop_item()) == HI
         assert history() == [CustomMessage({"of": "others"})]
 
-    def test_each_item_goes_to_one_popper(self):
+    def test_each_item_is_popped_once(self):
         run(DjangoSession("s").add_items([{"role": "user", "content": str(number)} for number in range(20)]))
 
         popped = in_threads(20, lambda _: run(DjangoSession("s").pop_item())["content"])
@@ -202,7 +202,7 @@ class TestPop:
 
 
 class TestClear:
-    def test_it_begins_anew(self):
+    def test_it_starts_again(self):
         session = DjangoSession("s")
         run(session.add_items([HI, HELLO]))
 
@@ -212,7 +212,7 @@ class TestClear:
         run(session.add_items([HI]))
         assert run(session.get_items()) == [HI]
 
-    def test_what_was_said_stays_as_a_branch(self):
+    def test_old_messages_stay_as_a_branch(self):
         session = DjangoSession("s")
         run(session.add_items([HI, HELLO]))
 
@@ -220,21 +220,21 @@ class TestClear:
 
         assert Conversation.objects.get().history(all_branches=True).count() == 2
 
-    def test_an_unknown_session_is_not_made(self):
+    def test_an_unknown_session_is_not_created(self):
         run(DjangoSession("s").clear_session())
 
         assert not Conversation.objects.exists()
 
 
 class TestOwner:
-    def test_a_new_conversation_is_the_owners(self):
+    def test_a_new_conversation_belongs_to_the_owner(self):
         anna = owner("anna")
 
         run(DjangoSession("s", owner=anna).add_items([HI]))
 
         assert Conversation.objects.get().owner == anna
 
-    def test_one_of_somebody_else_is_out_of_reach(self):
+    def test_another_users_conversation_is_refused(self):
         run(DjangoSession("s", owner=owner("anna")).add_items([HI]))
         session = DjangoSession("s", owner=owner("ben"))
 
@@ -247,7 +247,7 @@ class TestOwner:
         assert history() == [UserMessage("Hi")]
 
 
-class TestMaking:
+class TestConstruction:
     def test_it_is_a_session_and_reads_nothing_even_in_an_event_loop(self, django_assert_num_queries):
         async def make() -> DjangoSession:
             return DjangoSession("s")
@@ -258,17 +258,17 @@ class TestMaking:
         assert isinstance(session, Session)
         assert (session.session_id, session.session_settings) == ("s", SessionSettings())
 
-    def test_its_settings_may_be_a_dict(self):
+    def test_its_settings_can_be_a_dict(self):
         assert DjangoSession("s", session_settings={"limit": 3}).session_settings == SessionSettings(limit=3)
         with pytest.raises(TypeError, match="Unknown session settings: many"):
             DjangoSession("s", session_settings={"many": 3})
 
     @pytest.mark.parametrize("session_id", ["", "x" * 256, None])
-    def test_a_wrong_id_is_refused(self, session_id):
+    def test_an_invalid_id_is_refused(self, session_id):
         with pytest.raises((TypeError, ValueError), match="memory id"):
             DjangoSession(session_id)
 
-    def test_without_the_sdk_it_says_what_to_install(self):
+    def test_without_the_sdk_the_error_names_the_extra(self):
         script = (
             "import sys, django; django.setup(); sys.modules['agents'] = None\n"
             "import chatmemory_django.integrations.openai_agents"
@@ -279,7 +279,7 @@ class TestMaking:
 
 
 class TestConcurrency:
-    def test_50_writers_at_once_lose_nothing_and_tear_nothing(self):
+    def test_50_concurrent_writers_lose_and_split_nothing(self):
         def write(number: int) -> None:
             items = [{"role": "user", "content": f"{number}.{place}"} for place in range(3)]
             run(DjangoSession("s").add_items(items))
@@ -292,7 +292,7 @@ class TestConcurrency:
             number = found[place].partition(".")[0]
             assert found[place : place + 3] == [f"{number}.0", f"{number}.1", f"{number}.2"]
 
-    def test_in_one_event_loop_likewise(self):
+    def test_nor_do_50_tasks_in_one_event_loop(self):
         async def talk() -> None:
             await asyncio.gather(*(DjangoSession("s").add_items([HI, HELLO]) for _ in range(50)))
 
@@ -301,7 +301,7 @@ class TestConcurrency:
         assert run(DjangoSession("s").get_items()) == [HI, HELLO] * 50
 
     @pytest.mark.parametrize("call", ["add_items", "pop_item", "clear_session"])
-    def test_who_is_cancelled_is_so_when_it_is_done(self, call):
+    def test_a_cancelled_task_ends_after_its_write(self, call):
         session = DjangoSession("s")
         run(session.add_items([HI]))
         arguments = [[HELLO]] if call == "add_items" else []
@@ -318,7 +318,7 @@ class TestConcurrency:
 
         run(give_up())
 
-    def test_threads_leave_no_connection_behind(self):
+    def test_threads_keep_no_connection(self):
         before = in_threads(1, lambda _: connection.connection)
 
         in_threads(10, lambda number: run(DjangoSession(f"s{number}").add_items([HI])))
@@ -326,7 +326,7 @@ class TestConcurrency:
         assert before == [None]
         assert in_threads(10, lambda _: connection.connection) == [None] * 10
 
-    def test_what_a_transaction_takes_back_is_not_there(self):
+    def test_a_rolled_back_transaction_stores_nothing(self):
         session = DjangoSession("s")
         add = async_to_sync(session.add_items)
 
@@ -339,7 +339,7 @@ class TestConcurrency:
 
 class TestRunner:
     @pytest.mark.parametrize("city", ["Rome", "Köln"])
-    def test_an_agent_with_a_tool_remembers_in_threads_with_loops_of_their_own(self, city):
+    def test_an_agent_with_a_tool_remembers_across_threads_and_event_loops(self, city):
         @function_tool
         def get_weather(city: str) -> str:
             """Return the weather in a city."""
@@ -363,8 +363,8 @@ class TestRunner:
         model.enqueue([assistant_message("Still sunny.")])
         assert in_threads(1, lambda _: ask("And now?")) == ["Still sunny."]
 
-        said = model.last_call.input
-        assert [item.get("type", item.get("role")) for item in said] == [
+        sent = model.last_call.input
+        assert [item.get("type", item.get("role")) for item in sent] == [
             "user",
             "function_call",
             "function_call_output",
@@ -381,7 +381,7 @@ class TestRunner:
         ]
         assert history()[2].text == f"sunny in {city}"
 
-    def test_a_run_that_is_retried_takes_its_own_items_back(self):
+    def test_a_retried_run_removes_its_own_items(self):
         session = DjangoSession("s")
         run(session.add_items([HI, HELLO]))
         agent = Agent(name="Assistant", model=ScriptedModel([ValueError("busy"), [assistant_message("Hello again")]]))

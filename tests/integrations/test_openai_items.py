@@ -1,4 +1,4 @@
-"""OpenAI's items to messages and back: whatever was given comes back as it was."""
+"""OpenAI's items, to messages and back without loss."""
 
 import json
 
@@ -100,7 +100,7 @@ VERBATIM = [
                 {"type": "input_text", "text": "Hi"},
                 {"type": "input_image", "file_id": "file-1", "detail": "original"},
                 {"type": "input_file", "file_url": "https://example.com/notes.docx"},
-                {"type": "input_video", "what": "nobody knows"},
+                {"type": "input_video", "what": "unknown"},
             ],
         },
         UserMessage("Hi"),
@@ -110,7 +110,7 @@ VERBATIM = [
         UserMessage([ImageContent(Image(base64_data="iVBORw0KGgo=", mime_type="image/png"), DetailLevel.HIGH)]),
     ),
 ]
-"""Items that have a message, and more than that says."""
+"""Items with a native form and further fields."""
 
 CUSTOM = [
     {"role": "system", "content": " "},
@@ -129,13 +129,13 @@ CUSTOM = [
 
 
 @pytest.mark.parametrize(("item", "message"), EXACT, ids=repr)
-def test_a_message_gives_the_item_back(item, message):
+def test_a_message_returns_the_item(item, message):
     assert to_given(item, OPENAI_ITEMS, "item") == (message, None)
     assert message_to_items(message) == [item]
 
 
 @pytest.mark.parametrize(("item", "message"), VERBATIM, ids=lambda value: ascii(value)[:80])
-def test_an_item_that_says_more_is_kept_word_for_word(item, message):
+def test_an_item_with_more_fields_is_kept_unchanged(item, message):
     native, verbatim = to_given(item, OPENAI_ITEMS, "item")
 
     assert native == message
@@ -145,7 +145,7 @@ def test_an_item_that_says_more_is_kept_word_for_word(item, message):
 
 
 @pytest.mark.parametrize("item", CUSTOM, ids=lambda value: str(value)[:80])
-def test_an_item_of_no_native_kind_is_a_custom_message(item):
+def test_an_item_without_a_native_form_is_a_custom_message(item):
     assert to_given(item, OPENAI_ITEMS, "item") == (CustomMessage({"openai": item}), None)
 
 
@@ -164,7 +164,7 @@ items = st.dictionaries(
 
 
 @given(items)
-def test_whatever_was_given_comes_back_to_the_type_of_each_number(item):
+def test_any_item_comes_back_including_the_types_of_numbers(item):
     message, verbatim = to_given(item, OPENAI_ITEMS, "item")
 
     [again] = message_to_items(message) if verbatim is None else [of_verbatim(verbatim, "openai")]
@@ -173,17 +173,17 @@ def test_whatever_was_given_comes_back_to_the_type_of_each_number(item):
 
 
 @pytest.mark.parametrize("item", [None, "Hi", ["Hi"], 1, b"Hi"], ids=repr)
-def test_what_is_no_object_is_refused_with_its_place(item):
+def test_what_is_not_an_object_is_refused_with_its_place(item):
     with pytest.raises(TypeError, match=r"^items\[3\] must be a dict, not "):
         to_given(item, OPENAI_ITEMS, "items[3]")
 
 
-def test_what_json_cannot_say_is_refused_with_its_place():
+def test_what_json_cannot_express_is_refused_with_its_place():
     with pytest.raises(TypeError, match=r"^items\[3\]: .*bytes"):
         to_given({"role": "user", "content": b"Hi"}, OPENAI_ITEMS, "items[3]")
 
 
-def test_what_is_nested_too_deeply_is_refused_with_its_place():
+def test_deep_nesting_is_refused_with_its_place():
     deep: list = []
     for _ in range(100_000):
         deep = [deep]
@@ -198,5 +198,5 @@ def test_an_answer_with_calls_is_several_items():
 
 
 @pytest.mark.parametrize("message", [CustomMessage({"langchain": {}}), UserMessage([VideoContent()])])
-def test_a_message_that_items_cannot_say_is_none(message):
+def test_a_message_without_a_form_as_items_is_left_out(message):
     assert message_to_items(message) == []

@@ -1,4 +1,4 @@
-"""A conversation store of pydantic-ai: what an agent said, as it was given, in the site's own tables."""
+"""pydantic-ai's conversation store in the site's own tables: an agent's messages come back unchanged."""
 
 import asyncio
 import datetime
@@ -123,7 +123,7 @@ def owner(name: str):
     return get_user_model().objects.create_user(name)
 
 
-def said(text: str) -> ModelRequest:
+def user_request(text: str) -> ModelRequest:
     return ModelRequest(parts=[UserPromptPart(text, timestamp=AT)])
 
 
@@ -132,7 +132,7 @@ def history(memory_id: str = "c") -> list:
 
 
 def talk(store: ConversationStore, *messages, conversation_id: str = "c", scope: str | None = None) -> Carried:
-    """Go on with what is stored, or begin, and save it."""
+    """Continue from what is stored, or begin, and save it."""
 
     async def go() -> Carried:
         carried = await store.load(conversation_id, scope=scope) or Carried(conversation_id=conversation_id)
@@ -149,7 +149,7 @@ def loaded(store: ConversationStore, conversation_id: str = "c", **options) -> l
 
 
 class TestMessages:
-    def test_they_come_back_as_they_were_given_however_small_the_memory(self, store):
+    def test_they_come_back_unchanged_with_any_size_of_the_memory(self, store):
         talk(store, *ALL[:2])
         talk(store, *ALL[2:])
 
@@ -174,19 +174,19 @@ class TestMessages:
         assert hello == AiMessage("Hello")
         assert [row.sequence for row in Message.objects.containing("nothing")] == [5]
 
-    def test_what_has_no_native_form_is_searched_and_counted_too(self, store):
+    def test_messages_without_a_native_form_are_searched_and_counted_too(self, store):
         talk(store, RETRY)
 
         assert isinstance(history()[0], CustomMessage)
         assert [row.sequence for row in Message.objects.containing("once more")] == [1]
 
-    def test_what_a_call_took_stands_beside_its_answer(self, store):
+    def test_model_and_usage_are_stored_with_an_answer(self, store):
         talk(store, HI, CALL)
 
-        told = [row.metadata for row in Conversation.objects.get().history()]
-        assert told == [None, None, {"model": "m", "usage": {"input": 7, "output": 3}}]
+        metadata = [row.metadata for row in Conversation.objects.get().history()]
+        assert metadata == [None, None, {"model": "m", "usage": {"input": 7, "output": 3}}]
 
-    def test_what_the_site_says_is_among_them_and_the_same_each_time(self, store):
+    def test_messages_of_the_site_are_included_and_stable(self, store):
         call = ToolExecutionRequest("1", "look", "{}")
         memory = get_chat_memory("c")
         memory.add(SystemMessage("Be brief."), UserMessage("Hi"), AiMessage("Wait.", tool_execution_requests=[call]))
@@ -204,7 +204,7 @@ class TestMessages:
         talk(store, HELLO)
         assert loaded(store) == [*first, HELLO]
 
-    def test_another_framework_reads_the_same_conversation_and_goes_on_with_it(self, store):
+    def test_another_framework_reads_and_continues_the_same_conversation(self, store):
         talk(store, HI, CALL)
         items = History("c", OPENAI_ITEMS)
 
@@ -214,7 +214,7 @@ class TestMessages:
         assert loaded(store)[:2] == [HI, CALL]
         assert loaded(store)[2].parts[0].content == "And this?"
 
-    def test_of_a_request_that_is_partly_taken_out_the_rest_stands_for_itself(self, store):
+    def test_after_a_partial_removal_the_rest_of_a_request_stays(self, store):
         talk(store, HI, CALL, FOUND, HELLO)
 
         get_chat_memory("c").remove(1)
@@ -223,15 +223,15 @@ class TestMessages:
         assert [part.content for part in user.parts] == ["Hi"]
         assert others == [CALL, FOUND, HELLO]
 
-    def test_without_a_history_there_is_what_the_memory_holds(self, store, settings):
+    def test_without_history_the_memory_is_returned(self, store, settings):
         settings.CHATMEMORY["KEEP_HISTORY"] = False
-        talk(store, said("1"), HELLO, said("2"), HELLO)
-        talk(store, said("3"))
+        talk(store, user_request("1"), HELLO, user_request("2"), HELLO)
+        talk(store, user_request("3"))
 
-        assert loaded(store) == [said("2"), HELLO, said("3")]
+        assert loaded(store) == [user_request("2"), HELLO, user_request("3")]
 
     def test_they_can_be_large_and_many(self, store):
-        many = [said("😀" * 250_000), *(said(str(number)) for number in range(1_200))]
+        many = [user_request("😀" * 250_000), *(user_request(str(number)) for number in range(1_200))]
 
         talk(store, *many)
 
@@ -247,7 +247,7 @@ class TestHistory:
         for limit in (0, 1, 2, 7, 29, 30, 31, 500):
             assert run(store.load_entries("c", limit=limit)) == entries[len(entries) - min(limit, len(entries)) :]
 
-    def test_it_takes_one_statement_however_long_it_is(self, store, django_assert_num_queries):
+    def test_it_takes_one_statement_at_any_length(self, store, django_assert_num_queries):
         talk(store, *ALL * 20)
 
         with django_assert_num_queries(1):
@@ -255,10 +255,10 @@ class TestHistory:
         for limit in (None, 10):
             with django_assert_num_queries(1):
                 store._find_history(head, limit)
-            with django_assert_num_queries(2):  # where it is has to be looked for
+            with django_assert_num_queries(2):  # its position has to be looked up
                 store._find_history(str(head), limit)
 
-    def test_a_save_takes_as_many_statements_however_long_it_is(self, store):
+    def test_a_save_takes_as_many_statements_at_any_length(self, store):
         counts = []
         for length in (1, 40):
             carried = talk(store, *ALL * length, conversation_id=f"c{length}")
@@ -272,18 +272,18 @@ class TestHistory:
         assert counts[0] == counts[1] < 20
 
     @pytest.mark.parametrize("parts", [1, 2, 100])
-    def test_that_of_a_branch_is_read_however_many_branches_lead_there(self, store, monkeypatch, parts):
+    def test_a_branch_is_read_across_any_number_of_branches(self, store, monkeypatch, parts):
         monkeypatch.setattr(chatmemory_django.models, "MAX_PARTS", parts)
         kept = []
         for number in range(5):
-            carried = talk(store, said(f"{number} kept"), said(f"{number} left"), HELLO)
+            carried = talk(store, user_request(f"{number} kept"), user_request(f"{number} left"), HELLO)
             kept.append(carried.messages[-3])
             at = len(carried.messages) - 2
             run(store.branch("c", at=at, expected_revision=carried.revision))
         tip = run(store.read_record("c")).branches[-1]
         get_chat_memory("c").rewind(1)
 
-        line = [*kept, said("4 left"), HELLO]
+        line = [*kept, user_request("4 left"), HELLO]
         assert [entry.message for entry in run(store.read_history(tip))] == line
         for limit in (1, 3, 6, 50):
             assert [entry.message for entry in run(store.read_history(tip, limit=limit))] == line[-limit:]
@@ -303,7 +303,7 @@ class TestHistory:
             with pytest.raises(LookupError):
                 run(read(entry_id))
 
-    def test_without_a_head_there_is_none(self, store):
+    def test_without_a_head_it_is_empty(self, store):
         assert run(store.read_history(None)) == []
 
 
@@ -326,13 +326,13 @@ class TestRecords:
     )
     ENTRY = ConversationEntry(id="e1", parent_id=None, message=HI)
 
-    def test_they_come_back_as_they_were_written(self, store):
+    def test_they_come_back_as_saved(self, store):
         run(store.write_record(self.RECORD, new_entries=[self.ENTRY], expected_revision=None))
 
         assert run(store.read_record("c")) == self.RECORD
         assert run(store.read_entry("e1")) == self.ENTRY
 
-    def test_without_messages_too(self, store):
+    def test_a_record_can_be_saved_without_messages(self, store):
         empty = ConversationRecord(conversation_id="c", head_id=None, updated_at=AT)
         run(store.write_record(empty, expected_revision=None))
 
@@ -352,7 +352,7 @@ class TestRecords:
         assert Message.objects.count() == 2
 
     @pytest.mark.parametrize("expected", [None, "r0"])
-    def test_a_head_or_a_parent_that_is_nowhere_is_a_conflict(self, store, expected):
+    def test_a_missing_head_or_parent_is_a_conflict(self, store, expected):
         lost = [ConversationEntry(id="e1", parent_id=parent, message=HI) for parent in ("e0", "\0", "message:1:1")]
         for entries in ([], *([each] for each in lost)):
             with pytest.raises(ConversationConflict):
@@ -360,7 +360,7 @@ class TestRecords:
 
         assert not Conversation.objects.exists()
 
-    def test_one_without_a_record_cannot_be_saved_as_if_it_had_one(self, store):
+    def test_a_new_conversation_cannot_be_saved_as_an_existing_one(self, store):
         with pytest.raises(ConversationConflict):
             run(store.write_record(self.RECORD, new_entries=[self.ENTRY], expected_revision="r1"))
         with pytest.raises(ConversationConflict):
@@ -368,7 +368,7 @@ class TestRecords:
 
         assert not Conversation.objects.exists()
 
-    def test_entries_that_are_there_are_not_stored_again(self, store):
+    def test_existing_entries_are_not_stored_again(self, store):
         run(store.write_record(self.RECORD, new_entries=[self.ENTRY], expected_revision=None))
         again = ConversationEntry(id="e2", parent_id="e1", message=CALL)
         after = replace(self.RECORD, head_id="e2", revision="r2")
@@ -398,7 +398,7 @@ class TestRecords:
         assert loaded(store) == []
 
     @pytest.mark.parametrize("use_tz", [True, False])
-    def test_those_saved_last_come_first(self, store, settings, use_tz):
+    def test_the_last_saved_come_first(self, store, settings, use_tz):
         settings.USE_TZ = use_tz
         zone = datetime.timezone(datetime.timedelta(hours=9))
         for number, scope in enumerate(["a", "b", "a", None]):
@@ -414,21 +414,21 @@ class TestRecords:
         assert found(scope="a") == ["c0", "c2"]
         assert found(scope="a", limit=1) == ["c0"]
         assert found(scope="b") == ["c1"]
-        assert found(limit=0) == found(scope="nobody") == []
+        assert found(limit=0) == found(scope="unknown") == []
         assert run(store.read_record("c0")).updated_at == AT
 
-    def test_they_are_listed_in_a_few_statements(self, store, django_assert_num_queries):
+    def test_listing_takes_a_few_statements(self, store, django_assert_num_queries):
         anna = owner("anna")
         for number in range(5):
             talk(store, HI, conversation_id=f"c{number}", scope=str(anna.pk))
 
         with django_assert_num_queries(2):
             assert len(store._find_records(None, 10)) == 5
-        with django_assert_num_queries(4):  # whose scope it is, and what of the user's has no record
+        with django_assert_num_queries(4):  # the scope's user, and the user's conversations without a record
             assert len(store._find_records(str(anna.pk), 10)) == 5
 
     @pytest.mark.parametrize("conversation_id", ["", "x" * 256, "\0", None])
-    def test_none_has_an_id_that_no_conversation_can_have(self, store, conversation_id):
+    def test_an_impossible_id_is_not_found(self, store, conversation_id):
         assert run(store.read_record(conversation_id)) is None
         with pytest.raises(ConversationConflict):
             run(store.delete_record(conversation_id, expected_revision="r1"))
@@ -437,9 +437,9 @@ class TestRecords:
             run(store.write_record(wrong, expected_revision=None))
 
 
-class TestWrongInput:
+class TestInvalidInput:
     @pytest.mark.parametrize(
-        ("wrong", "told"),
+        ("wrong", "expected"),
         [
             (ConversationEntry(id="x" * 65, parent_id="e1", message=HI), r"new_entries\[1\].id must have 1 to 64"),
             (ConversationEntry(id="", parent_id="e1", message=HI), r"new_entries\[1\].id must have 1 to 64"),
@@ -447,40 +447,40 @@ class TestWrongInput:
             (ConversationEntry(id="e2", parent_id="e1", message="Hi"), "messages must be requests and responses"),
             (
                 ConversationEntry(id="e2", parent_id="e1", message=ModelResponse(parts=[TextPart(5)])),
-                r"this is wrong: 1\.response\.parts",
+                r"invalid: 1\.response\.parts",
             ),
             (
                 ConversationEntry(id="e2", parent_id="e1", message=ModelResponse(parts=[], metadata={"x": object()})),
                 "serialize",
             ),
-            (ConversationEntry(id="e2", parent_id="e1", message=said("x" * 30_000_000)), "MAX_MESSAGE_BYTES"),
+            (ConversationEntry(id="e2", parent_id="e1", message=user_request("x" * 30_000_000)), "MAX_MESSAGE_BYTES"),
         ],
     )
-    def test_it_is_refused_and_nothing_stored(self, store, wrong, told):
+    def test_it_is_refused_and_nothing_is_stored(self, store, wrong, expected):
         record = replace(TestRecords.RECORD, head_id="e1")
 
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=expected):
             run(store.write_record(record, new_entries=[TestRecords.ENTRY, wrong], expected_revision=None))
 
         assert not Conversation.objects.exists()
 
-    def test_what_is_wrong_is_said_without_what_was_said(self, store):
+    def test_errors_never_repeat_a_message(self, store):
         private = ModelResponse(parts=[TextPart(["private"])])
         waiting = replace(TestRecords.RECORD, deferred_tool_requests="private")
         for record, message in ((TestRecords.RECORD, private), (waiting, HI)):
             entry = ConversationEntry(id="e1", parent_id=None, message=message)
-            with pytest.raises(UserError, match=r"this is wrong: 0\.") as refusal:
+            with pytest.raises(UserError, match=r"invalid: 0\.") as refusal:
                 run(store.write_record(record, new_entries=[entry], expected_revision=None))
             assert "private" not in str(refusal.value)
 
     @pytest.mark.parametrize("scope", ["x" * 256, "\0", "\ud800"], ids=repr)
-    def test_a_scope_that_no_column_can_have_likewise(self, store, scope):
+    def test_a_scope_that_fits_no_column_is_refused(self, store, scope):
         with pytest.raises(UserError, match="scope must have at most 255 characters"):
             talk(store, HI, scope=scope)
 
         assert not Conversation.objects.exists()
 
-    def test_within_the_callers_transaction_it_can_go_on(self, store):
+    def test_the_callers_transaction_stays_usable(self, store):
         talk(store, HI)
         stale = async_to_sync(store.load)("c")
         talk(store, CALL)
@@ -496,8 +496,8 @@ class TestWrongInput:
         assert loaded(store, "d") == [HELLO]
 
 
-class TestTheSiteGoesOn:
-    def test_so_does_the_record(self, store):
+class TestSiteChangesTheConversation:
+    def test_the_record_follows(self, store):
         carried = talk(store, HI, CALL)
         stored = run(store.read_record("c"))
 
@@ -512,7 +512,7 @@ class TestTheSiteGoesOn:
         talk(store, HELLO)
         assert [len(message.parts) for message in loaded(store)] == [2, 3, 1, 1]
 
-    def test_calls_that_waited_for_an_answer_wait_no_more(self, store):
+    def test_calls_that_waited_for_approval_are_no_longer_pending(self, store):
         waiting = Carried(
             conversation_id="c",
             messages=[HI, CALL],
@@ -536,7 +536,7 @@ class TestTheSiteGoesOn:
 
         assert loaded(store) == [HI, CALL]
 
-    def test_what_it_rewinds_is_a_branch_to_come_back_to(self, store):
+    def test_rewound_entries_are_a_branch_to_return_to(self, store):
         talk(store, HI, CALL, FOUND)
 
         get_chat_memory("c").rewind(3)
@@ -547,7 +547,7 @@ class TestTheSiteGoesOn:
         run(store.branch("c", from_entry=record.branches[0], expected_revision=record.revision))
         assert loaded(store) == [HI, CALL, FOUND]
 
-    def test_what_it_takes_out_is_gone(self, store):
+    def test_removed_entries_are_gone(self, store):
         talk(store, HI, CALL)
 
         get_chat_memory("c").remove(3)
@@ -555,7 +555,7 @@ class TestTheSiteGoesOn:
         assert loaded(store) == [HI]
         assert run(store.read_record("c")).branches == []
 
-    def test_a_conversation_that_it_has_begun_is_one_for_agents(self, store):
+    def test_a_conversation_of_the_site_is_available_to_agents(self, store):
         get_chat_memory("c").add(UserMessage("Hi"))
 
         talk(store, HELLO)
@@ -564,7 +564,7 @@ class TestTheSiteGoesOn:
         with pytest.raises(ConversationConflict):
             run(store.save(Carried(conversation_id="c", messages=[HI])))
 
-    def test_one_in_which_nothing_was_said_is_as_if_not_there(self, store):
+    def test_an_empty_conversation_is_not_found(self, store):
         anna = owner("anna")
         Conversation.objects.create(memory_id="c", owner=anna, title="Greetings")
 
@@ -574,7 +574,7 @@ class TestTheSiteGoesOn:
         assert Conversation.objects.get().title == "Greetings"
         assert loaded(store, scope=str(anna.pk)) == [HI]
 
-    def test_what_is_exported_and_imported_is_there_again(self, store):
+    def test_exported_and_imported_conversations_come_back(self, store):
         carried = talk(store, *ALL)
         lines = list(export_lines(Conversation.objects.all()))
         run(store.delete("c"))
@@ -586,7 +586,7 @@ class TestTheSiteGoesOn:
             row.client_message_id for row in Message.objects.exclude(client_message_id=None)
         ]
 
-    def test_what_an_owner_may_not_read_is_not_exported_word_for_word_either(self, store):
+    def test_an_owners_export_has_no_hidden_messages(self, store):
         talk(store, *ALL)
 
         lines = "".join(export_lines(Conversation.objects.all(), types=[MessageType.USER, MessageType.AI]))
@@ -594,7 +594,7 @@ class TestTheSiteGoesOn:
         assert "And this?" in lines
         assert not any(secret in lines for secret in ("Be brief.", "Be quick.", "nothing", "verbatim"))
 
-    def test_a_branch_that_ends_with_its_message_can_be_gone_back_to(self, store):
+    def test_a_branch_that_ends_with_its_message_can_be_rewound_to(self, store):
         get_chat_memory("c").add(UserMessage("Hi"), AiMessage("Hello"))
         first = run(store.load("c"))
 
@@ -607,7 +607,7 @@ class TestTheSiteGoesOn:
 
 
 class TestForks:
-    def test_it_is_a_conversation_of_its_own_with_the_same_entries(self, store):
+    def test_a_fork_is_a_new_conversation_with_the_same_entries(self, store):
         talk(store, *ALL)
         entries = run(store.load_entries("c"))
 
@@ -622,7 +622,7 @@ class TestForks:
         assert forked.messages == ALL[:3]
         assert [type(message).__name__ for message in history("d")][:3] == ["SystemMessage", "UserMessage", "AiMessage"]
 
-    def test_it_outlives_its_origin(self, store):
+    def test_a_fork_outlives_its_origin(self, store):
         talk(store, HI, CALL)
         run(store.fork("c", new_conversation_id="d"))
 
@@ -631,7 +631,7 @@ class TestForks:
         assert loaded(store, "d") == [HI, CALL]
         assert Conversation.objects.get().memory_id == "d"
 
-    def test_each_has_what_was_said_in_it(self, store):
+    def test_fork_and_origin_continue_independently(self, store):
         talk(store, HI, CALL, FOUND, HELLO)
         run(store.fork("c", new_conversation_id="d"))
 
@@ -640,7 +640,7 @@ class TestForks:
         assert loaded(store) == [HI, FOUND, HELLO]
         assert loaded(store, "d") == [HI, CALL, FOUND, HELLO]
 
-    def test_of_what_the_site_said_likewise(self, store):
+    def test_a_fork_of_the_sites_messages_too(self, store):
         get_chat_memory("c").add(UserMessage("Hi"), AiMessage("Hello"))
         first = loaded(store)
 
@@ -652,14 +652,14 @@ class TestForks:
         assert loaded(store, "d") == first[:1]
         assert loaded(store) == first
 
-    def test_of_nothing_it_is_empty(self, store):
+    def test_a_fork_of_an_empty_conversation_is_empty(self, store):
         talk(store, HI)
 
         run(store.fork("c", at=0, new_conversation_id="d"))
 
         assert loaded(store, "d") == []
 
-    def test_of_a_branch_that_was_left(self, store):
+    def test_an_unused_branch_can_be_forked(self, store):
         carried = talk(store, HI, CALL)
         run(store.branch("c", at=1, expected_revision=carried.revision))
         left = run(store.read_record("c")).branches[0]
@@ -669,7 +669,7 @@ class TestForks:
         assert loaded(store, "d") == [HI, CALL]
         assert loaded(store) == [HI]
 
-    def test_one_that_is_there_is_not_overwritten(self, store):
+    def test_an_existing_conversation_is_not_overwritten(self, store):
         talk(store, HI)
         talk(store, HELLO, conversation_id="d")
 
@@ -680,7 +680,7 @@ class TestForks:
 
 
 class TestScope:
-    def test_a_new_conversation_is_the_users_whose_key_it_is(self, store):
+    def test_a_new_conversation_belongs_to_the_user_with_that_key(self, store):
         anna = owner("anna")
 
         talk(store, HI, scope=str(anna.pk))
@@ -688,7 +688,7 @@ class TestScope:
         assert Conversation.objects.get().owner == anna
         assert run(store.read_record("c")).scope == str(anna.pk)
 
-    def test_one_of_somebody_else_is_as_if_not_there(self, store):
+    def test_another_users_conversation_is_not_found(self, store):
         anna, ben = (str(owner(name).pk) for name in ("anna", "ben"))
         carried = talk(store, HI, scope=anna)
 
@@ -700,7 +700,7 @@ class TestScope:
                 run(store.save(stolen, scope=ben))
         assert loaded(store, scope=anna) == [HI]
 
-    def test_nor_can_it_be_taken_by_its_record(self, store):
+    def test_nor_can_its_record_be_taken_over(self, store):
         anna, ben = (str(owner(name).pk) for name in ("anna", "ben"))
         talk(store, HI, scope=anna)
         record = run(store.read_record("c"))
@@ -711,7 +711,7 @@ class TestScope:
 
         assert Conversation.objects.get().owner.username == "anna"
 
-    def test_the_users_own_that_the_site_began_are_in_it(self, store):
+    def test_the_users_conversations_from_the_site_are_found(self, store):
         anna = owner("anna")
         get_chat_memory("site", owner=anna).add(UserMessage("Hi"))
         get_chat_memory("nobodys").add(UserMessage("Hi"))
@@ -724,7 +724,7 @@ class TestScope:
         assert run(store.read_record("nobodys")).scope is None
         assert len(run(store.list_conversations(scope=str(anna.pk), limit=1))) == 1
 
-    def test_whom_the_site_gives_it_to_has_it(self, store):
+    def test_a_new_owner_has_access(self, store):
         anna, ben = owner("anna"), owner("ben")
         talk(store, HI, scope=str(anna.pk))
         Conversation.objects.update(owner=ben)
@@ -735,7 +735,7 @@ class TestScope:
         assert len(run(store.list_conversations(scope=str(ben.pk)))) == 1
 
     @pytest.mark.parametrize("scope", ["tenant", "", " 1", "01", "1.0", "9" * 400], ids=repr)
-    def test_one_that_is_no_key_is_nobodys_and_apart_all_the_same(self, store, scope):
+    def test_a_scope_without_a_user_is_separate_too(self, store, scope):
         get_user_model().objects.create_user("anna", pk=1)
         if len(scope) > 255:
             assert store.get_owner(scope) is None
@@ -747,7 +747,7 @@ class TestScope:
         assert loaded(store, scope=scope) == [HI]
         assert loaded(store, scope="another") is None
 
-    def test_a_site_says_what_its_scopes_are(self):
+    def test_a_site_can_define_its_scopes(self):
         class ByName(DjangoConversationStore):
             def get_owner(self, scope):
                 return get_user_model().objects.filter(username=scope).first()
@@ -764,7 +764,7 @@ class TestScope:
         assert loaded(ByName(), scope="anna") == [HI]
         assert run(ByName().read_record("site")).scope == "anna"
 
-    def test_without_one_each_is_in_reach_as_in_any_store(self, store):
+    def test_without_a_scope_all_are_found(self, store):
         talk(store, HI, scope=str(owner("anna").pk))
 
         assert loaded(store) == [HI]
@@ -773,7 +773,7 @@ class TestScope:
 
 
 class TestDelete:
-    def test_it_erases_all_of_it(self, store):
+    def test_it_deletes_everything(self, store):
         carried = talk(store, HI, CALL)
         run(store.branch("c", at=1, expected_revision=carried.revision))
 
@@ -783,7 +783,7 @@ class TestDelete:
         assert not Message.objects.exists()
         assert not Record.objects.exists()
 
-    def test_one_that_was_saved_meanwhile_stays(self, store):
+    def test_a_conversation_saved_concurrently_stays(self, store):
         stale = talk(store, HI).revision
         talk(store, CALL)
 
@@ -792,14 +792,14 @@ class TestDelete:
 
         assert loaded(store) == [HI, CALL]
 
-    def test_one_that_only_the_site_has_written_to_too(self, store):
+    def test_a_conversation_with_messages_of_the_site_stays(self, store):
         get_chat_memory("c").add(UserMessage("Hi"))
 
         run(store.delete("c"))
 
         assert not Conversation.objects.exists()
 
-    def test_a_conversation_that_the_site_erases_takes_its_record_with_it(self, store):
+    def test_erasing_a_conversation_deletes_its_record(self, store):
         talk(store, HI, scope=str(owner("anna").pk))
         talk(store, HI, conversation_id="d")
 
@@ -811,12 +811,12 @@ class TestDelete:
 
 
 class TestConcurrency:
-    def test_of_50_that_save_at_once_one_does_and_the_others_are_told(self, store):
+    def test_of_50_concurrent_saves_one_succeeds_and_the_others_conflict(self, store):
         talk(store, HI)
         carried = [run(store.load("c")) for _ in range(50)]
 
         def save(number: int) -> bool:
-            carried[number].messages += [said(str(number)), CALL]
+            carried[number].messages += [user_request(str(number)), CALL]
             try:
                 run(DjangoConversationStore().save(carried[number]))
             except ConversationConflict:
@@ -826,10 +826,10 @@ class TestConcurrency:
         assert sum(in_threads(50, save)) == 1
         assert len(loaded(store)) == 3
 
-    def test_of_50_that_begin_a_conversation_at_once_one_does(self):
+    def test_of_50_that_create_a_conversation_at_once_one_succeeds(self):
         def begin(number: int) -> bool:
             try:
-                run(DjangoConversationStore().save(Carried(conversation_id="c", messages=[said(str(number))])))
+                run(DjangoConversationStore().save(Carried(conversation_id="c", messages=[user_request(str(number))])))
             except ConversationConflict:
                 return False
             return True
@@ -837,11 +837,11 @@ class TestConcurrency:
         assert sum(in_threads(50, begin)) == 1
         assert Message.objects.count() == 1
 
-    def test_50_that_try_until_they_can_lose_nothing_and_tear_nothing(self, store):
+    def test_50_writers_that_retry_lose_and_split_nothing(self, store):
         async def save(number: int) -> None:
             while True:
                 carried = await store.load("c") or Carried(conversation_id="c")
-                carried.messages += [said(str(number)), CALL]
+                carried.messages += [user_request(str(number)), CALL]
                 try:
                     await store.save(carried)
                 except ConversationConflict:
@@ -857,7 +857,7 @@ class TestConcurrency:
         assert sorted(int(message.parts[0].content) for message in messages[::2]) == list(range(50))
         assert messages[1::2] == [CALL] * 50
 
-    def test_who_is_cancelled_is_so_when_it_is_stored(self, store):
+    def test_a_cancelled_task_ends_after_its_write(self, store):
         async def give_up() -> None:
             saving = asyncio.create_task(
                 store.write_record(TestRecords.RECORD, new_entries=[TestRecords.ENTRY], expected_revision=None)
@@ -870,12 +870,12 @@ class TestConcurrency:
 
         run(give_up())
 
-    def test_threads_leave_no_connection_behind(self, store):
+    def test_threads_keep_no_connection(self, store):
         in_threads(10, lambda number: talk(DjangoConversationStore(), HI, conversation_id=f"c{number}"))
 
         assert in_threads(10, lambda _: connection.connection) == [None] * 10
 
-    def test_what_a_transaction_takes_back_is_not_there(self, store):
+    def test_a_rolled_back_transaction_stores_nothing(self, store):
         save = async_to_sync(store.save)
 
         with transaction.atomic():
@@ -885,7 +885,7 @@ class TestConcurrency:
         assert run(store.read_record("c")) is None
 
 
-class TestMaking:
+class TestConstruction:
     def test_it_reads_nothing_even_in_an_event_loop(self, django_assert_num_queries):
         async def make() -> DjangoConversationStore:
             return DjangoConversationStore()
@@ -893,13 +893,13 @@ class TestMaking:
         with django_assert_num_queries(0):
             assert isinstance(run(make()), ConversationStore)
 
-    def test_without_its_app_it_says_what_to_install(self, settings):
+    def test_without_its_app_the_error_names_it(self, settings):
         settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "chatmemory_django.records"]
 
         with pytest.raises(ImproperlyConfigured, match=r"add 'chatmemory_django\.records' to INSTALLED_APPS"):
             DjangoConversationStore()
 
-    def test_without_pydantic_ai_likewise(self):
+    def test_without_pydantic_ai_the_error_names_the_extra(self):
         script = (
             "import sys, django; django.setup(); sys.modules['pydantic_ai'] = None\n"
             "import chatmemory_django.integrations.pydantic_ai"
@@ -909,8 +909,8 @@ class TestMaking:
         assert "pip install 'chatmemory_django[pydantic-ai]'" in ended.stderr.splitlines()[-1]
 
 
-class TestOnesOwnHistory:
-    def test_an_agent_goes_on_from_a_memory_and_adds_to_it(self):
+class TestMessageHistory:
+    def test_an_agent_continues_from_a_memory_and_adds_to_it(self):
         agent = Agent(TestModel(custom_output_text="Hello"))
         memory = get_chat_memory("c", max_messages=10)
         memory.add(SystemMessage("Be brief."), UserMessage("Hi"), AiMessage("Hello"))
@@ -921,7 +921,7 @@ class TestOnesOwnHistory:
         assert [len(message.parts) for message in result.all_messages()] == [2, 1, 1, 1]
         assert history()[3:] == [UserMessage("And now?"), AiMessage("Hello")]
 
-    def test_what_was_given_as_one_request_is_one_again(self):
+    def test_one_request_comes_back_as_one(self):
         [request, call, found] = to_pydantic_ai(from_pydantic_ai([HI, CALL, FOUND]))
 
         assert [part.content for part in request.parts] == ["Be brief.", "Hi"]
@@ -929,16 +929,16 @@ class TestOnesOwnHistory:
         assert [part.part_kind for part in found.parts] == ["tool-return", "tool-return", "user-prompt"]
         assert found.parts[1].outcome == "failed"
 
-    def test_what_is_none_of_the_native_kinds_comes_back_whole(self):
+    def test_messages_without_a_native_form_come_back_whole(self):
         assert to_pydantic_ai(from_pydantic_ai([RETRY, NOTHING, HI]))[:2] == [RETRY, NOTHING]
 
-    def test_what_is_no_request_is_refused(self):
+    def test_other_objects_are_refused(self):
         with pytest.raises(UserError, match="messages must be requests and responses"):
             from_pydantic_ai([HI, "Hello"])
 
 
 class _World:
-    """A store, and the conversations of a client of it."""
+    """A store, and the conversations of one of its clients."""
 
     def __init__(self, store: ConversationStore, name: str) -> None:
         self.store = store
@@ -946,7 +946,7 @@ class _World:
         self.carried: dict[int, Carried] = {}
 
     async def step(self, kind: str, number: int, other: int, at: int, messages: list) -> object:
-        """Take a step, and return what comes of it."""
+        """Take a step, and return its result."""
         store, name = self.store, self.names[number]
         carried = self.carried.get(number)
         try:
@@ -982,7 +982,7 @@ class _World:
         return await self.seen()
 
     async def seen(self) -> list:
-        """All that is stored, without what is made up anew each time."""
+        """Return everything stored, without values that are generated each time."""
         numbers = {name: number for number, name in self.names.items()}
         found = []
         for record in await self.store.list_conversations():
@@ -992,9 +992,9 @@ class _World:
             for line in lines:
                 assert [entry.parent_id for entry in line] == [None, *(entry.id for entry in line[:-1])][: len(line)]
                 assert [await self.store.read_entry(str(entry.id)) for entry in line[-1:]] == line[-1:]
-            said = [[entry.message for entry in line] for line in lines]
+            texts = [[entry.message for entry in line] for line in lines]
             origin = numbers.get(record.forked_from)
-            found.append((number, said, record.usage, origin, record.forked_at is None))
+            found.append((number, texts, record.usage, origin, record.forked_at is None))
         return found
 
 
@@ -1009,7 +1009,7 @@ STEPS = st.tuples(
 
 @given(st.lists(STEPS, min_size=3, max_size=14))
 @hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_it_does_what_the_store_in_memory_does(steps):
+def test_it_behaves_like_the_store_in_memory(steps):
     async def go() -> None:
         ours, theirs = _World(DjangoConversationStore(), "c"), _World(InMemoryConversationStore(), "c")
         for step in steps:
@@ -1021,7 +1021,7 @@ def test_it_does_what_the_store_in_memory_does(steps):
 
 
 def talk_entries(store: ConversationStore, *messages) -> list[ConversationEntry]:
-    """Go on with what is stored, and return what was saved."""
+    """Continue from what is stored, and return the saved entries."""
     carried = run(store.load("c")) or Carried(conversation_id="c")
     carried.messages.extend(messages)
     return run(store.save(carried))

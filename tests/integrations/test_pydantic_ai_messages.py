@@ -1,4 +1,4 @@
-"""pydantic-ai's JSON to messages and back: whatever was given is kept word for word, beside what it says natively."""
+"""pydantic-ai's JSON, to messages and back: kept unchanged, next to its native form."""
 
 import json
 
@@ -176,13 +176,13 @@ def test_a_request_is_its_parts_and_a_response_one_answer(item, messages):
 
 
 @pytest.mark.parametrize("item", CUSTOM, ids=repr)
-def test_what_has_no_native_form_is_a_custom_message(item):
+def test_a_part_without_a_native_form_is_a_custom_message(item):
     assert to_messages(item) == [CustomMessage({NAME: item})]
     assert from_message(CustomMessage({NAME: item})) == [item]
 
 
 @pytest.mark.parametrize("item", [item for item, _ in NATIVE])
-def test_the_last_message_has_it_word_for_word_and_says_how_many_there_are(item):
+def test_the_last_message_has_the_original_and_the_number_of_messages(item):
     *before, last = to_given(item, "messages[0]")
 
     assert of_group(last.verbatim, NAME) == (item, len(before) + 1)
@@ -209,7 +209,7 @@ def test_the_last_message_has_it_word_for_word_and_says_how_many_there_are(item)
         }
     )
 )
-def test_whatever_is_given_is_there_word_for_word(item):
+def test_anything_given_is_stored_unchanged(item):
     given_messages = to_given(item, "messages[0]")
 
     again, rows = of_group(given_messages[-1].verbatim, NAME)
@@ -219,13 +219,13 @@ def test_whatever_is_given_is_there_word_for_word(item):
 
 
 @pytest.mark.parametrize("wrong", ["Hi", None, [1]], ids=repr)
-def test_what_is_no_json_object_is_an_error_that_says_where(wrong):
+def test_what_is_not_a_json_object_is_an_error_with_its_place(wrong):
     with pytest.raises(TypeError, match=r"^messages\[3\] must be a dict"):
         to_given(wrong, r"messages[3]")
 
 
 @pytest.mark.parametrize("rest", ['{},"rows":0', '{},"rows":-1', '{},"rows":"2"', "null", "[1]"])
-def test_what_nobody_has_written_so_is_not_read(rest):
+def test_altered_originals_are_ignored(rest):
     assert of_group(f'{{"{NAME}":{rest}}}', NAME) == (None, 1)
     assert of_group('{"openai":{}}', NAME) == of_group(None, NAME) == (None, 1)
 
@@ -246,14 +246,14 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
-def test_a_native_message_is_said_and_understood(message):
+def test_a_native_message_is_written_and_read(message):
     [item] = from_message(message)
 
     assert to_messages(item) == [message]
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "text"),
     [
         (CustomMessage({"of": "others"}), []),
         (UserMessage([ImageContent(Image(base64_data="AAAA"))]), []),
@@ -264,5 +264,5 @@ def test_a_native_message_is_said_and_understood(message):
         ),
     ],
 )
-def test_what_pydantic_ai_cannot_say_is_left_out(message, said):
-    assert [part["content"] for item in from_message(message) for part in item["parts"]] == ([said] if said else [])
+def test_content_without_a_form_in_pydantic_ai_is_left_out(message, text):
+    assert [part["content"] for item in from_message(message) for part in item["parts"]] == ([text] if text else [])

@@ -1,4 +1,4 @@
-"""pydantic-ai's own adapters on a Django site: useChat and AG-UI talk to an agent, and the store has what was said."""
+"""pydantic-ai's own adapters on a Django site: useChat and AG-UI talk to an agent whose store is ours."""
 
 import json
 
@@ -80,7 +80,7 @@ def user(name: str):
 
 
 def events(asking, url: str, body: dict) -> list[dict]:
-    """The events of the answer to *body*, posted by the user *asking*."""
+    """Return the events of the answer to *body*, posted by the user *asking*."""
 
     async def ask() -> list[dict]:
         client = AsyncClient()
@@ -148,7 +148,7 @@ class TestUseChat:
         assert text_of(found) == "Done."
         assert types() == ["USER", "AI", "TOOL_EXECUTION_RESULT", "AI"]
 
-    def test_a_question_can_be_asked_again_and_what_was_answered_is_a_branch(self):
+    def test_a_question_can_be_asked_again_and_the_old_answer_is_a_branch(self):
         anna = user("anna")
         asked = question("Hi")
         events(anna, "/chat/", asked)
@@ -158,7 +158,7 @@ class TestUseChat:
         assert types() == ["USER", "AI"]
         assert conversation.history(all_branches=True).count() == 4
 
-    def test_it_goes_on_from_what_the_site_said(self):
+    def test_it_continues_a_conversation_of_the_site(self):
         anna = user("anna")
         get_chat_memory("c", owner=anna).add(UserMessage("Hi"), AiMessage("Hello"))
 
@@ -166,7 +166,7 @@ class TestUseChat:
 
         assert types() == ["USER", "AI"] * 2
 
-    def test_somebody_elses_is_not_found(self):
+    def test_another_users_conversation_is_not_found(self):
         events(user("anna"), "/chat/", question("Hi"))
 
         found = events(user("ben"), "/chat/", question("What did she say?"))
@@ -204,7 +204,7 @@ class TestAgUi:
         assert text_of(found) == "Done."
         assert types() == ["USER", "AI", "TOOL_EXECUTION_RESULT", "AI"]
 
-    def test_somebody_elses_is_not_found(self):
+    def test_another_users_conversation_is_not_found(self):
         events(user("anna"), "/ag-ui/", running("Hi"))
 
         found = events(user("ben"), "/ag-ui/", running("What did she say?"))

@@ -1,4 +1,4 @@
-"""One conversation: what any framework, a client of the API or the site adds, all others read."""
+"""One conversation, many frameworks: what a framework, an API client or the site adds, all others read."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ def faces(user):
 
 
 class Faces:
-    """How a question and an answer are added to a conversation, and how its texts are read."""
+    """Ways to add a question and an answer to a conversation, and to read its texts."""
 
     def __init__(self, user) -> None:
         self.user = user

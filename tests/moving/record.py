@@ -1,9 +1,8 @@
-"""
-Record what other frameworks write, for the tests: ``python tests/moving/record.py langchain`` for example.
+"""Record what other frameworks write, for the tests; for example: ``python tests/moving/record.py langchain``.
 
-``langchain`` takes langchain-community; ``llama_index`` takes llama-index-core, aiosqlite and, since LlamaIndex 0.14.25
-cannot write its JSON with a later one, pydantic 2.11; ``pydantic_ai`` takes pydantic-ai-slim. Databases are recorded as
-SQL.
+``langchain`` needs langchain-community; ``llama_index`` needs llama-index-core, aiosqlite and pydantic 2.11 (since
+LlamaIndex 0.14.25 cannot write its JSON with a later one); ``pydantic_ai`` needs pydantic-ai-slim. Databases are
+recorded as SQL.
 """
 
 import asyncio
@@ -30,8 +29,8 @@ def langchain(folder: Path) -> None:
         AIMessage([{"type": "text", "text": "Noon."}], response_metadata={"n": 1.0, "exact": 2**53 + 1}),
     ]
     engine = create_engine(f"sqlite:///{folder / 'langchain.db'}")
-    for session_id, said in (("anna", messages), ("ben", [HumanMessage("Hi")]), ("anna", [HumanMessage("Thanks")])):
-        SQLChatMessageHistory(session_id, connection=engine).add_messages(said)
+    for session_id, added in (("anna", messages), ("ben", [HumanMessage("Hi")]), ("anna", [HumanMessage("Thanks")])):
+        SQLChatMessageHistory(session_id, connection=engine).add_messages(added)
     engine.dispose()
     dump(folder / "langchain.db", DATA / "langchain.sql")
     history = FileChatMessageHistory(str(DATA / "langchain.json"))

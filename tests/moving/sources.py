@@ -1,4 +1,4 @@
-"""What others keep, and how it is moved."""
+"""Data of other frameworks, and helpers to import it."""
 
 import io
 from typing import Any
@@ -11,7 +11,7 @@ from chatmemory_django.models import Conversation
 
 
 def moved(framework: str, source: object, *options: str, stderr: io.StringIO | None = None) -> str:
-    """What the command prints."""
+    """Return the output of the command."""
     out = io.StringIO()
     call_command(
         "import_chatmemory", "--from", framework, str(source), *options, stdout=out, stderr=stderr or io.StringIO()
@@ -20,25 +20,25 @@ def moved(framework: str, source: object, *options: str, stderr: io.StringIO | N
 
 
 def refused(framework: str, source: object, *options: str) -> list[str]:
-    """What the command says of the conversations that it does not import."""
+    """Return the command's output about conversations that it does not import."""
     errors = io.StringIO()
     with pytest.raises(CommandError, match=r"conversations were not imported\.$"):
         moved(framework, source, *options, stderr=errors)
     return errors.getvalue().splitlines()
 
 
-def said(memory_id: str) -> list[ChatMessage]:
+def messages_of(memory_id: str) -> list[ChatMessage]:
     return [row.chat_message for row in Conversation.objects.get(memory_id=memory_id).history()]
 
 
 def _node(key: str, parent: str | None, role: str | None = None, *, time: float | None = None, **message: Any) -> Any:
     content = message.pop("content", None) or {"content_type": "text", "parts": [message.pop("text", "")]}
     author = {"role": role, "name": message.pop("name", None), "metadata": {}}
-    said = {
+    content_of_node = {
         "id": key, "author": author, "create_time": time, "content": content, "status": "finished_successfully",
         "weight": 1.0, "metadata": {}, "recipient": "all", **message,
     }  # fmt: skip
-    return {"id": key, "message": None if role is None else said, "parent": parent, "children": []}
+    return {"id": key, "message": None if role is None else content_of_node, "parent": parent, "children": []}
 
 
 def _tree(*nodes: Any, current: str, memory_id: str, **others: Any) -> Any:
@@ -116,13 +116,13 @@ TREE = _tree(
 )
 
 
-def saying(role: str, content: Any, **message: Any) -> Any:
-    """A conversation of one message."""
+def single_message(role: str, content: Any, **message: Any) -> Any:
+    """Return a conversation of one message."""
     return _tree(_node("n", None, role, content=content, **message), current="n", memory_id="one")
 
 
 def branching(current: str = "more") -> Any:
-    """A conversation with two answers to a question, of which the second led on."""
+    """Return a conversation with two answers to a question, of which the second was continued."""
     return _tree(
         _node("question", None, "user", text="Hi", time=1_700_000_000.0),
         _node("answer-1", "question", "assistant", text="First", time=1_700_000_001.0),

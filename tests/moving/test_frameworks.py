@@ -1,4 +1,4 @@
-"""What LangChain, LlamaIndex and pydantic-ai have written, see ``record``, becomes conversations of the site's."""
+"""Data of LangChain, LlamaIndex and pydantic-ai (see ``record``) is imported as conversations."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.moving.moved import moment
 from chatmemory_django.threads import close_thread_sensitive
 from tests.moving.record import DATA, TEXT
-from tests.moving.sources import moved, refused, said
+from tests.moving.sources import messages_of, moved, refused
 from tests.test_operations import everything_is_whole
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +35,7 @@ FILES = {"langchain": "langchain", "llamaindex": "llama_index", "pydantic-ai": "
 
 @pytest.fixture
 def database(tmp_path: Path):
-    """Makes the database that a framework has written."""
+    """Return a function that creates the database that a framework has written."""
 
     def make(framework: str) -> Path:
         file = tmp_path / f"{framework}.db"
@@ -70,18 +70,18 @@ def is_the_conversation(messages: list) -> bool:
 
 @pytest.mark.parametrize("framework", TABLES)
 class TestTables:
-    def test_are_read_as_they_were_written(self, database, framework: str):
+    def test_are_read_as_written(self, database, framework: str):
         file = database(framework)
 
-        assert moved(framework, file) == "Imported 2 conversations, added to 0; 0 were there already.\n"
+        assert moved(framework, file) == "Imported 2 conversations, added to 0; 0 already existed.\n"
 
-        assert is_the_conversation(said("anna"))
+        assert is_the_conversation(messages_of("anna"))
         for memory_id in ("anna", "ben"):
             items = items_in(file, framework, memory_id)
             assert repr(History(memory_id, FORMATS[framework]).read()) == repr(items)
         assert len(everything_is_whole()) == 2
 
-    def test_are_added_once(self, database, framework: str):
+    def test_are_imported_once(self, database, framework: str):
         file = database(framework)
         moved(framework, file)
         table, key, _ = TABLES[framework]
@@ -91,12 +91,12 @@ class TestTables:
             grown.execute(f"INSERT INTO {table} ({columns}) {again}")
         grown.close()
 
-        assert moved(framework, file) == "Imported 0 conversations, added to 1; 1 were there already.\n"
-        assert moved(framework, file) == "Imported 0 conversations, added to 0; 2 were there already.\n"
+        assert moved(framework, file) == "Imported 0 conversations, added to 1; 1 already existed.\n"
+        assert moved(framework, file) == "Imported 0 conversations, added to 0; 2 already existed.\n"
 
-        assert len(said("ben")) == 2
+        assert len(messages_of("ben")) == 2
 
-    def test_are_refused_where_a_message_is_none(self, database, framework: str):
+    def test_with_an_invalid_message_are_refused(self, database, framework: str):
         file = database(framework)
         table, _, data = TABLES[framework]
         with sqlite3.connect(file) as broken:
@@ -106,22 +106,22 @@ class TestTables:
         assert refused(framework, file) == ["'anna': row 2 must be a dict, not list."]
         assert list(everything_is_whole()) == ["ben"]
 
-    def test_are_where_the_option_says(self, database, framework: str):
+    def test_can_have_another_name(self, database, framework: str):
         file = database(framework)
         table, *_ = TABLES[framework]
         with sqlite3.connect(file) as renamed:
             renamed.execute(f"ALTER TABLE {table} RENAME TO mine")
         renamed.close()
 
-        with pytest.raises(CommandError, match=f"There is no table '{table}'; --table names another."):
+        with pytest.raises(CommandError, match=f"There is no table '{table}'; use --table for another name."):
             moved(framework, file)
         moved(framework, file, "--table", "mine")
 
-        assert is_the_conversation(said("anna"))
+        assert is_the_conversation(messages_of("anna"))
 
 
 @pytest.mark.parametrize("framework", FILES)
-def test_json_is_read_as_it_was_written(framework: str):
+def test_json_is_read_as_written(framework: str):
     file = DATA / f"{FILES[framework]}.json"
     memory_id = "anna" if framework == "llamaindex" else file.stem
 
@@ -129,7 +129,7 @@ def test_json_is_read_as_it_was_written(framework: str):
     before = everything_is_whole()
     assert moved(framework, file).startswith("Imported 0 conversations, added to 0;")
 
-    assert is_the_conversation(said(memory_id))
+    assert is_the_conversation(messages_of(memory_id))
     assert everything_is_whole() == before
 
 
@@ -139,10 +139,10 @@ def test_json_of_another_framework_is_refused(framework: str, other: str):
     if framework == other:
         return
 
-    told = refused(framework, DATA / f"{FILES[other]}.json")
+    refusals = refused(framework, DATA / f"{FILES[other]}.json")
 
-    assert told
-    assert TEXT not in "".join(told)
+    assert refusals
+    assert TEXT not in "".join(refusals)
     assert everything_is_whole() == {}
 
 
@@ -167,7 +167,7 @@ def test_times_of_pydantic_ai_are_kept():
     assert Conversation.objects.get().updated_at == times[-1]
 
 
-def test_the_store_of_pydantic_ai_has_what_was_moved():
+def test_the_store_of_pydantic_ai_has_the_imported_conversations():
     pytest.importorskip("pydantic_ai", reason="pydantic-ai is needed: pip install pydantic-ai-slim")
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
@@ -194,13 +194,13 @@ def test_a_conversation_of_pydantic_ai_grows_by_its_new_messages(tmp_path: Path)
         file.write_text(json.dumps(items[:count]))
         moved("pydantic-ai", file)
 
-    assert is_the_conversation(said("anna"))
+    assert is_the_conversation(messages_of("anna"))
     assert everything_is_whole() == {"anna": 5}
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="LangChain has this table on PostgreSQL alone.")
 @pytest.mark.parametrize("kind", ["JSON", "JSONB"])
-def test_histories_of_langchain_may_be_in_postgresql(kind: str):
+def test_histories_of_langchain_can_be_in_postgresql(kind: str):
     """The table of ``PostgresChatMessageHistory``."""
     session_id = "6f1c8b1e-0000-4000-8000-000000000001"
     items = json.loads((DATA / "langchain.json").read_text(encoding="utf-8"))
@@ -218,5 +218,5 @@ def test_histories_of_langchain_may_be_in_postgresql(kind: str):
         finally:
             cursor.execute("DROP TABLE chat_history")
 
-    assert is_the_conversation(said(session_id))
+    assert is_the_conversation(messages_of(session_id))
     assert Message.objects.first().created_at == datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC)

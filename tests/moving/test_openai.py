@@ -1,4 +1,4 @@
-"""What the OpenAI Agents SDK and ChatGPT keep becomes conversations of the site's, once however often it is read."""
+"""Data of the OpenAI Agents SDK and ChatGPT is imported as conversations, each once."""
 
 import asyncio
 import io
@@ -31,7 +31,7 @@ from chatmemory_django.moving import chatgpt, documents
 from chatmemory_django.moving.storing import Outcome, store
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.threads import close_thread_sensitive
-from tests.moving.sources import TREE, branching, moved, refused, said, saying
+from tests.moving.sources import TREE, branching, messages_of, moved, refused, single_message
 from tests.test_commands import Terminal
 from tests.test_operations import everything_is_whole
 
@@ -58,7 +58,7 @@ def _no_connection_is_left():
 
 
 def url_of(connection) -> str:
-    """As SQLAlchemy has it."""
+    """Return the URL in SQLAlchemy's form."""
     where = connection.settings_dict
     if connection.vendor == "sqlite":
         return f"sqlite+aiosqlite:///{where['NAME']}"
@@ -70,7 +70,7 @@ def url_of(connection) -> str:
 class TestSessionsOfTheAgentsSdk:
     @pytest.fixture
     def session(self, tmp_path: Path):
-        """Adds items to a session in a file, as the SDK itself does."""
+        """Return a function that adds items to a session in a file, as the SDK itself does."""
         agents = pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")
 
         def add(session_id: str, *items) -> Path:
@@ -81,43 +81,43 @@ class TestSessionsOfTheAgentsSdk:
 
         return add
 
-    def test_are_as_the_site_s_own_sessions(self, session):
+    def test_equal_the_sites_own_sessions(self, session):
         from chatmemory_django.integrations.openai_agents import DjangoSession
 
         items = [{"role": "system", "content": "Be brief."}, HI, REASONING, CALL, RESULT, HELLO]
         file = session("anna", *items)
         session("ben", HI)
 
-        assert moved("openai", file) == "Imported 2 conversations, added to 0; 0 were there already.\n"
+        assert moved("openai", file) == "Imported 2 conversations, added to 0; 0 already existed.\n"
 
         assert repr(asyncio.run(DjangoSession("anna").get_items())) == repr(items)
-        assert said("ben") == [UserMessage("Grüß dich 🙂")]
+        assert messages_of("ben") == [UserMessage("Grüß dich 🙂")]
         assert get_chat_memory("anna").messages() == [SystemMessage("Be brief."), AiMessage("Hello")]
         assert everything_is_whole() == {"anna": 6, "ben": 1}
 
-    def test_are_added_to_when_they_have_grown(self, session):
+    def test_that_have_grown_are_extended(self, session):
         file = session("anna", HI)
         session("ben", HI)
         moved("openai", file)
         session("anna", HELLO, HI)
 
-        assert moved("openai", file) == "Imported 0 conversations, added to 1; 1 were there already.\n"
-        assert moved("openai", file) == "Imported 0 conversations, added to 0; 2 were there already.\n"
+        assert moved("openai", file) == "Imported 0 conversations, added to 1; 1 already existed.\n"
+        assert moved("openai", file) == "Imported 0 conversations, added to 0; 2 already existed.\n"
 
-        assert said("anna") == [UserMessage("Grüß dich 🙂"), AiMessage("Hello"), UserMessage("Grüß dich 🙂")]
+        assert messages_of("anna") == [UserMessage("Grüß dich 🙂"), AiMessage("Hello"), UserMessage("Grüß dich 🙂")]
 
-    def test_are_left_as_they_are_where_the_site_has_gone_on(self, session):
+    def test_that_the_site_has_continued_are_left_alone(self, session):
         file = session("anna", HI)
         moved("openai", file)
         get_chat_memory("anna").add(AiMessage("Hello here"))
 
-        assert moved("openai", file) == "Imported 0 conversations, added to 0; 1 were there already.\n"
+        assert moved("openai", file) == "Imported 0 conversations, added to 0; 1 already existed.\n"
 
         session("anna", HELLO)
-        assert refused("openai", file) == ["'anna': Its message 2 is another one here."]
-        assert said("anna") == [UserMessage("Grüß dich 🙂"), AiMessage("Hello here")]
+        assert refused("openai", file) == ["'anna': Its message 2 differs from the stored one."]
+        assert messages_of("anna") == [UserMessage("Grüß dich 🙂"), AiMessage("Hello here")]
 
-    def test_go_on_from_their_end_where_the_site_has_gone_back(self, session):
+    def test_that_the_site_has_rewound_continue_from_their_end(self, session):
         file = session("anna", HI, HELLO)
         moved("openai", file)
         get_chat_memory("anna").rewind(1)
@@ -125,18 +125,18 @@ class TestSessionsOfTheAgentsSdk:
 
         moved("openai", file)
 
-        assert said("anna") == [UserMessage("Grüß dich 🙂"), AiMessage("Hello"), UserMessage("Grüß dich 🙂")]
+        assert messages_of("anna") == [UserMessage("Grüß dich 🙂"), AiMessage("Hello"), UserMessage("Grüß dich 🙂")]
 
-    def test_are_whose_the_command_says(self, session):
+    def test_get_the_owner_given_to_the_command(self, session):
         anna, _ = (get_user_model().objects.create_user(name) for name in ("anna", "ben"))
         file = session("s", HI)
 
         moved("openai", file, "--user", "anna", "--prefix", "agents:")
-        assert refused("openai", file, "--user", "ben", "--prefix", "agents:") == ["'s': It is not that user's."]
+        assert refused("openai", file, "--user", "ben", "--prefix", "agents:") == ["'s': It belongs to another user."]
 
         assert Conversation.objects.get(memory_id="agents:s").owner == anna
 
-    def test_are_as_old_as_they_are(self, session):
+    def test_keep_their_times(self, session):
         file = session("s", HI, HELLO)
         with sqlite3.connect(file) as database:
             database.execute("UPDATE agent_messages SET created_at = '2024-05-06 07:08:09' WHERE id = 1")
@@ -150,17 +150,17 @@ class TestSessionsOfTheAgentsSdk:
         conversation = Conversation.objects.get()
         assert (conversation.created_at, conversation.updated_at) == (then, then)
 
-    def test_hold_what_no_database_does(self, session):
+    def test_with_characters_no_database_stores_are_imported(self, session):
         from chatmemory_django.integrations.openai_agents import DjangoSession
 
         odd = {"role": "user", "content": "a\0b\ud800c"}
 
         moved("openai", session("s", odd))
 
-        assert said("s") == [UserMessage("a\ufffdb\ufffdc")]
+        assert messages_of("s") == [UserMessage("a\ufffdb\ufffdc")]
         assert asyncio.run(DjangoSession("s").get_items()) == [odd]
 
-    def test_are_refused_one_by_one_and_without_their_text(self, session):
+    def test_are_refused_one_by_one_without_their_text(self, session):
         for name in ("no-json", "no-object", "good", "no-utf-8"):
             file = session(name, HI, HELLO)
         with sqlite3.connect(file) as database:
@@ -170,7 +170,7 @@ class TestSessionsOfTheAgentsSdk:
         database.close()
 
         assert refused("openai", file) == [
-            "'no-json': row 2 is no JSON.",
+            "'no-json': row 2 is not JSON.",
             "'no-object': row 3 must be a dict, not str.",
             "'no-utf-8': row 7 is not UTF-8.",
         ]
@@ -189,7 +189,7 @@ class TestSessionsOfTheAgentsSdk:
         assert refused("openai", file, "--prefix", "x:") == ["'None': It has no session_id."]
 
     @pytest.mark.parametrize("by_url", [False, True], ids=["alias", "url"])
-    def test_may_be_in_a_database_of_the_site_s(self, by_url: bool):
+    def test_can_be_in_a_database_of_the_site(self, by_url: bool):
         source = url_of(connection) if by_url else "default"
         with connection.cursor() as cursor:
             cursor.execute(
@@ -206,9 +206,9 @@ class TestSessionsOfTheAgentsSdk:
                 cursor.execute("DROP TABLE my_messages")
 
         assert everything_is_whole() == {"a": 2, "b": 1}
-        assert said("a") == [UserMessage("Grüß dich 🙂"), AiMessage("Hello")]
+        assert messages_of("a") == [UserMessage("Grüß dich 🙂"), AiMessage("Hello")]
 
-    def test_may_be_at_a_url(self, session):
+    def test_can_be_at_a_url(self, session):
         moved("openai", f"sqlite+aiosqlite:///{session('s', HI)}")
 
         assert everything_is_whole() == {"s": 1}
@@ -219,10 +219,10 @@ class TestSessionsOfTheAgentsSdk:
             ("mongodb://localhost/x", "must begin with sqlite, postgresql, mysql or mariadb, not 'mongodb'"),
             ("postgresql://nobody:secret@127.0.0.1:1/x", "The database cannot be read: "),
             ("mysql://nobody:secret@127.0.0.1:1/x?nonsense=1", "The database cannot be read: "),
-            ("sqlite:////nowhere/x.db", "is no database of SQLite's"),
+            ("sqlite:////nowhere/x.db", "is not a SQLite database"),
         ],
     )
-    def test_are_in_a_database_that_can_be_read(self, source: str, reason: str):
+    def test_need_a_readable_database(self, source: str, reason: str):
         with pytest.raises(CommandError, match=reason) as refusal:
             moved("openai", source)
 
@@ -248,7 +248,7 @@ class TestConversationsOfChatGpt:
 
         return write
 
-    def test_become_ours(self, export):
+    def test_become_conversations(self, export):
         moved("openai", export(TREE))
 
         conversation = Conversation.objects.get()
@@ -258,7 +258,7 @@ class TestConversationsOfChatGpt:
         assert conversation.updated_at == datetime.fromtimestamp(1_700_000_900, UTC)
         call = {"input": "import time; print(time.time())"}
         question, asked, answered, answer, thanks = [
-            message for message in said(conversation.memory_id) if not isinstance(message, SystemMessage)
+            message for message in messages_of(conversation.memory_id) if not isinstance(message, SystemMessage)
         ]
         picture = {"content_type": "image_asset_pointer", "asset_pointer": "file-service://file-abc"}
         assert question == UserMessage("Wie spät ist es?", attributes={"chatgpt": [picture]})
@@ -269,7 +269,7 @@ class TestConversationsOfChatGpt:
         assert answer == AiMessage("Kurz nach zehn.")
         assert thanks == UserMessage("Danke!")
 
-    def test_say_what_the_user_has_told_the_model(self, export):
+    def test_include_the_users_instructions(self, export):
         moved("openai", export(TREE))
 
         [instructions] = Message.objects.filter(type="SYSTEM")
@@ -305,8 +305,8 @@ class TestConversationsOfChatGpt:
             ),
         ],
     )
-    def test_say_what_was_said_and_nothing_else(self, role: str, content: dict, message):
-        _, conversation = chatgpt.read_conversation(saying(role, content, name="container.exec"))
+    def test_have_only_the_visible_messages(self, role: str, content: dict, message):
+        _, conversation = chatgpt.read_conversation(single_message(role, content, name="container.exec"))
 
         assert [each.given.message for each in conversation.messages] == ([] if message is None else [message])
 
@@ -315,9 +315,12 @@ class TestConversationsOfChatGpt:
         for _ in range(600):
             deep = [deep]
 
-        assert len(refused("openai", export(saying("user", {"content_type": "x", "parts": [{"deep": deep}]})))) == 1
+        assert (
+            len(refused("openai", export(single_message("user", {"content_type": "x", "parts": [{"deep": deep}]}))))
+            == 1
+        )
 
-    def test_are_as_old_as_they_are(self, export):
+    def test_keep_their_times(self, export):
         moved("openai", export(TREE))
 
         times = list(Message.objects.filter(in_history=True).values_list("created_at", flat=True))
@@ -330,17 +333,17 @@ class TestConversationsOfChatGpt:
         moved("openai", file)
 
         conversation = Conversation.objects.get()
-        assert said(conversation.memory_id) == [UserMessage("Hi"), AiMessage("First")]
+        assert messages_of(conversation.memory_id) == [UserMessage("Hi"), AiMessage("First")]
         [other] = conversation.alternatives(2)
         assert other.text == "Second"
         assert {row.client_message_id for row in conversation.history(all_branches=True)} == {
             "question", "answer-1", "answer-2", "more"
         }  # fmt: skip
         get_chat_memory(conversation.memory_id).switch(other.sequence)
-        assert said(conversation.memory_id) == [UserMessage("Hi"), AiMessage("Second"), UserMessage("More")]
+        assert messages_of(conversation.memory_id) == [UserMessage("Hi"), AiMessage("Second"), UserMessage("More")]
         assert everything_is_whole()
 
-    def test_grow_by_what_is_new_on_whatever_branch(self, export):
+    def test_grow_by_new_messages_on_any_branch(self, export):
         file = export(branching(current="more"))
         moved("openai", file)
         grown = branching(current="answer-3")
@@ -357,13 +360,13 @@ class TestConversationsOfChatGpt:
         }
         file = export(grown)
 
-        assert moved("openai", file) == "Imported 0 conversations, added to 1; 0 were there already.\n"
-        assert moved("openai", file) == "Imported 0 conversations, added to 0; 1 were there already.\n"
+        assert moved("openai", file) == "Imported 0 conversations, added to 1; 0 already existed.\n"
+        assert moved("openai", file) == "Imported 0 conversations, added to 0; 1 already existed.\n"
 
-        assert said(grown["conversation_id"]) == [UserMessage("Hi"), AiMessage("Third")]
+        assert messages_of(grown["conversation_id"]) == [UserMessage("Hi"), AiMessage("Third")]
         assert everything_is_whole() == {grown["conversation_id"]: 5}
 
-    def test_are_read_from_the_archive_as_it_was_downloaded(self, export, tmp_path: Path):
+    def test_are_read_from_the_downloaded_archive(self, export, tmp_path: Path):
         other = {**branching(), "conversation_id": "6f1c8b1e-0000-4000-8000-000000000002"}
         archive = tmp_path / "export.zip"
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -371,10 +374,10 @@ class TestConversationsOfChatGpt:
             file.writestr("conversations-000.json", json.dumps([TREE]))
             file.writestr("conversations-001.json", json.dumps([other]))
 
-        assert moved("openai", archive) == "Imported 2 conversations, added to 0; 0 were there already.\n"
+        assert moved("openai", archive) == "Imported 2 conversations, added to 0; 0 already existed.\n"
         with zipfile.ZipFile(archive) as file:
             file.extractall(tmp_path / "unpacked")
-        assert moved("openai", tmp_path / "unpacked").endswith("2 were there already.\n")
+        assert moved("openai", tmp_path / "unpacked").endswith("2 already existed.\n")
 
     def test_are_read_one_by_one(self, export, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(documents, "READ_CHARACTERS", 7)
@@ -387,17 +390,17 @@ class TestConversationsOfChatGpt:
         size = f"{file.stat().st_size:,}"
         assert terminal.getvalue().endswith(f"] 100%  {size} of {size} bytes\n")
 
-    def test_are_refused_one_by_one_and_without_their_text(self, export):
+    def test_are_refused_one_by_one_without_their_text(self, export):
         circle = branching()
         circle["mapping"]["question"]["parent"] = "more"
         nothing = {**branching(), "mapping": {}, "conversation_id": "empty"}
 
         nameless = {**branching(), "conversation_id": None, "id": 7}
 
-        told = refused("openai", export({"secret": 1}, "secret", circle, nameless, TREE, nothing))
+        refusals = refused("openai", export({"secret": 1}, "secret", circle, nameless, TREE, nothing))
 
-        assert [line.partition(":")[0] for line in told] == [f"'conversations.json[{index}]'" for index in range(4)]
-        assert "secret" not in "".join(told)
+        assert [line.partition(":")[0] for line in refusals] == [f"'conversations.json[{index}]'" for index in range(4)]
+        assert "secret" not in "".join(refusals)
         assert len(everything_is_whole()) == 1
 
     @pytest.mark.parametrize(
@@ -405,13 +408,13 @@ class TestConversationsOfChatGpt:
         [
             (b'{"a": 1}', "must be a list of conversations"),
             ("[".encode("utf-16"), "is not UTF-8"),
-            (b'[{"a":', "is cut off, or is no JSON, behind conversation 0"),
+            (b'[{"a":', "is truncated or is not JSON after conversation 0"),
             (b"", "must be a list of conversations"),
-            (b"[" * 100_000, "is cut off, or is no JSON, behind conversation 0"),
+            (b"[" * 100_000, "is truncated or is not JSON after conversation 0"),
         ],
         ids=["object", "utf-16", "cut", "empty", "deep"],
     )
-    def test_are_no_other_file(self, tmp_path: Path, content: bytes, reason: str):
+    def test_are_not_in_other_files(self, tmp_path: Path, content: bytes, reason: str):
         file = tmp_path / "conversations.json"
         file.write_bytes(content)
 
@@ -423,13 +426,13 @@ class TestConversationsOfChatGpt:
     def test_need_their_file(self, tmp_path: Path):
         with pytest.raises(CommandError, match="No such file"):
             moved("openai", tmp_path / "missing.json")
-        with pytest.raises(CommandError, match=r"no file in .* whose name is like"):
+        with pytest.raises(CommandError, match=r"no file in .* whose name matches"):
             moved("openai", tmp_path)
 
 
 class TestMany:
-    def test_are_moved_whatever_stops_it_and_none_is_half_done(self, tmp_path: Path):
-        """A process is killed again and again; the last one moves the rest."""
+    def test_are_all_imported_after_interruptions_and_none_partially(self, tmp_path: Path):
+        """A process is killed again and again; the last one imports the rest."""
         source = tmp_path / "sessions.db"
         with sqlite3.connect(source) as database:
             database.execute(
@@ -458,11 +461,11 @@ class TestMany:
         last = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
         assert counts == {10}
-        assert "were there already" in last.stdout
+        assert "already existed" in last.stdout
         assert not last.stdout.startswith("Imported 200 ")
         assert _counts(tmp_path / "db.sqlite3") == {f"s{number}": 10 for number in range(200)}
 
-    def test_by_several_processes_at_once_are_there_once(self, tmp_path: Path):
+    def test_by_several_processes_at_once_are_imported_once(self, tmp_path: Path):
         file = tmp_path / "conversations.json"
         file.write_text(json.dumps([{**branching(), "conversation_id": f"c{number}"} for number in range(20)]))
 
@@ -473,34 +476,34 @@ class TestMany:
                 connections.close_all()
 
         with ThreadPoolExecutor(4) as pool:
-            told = list(pool.map(move, range(4)))
+            lines = list(pool.map(move, range(4)))
 
-        counts = [int(line.split()[1]) for line in told]
+        counts = [int(line.split()[1]) for line in lines]
         assert sum(counts) == 20
         assert everything_is_whole() == {f"c{number}": 4 for number in range(20)}
 
-    def test_are_told_of_without_a_terminal_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_progress_is_reported_without_a_terminal_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(base, "LINE_SECONDS", 0.0)
         file = tmp_path / "conversations.json"
         file.write_text(json.dumps([TREE]))
-        told = io.StringIO()
+        progress = io.StringIO()
 
-        moved("openai", file, stderr=told)
+        moved("openai", file, stderr=progress)
 
         size = f"{file.stat().st_size:,}"
-        assert told.getvalue() == f"{size} of {size} bytes\n"
+        assert progress.getvalue() == f"{size} of {size} bytes\n"
 
-    def test_keep_their_history_where_the_site_keeps_none(self, tmp_path: Path, settings):
+    def test_keep_their_history_even_if_the_site_keeps_none(self, tmp_path: Path, settings):
         settings.CHATMEMORY |= {"KEEP_HISTORY": False}
         file = tmp_path / "conversations.json"
         file.write_text(json.dumps([branching(), {**TREE, "mapping": {}}]))
 
         moved("openai", file)
-        assert moved("openai", file).endswith("2 were there already.\n")
+        assert moved("openai", file).endswith("2 already existed.\n")
 
         assert Message.objects.count() == 4
 
-    def test_are_as_old_as_they_are_on_a_site_without_time_zones(self, tmp_path: Path, settings):
+    def test_keep_their_times_on_a_site_without_time_zones(self, tmp_path: Path, settings):
         settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
         file = tmp_path / "conversations.json"
         file.write_text(json.dumps([TREE]))
@@ -511,31 +514,31 @@ class TestMany:
         assert Message.objects.last().created_at == local
         assert Conversation.objects.get().created_at.hour == 23
 
-    def test_in_a_transaction_of_the_caller_s_a_conflict_leaves_the_others(self, tmp_path: Path):
+    def test_a_conflict_in_the_callers_transaction_does_not_affect_the_others(self, tmp_path: Path):
         get_chat_memory("b").add(UserMessage("Other"))
         file = tmp_path / "conversations.json"
         file.write_text(json.dumps([{**branching(), "conversation_id": name} for name in "abc"]))
 
         with transaction.atomic():
-            told = refused("openai", file)
+            refusals = refused("openai", file)
 
-        assert told == ["'b': Its message 1 is another one here."]
+        assert refusals == ["'b': Its message 1 differs from the stored one."]
         assert everything_is_whole() == {"a": 4, "b": 1, "c": 4}
 
     @pytest.mark.parametrize("options", [["--skip-existing"], ["--untrusted"]])
-    def test_have_no_options_of_json_lines(self, tmp_path: Path, options: list[str]):
-        with pytest.raises(CommandError, match="--skip-existing and --untrusted are for JSON lines"):
+    def test_take_no_options_of_json_lines(self, tmp_path: Path, options: list[str]):
+        with pytest.raises(CommandError, match="--skip-existing and --untrusted cannot be used with --from"):
             moved("openai", tmp_path, *options)
 
     @pytest.mark.parametrize("options", [["--table", "x"], ["--prefix", "x"]])
-    def test_alone_have_a_table_and_a_prefix(self, tmp_path: Path, options: list[str]):
-        with pytest.raises(CommandError, match="--table and --prefix are for the conversations of other frameworks"):
+    def test_alone_have_the_options_table_and_prefix(self, tmp_path: Path, options: list[str]):
+        with pytest.raises(CommandError, match="--table and --prefix require --from"):
             call_command("import_chatmemory", str(tmp_path / "x.jsonl"), *options)
 
 
 @st.composite
 def trees(draw):
-    """Nodes of a conversation, in the order in which they were said, each with the one that it follows."""
+    """Generate nodes of a conversation in order, each with the node that it follows."""
     count = draw(st.integers(1, 8))
     parents = [draw(st.integers(-1, index - 1)) for index in range(count)]
     times = draw(st.lists(st.one_of(st.none(), st.floats(0, 2e9)), min_size=count, max_size=count))
@@ -558,8 +561,8 @@ def trees(draw):
 
 @given(tree=trees())
 @settings_of_hypothesis(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_tree_has_the_path_that_was_in_use(tree):
-    """The path is what was said from the start to the current node, and a second time moves nothing."""
+def test_any_tree_has_the_path_in_use(tree):
+    """The path leads from the start to the current node, and a second import adds nothing."""
     expected = []
     key = tree["current_node"]
     while key is not None:
@@ -580,7 +583,7 @@ def test_any_tree_has_the_path_that_was_in_use(tree):
 
 
 def _counts(database: Path) -> dict[str, int]:
-    """How many messages each conversation in the file has."""
+    """Return the number of messages of each conversation in the file."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as reading:
         rows = dict(
             reading.execute(

@@ -1,4 +1,4 @@
-"""What the tests of the REST API share."""
+"""Fixtures and helpers shared by the tests of the REST API."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ PEOPLE: dict[str, tuple[str, ...]] = {
     "owner who imports": (BRING,),
     "owner who removes": (REMOVE,),
     "other": (),
-    "other with every permission": EVERYTHING,  # which without being staff is not enough
+    "other with every permission": EVERYTHING,  # not enough without being staff
     "staff": (),
     "staff who see": (SEE,),
     "staff who change": (SEE, CHANGE),
@@ -48,12 +48,12 @@ PEOPLE: dict[str, tuple[str, ...]] = {
     "staff who export": (SEE, READ, EXPORT),
     "staff with every permission": EVERYTHING,
 }
-"""Who there is, beside the anonymous, with which permissions. The owner is one person, with whichever of them."""
+"""The users and their permissions, in addition to the anonymous user. Every "owner …" is the same user."""
 
 
 @pytest.fixture(autouse=True)
 def small_window(settings) -> None:
-    """A memory of three messages, and no throttle."""
+    """Use a memory of three messages, and no throttle."""
     settings.CHATMEMORY = {
         "MEMORY": {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 3}},
         "REST": {"THROTTLE_RATES": {}},
@@ -63,7 +63,7 @@ def small_window(settings) -> None:
 
 @pytest.fixture
 def person(db) -> Callable[[str], User | None]:
-    """Somebody of PEOPLE; None for the anonymous."""
+    """Return a function that returns one of PEOPLE; None for the anonymous user."""
 
     def person(name: str) -> User | None:
         if name == "anonymous":
@@ -73,7 +73,7 @@ def person(db) -> Callable[[str], User | None]:
         user, _ = User.objects.get_or_create(username=username, defaults={"is_staff": is_staff})
         user.user_permissions.set(Permission.objects.filter(codename__in=PEOPLE[name]))
         user = User.objects.get(pk=user.pk)
-        user.get_all_permissions()  # and remembers them, whatever the same person may do in another guise
+        user.get_all_permissions()  # cached before the same user gets another role
         return user
 
     return person
@@ -81,7 +81,7 @@ def person(db) -> Callable[[str], User | None]:
 
 @pytest.fixture
 def client_of(person) -> Callable[[str], APIClient]:
-    """A client that is signed in as one of them, without a session in the way of counting statements."""
+    """Return a function that returns a client logged in as one of PEOPLE, without the statements of a session."""
 
     def client_of(name: str) -> APIClient:
         client = APIClient()
@@ -93,19 +93,19 @@ def client_of(person) -> Callable[[str], APIClient]:
 
 @pytest.fixture
 def api(client_of) -> APIClient:
-    """The client of the owner."""
+    """Return a client of the owner."""
     return client_of("owner")
 
 
 @pytest.fixture
 def writer(client_of) -> APIClient:
-    """A client of the owner, who may add messages of every type."""
+    """Return a client of the owner, who may add messages of every type."""
     return client_of("owner who writes")
 
 
 @pytest.fixture
 def begin(person) -> Callable[..., Conversation]:
-    """Begins a conversation of the owner with these messages."""
+    """Return a function that creates a conversation of the owner with the given messages."""
 
     def begin(memory_id: str, *messages) -> Conversation:
         owner = User.objects.filter(username="owner").first() or person("owner")
@@ -119,7 +119,7 @@ def begin(person) -> Callable[..., Conversation]:
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """The statements that are run, without the savepoints that stand for transactions in a test."""
+    """Record the executed statements, without the savepoints that replace transactions in a test."""
     run: list[str] = []
 
     def note(execute, sql, *rest):
@@ -135,8 +135,8 @@ def users(*numbers: int) -> list[UserMessage]:
     return [UserMessage(str(number)) for number in numbers]
 
 
-def said(*messages: dict, **others: object) -> dict:
-    """The body of a POST of *messages*."""
+def adding(*messages: dict, **others: object) -> dict:
+    """Return the body of a POST of *messages*."""
     return {"messages": [{"message": message, **others} for message in messages]}
 
 
@@ -145,25 +145,25 @@ def text(words: object) -> dict:
 
 
 def sequences(response) -> list[int]:
-    """Those of the messages of a page or of a memory."""
+    """Return the sequences of a page's or a memory's messages."""
     assert response.status_code in {200, 201}, response.content
     body = response.json()
     return [each["sequence"] for each in body.get("results", body.get("messages"))]
 
 
 def memory_ids(response) -> list[str]:
-    """Those of a page of conversations."""
+    """Return the memory ids of a page of conversations."""
     assert response.status_code == 200, response.content
     return [each["memory_id"] for each in response.json()["results"]]
 
 
 def paths(response) -> list[str]:
-    """Where a problem says that something is wrong."""
+    """Return the paths of a problem's errors."""
     return [each["path"] for each in response.json()["errors"]]
 
 
 def pages(client, where: str, direction: str = "next") -> Iterator[dict]:
-    """The page at *where*, and those that follow in that direction."""
+    """Yield the page at *where* and those that follow in that direction."""
     following: str | None = where
     seen = set()
     while following:

@@ -1,4 +1,4 @@
-"""The example site as a server for tests that send thousands of requests."""
+"""The example site's settings for tests that send thousands of requests."""
 
 from example_project.memories import SHIPPED
 from example_project.settings import *  # noqa: F403
@@ -7,5 +7,5 @@ from example_project.settings import CHATMEMORY, INSTALLED_APPS
 DEBUG = False
 CHATMEMORY = {**CHATMEMORY, "MEMORY": SHIPPED, "REST": {"THROTTLE_RATES": {}}}
 
-# Last, so that runserver is Django's own, under WSGI: gunicorn and uvicorn are tested beside it.
+# Last, so that runserver is Django's own, under WSGI; other tests run gunicorn and uvicorn.
 INSTALLED_APPS = [*(app for app in INSTALLED_APPS if app != "example_project"), "example_project"]

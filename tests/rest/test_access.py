@@ -1,4 +1,4 @@
-"""Who may do what: every path, every verb, everybody."""
+"""Access: every path, every verb, every kind of user."""
 
 import json
 import uuid
@@ -17,7 +17,7 @@ from chatmemory_django.rest import urls
 from chatmemory_django.rest.access import AccessPolicy
 from chatmemory_django.rest.problems import handle_exception
 from chatmemory_django.rest.views import ChatMemoryView
-from tests.rest.conftest import ANSWER, HI, MESSAGES, PEOPLE, ROOT, memory_ids, said
+from tests.rest.conftest import ANSWER, HI, MESSAGES, PEOPLE, ROOT, adding, memory_ids
 
 U1, U2 = UserMessage("one"), UserMessage("two")
 
@@ -31,7 +31,7 @@ DELETE = OWNER | ALL | {"staff who delete"}
 EXPORT = OWNER | ALL | {"staff who export"}
 ODD = {"other with every permission"}
 
-# Path, verb, body, and for each status who gets it; 404 is for everybody else.
+# Path, verb, body, and the users who get each status; all others get 404.
 MATRIX = [
     ("conversations/", "get", None, {200: EVERYBODY}),
     ("conversations/", "post", {}, {201: EVERYBODY}),
@@ -40,9 +40,9 @@ MATRIX = [
     ("conversations/c/", "patch", {"title": "new"}, {200: CHANGE, 403: SEE - CHANGE}),
     ("conversations/c/", "delete", None, {204: DELETE, 403: SEE - DELETE}),
     ("conversations/c/messages/", "get", None, {200: SEE}),
-    ("conversations/c/messages/", "post", said(HI), {201: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/messages/", "post", adding(HI), {201: CHANGE, 403: SEE - CHANGE}),
     (
-        "conversations/c/messages/", "post", said(ANSWER),
+        "conversations/c/messages/", "post", adding(ANSWER),
         {201: {"owner who writes"} | ALL, 403: EVERYBODY - {"owner who writes"} - ALL - ODD},
     ),
     ("conversations/c/messages/1/", "get", None, {200: SEE}),
@@ -52,7 +52,7 @@ MATRIX = [
     ("conversations/c/messages/1/media/0/", "get", None, {}),
     ("conversations/c/memory/", "get", None, {200: SEE}),
     (
-        "conversations/c/memory/", "put", said(HI),
+        "conversations/c/memory/", "put", adding(HI),
         {200: {"owner who sets"} | ALL, 403: EVERYBODY - {"owner who sets"} - ALL - ODD},
     ),
     ("conversations/c/memory/", "delete", None, {204: CHANGE, 403: SEE - CHANGE}),
@@ -96,10 +96,10 @@ def is_problem(response, status: int) -> bool:
     return response["Content-Type"] == "application/problem+json" and response.json()["status"] == status
 
 
-class TestMatrix:
+class TestAccessMatrix:
     @pytest.mark.parametrize("name", ["anonymous", *PEOPLE])
     @pytest.mark.parametrize(("where", "verb", "body", "statuses"), MATRIX)
-    def test_of_paths_verbs_and_people(self, conversation, client_of, name, where, verb, body, statuses):
+    def test_each_user_gets_the_expected_status(self, conversation, client_of, name, where, verb, body, statuses):
         before = everything()
         expected = next((status for status, who in statuses.items() if name in who), 404)
 
@@ -113,7 +113,7 @@ class TestMatrix:
             b"".join(response.streaming_content)
 
     @pytest.mark.parametrize(("where", "verb", "body", "statuses"), MATRIX)
-    def test_is_the_same_without_the_slash(self, conversation, client_of, where, verb, body, statuses):
+    def test_paths_without_the_slash_are_equal(self, conversation, client_of, where, verb, body, statuses):
         path, mark, query = where.partition("?")
 
         response = send(client_of("staff with every permission"), verb, f"{path.rstrip('/')}{mark}{query}", body)
@@ -124,7 +124,7 @@ class TestMatrix:
 
     @pytest.mark.parametrize("slash", ["/", ""])
     @pytest.mark.parametrize("name", ["anonymous", "other", "owner", "staff with every permission"])
-    def test_other_verbs_are_not_there(self, conversation, client_of, name, slash):
+    def test_other_verbs_are_refused(self, conversation, client_of, name, slash):
         client = client_of(name)
         for where in PATHS:
             allowed = {row[1] for row in MATRIX if row[0].partition("?")[0] == where}
@@ -150,19 +150,19 @@ class TestMatrix:
             assert head.streaming or head.content == b""
 
     @pytest.mark.parametrize("where", PATHS)
-    def test_options_tell_what_there_is_and_nothing_about_anybody(self, conversation, client_of, where):
+    def test_options_describe_the_api_and_reveal_no_data(self, conversation, client_of, where):
         assert client_of("anonymous").options(f"/api/{where}").status_code == 401
         there, hidden = (client_of(name).options(f"/api/{where}") for name in ("owner", "other"))
 
         assert there.status_code == 200
         assert there.content == hidden.content
 
-    def test_has_every_path_of_the_api(self):
+    def test_every_path_of_the_api_is_tested(self):
         tested = {resolve(f"/api/{path}").url_name for path in PATHS}
 
         assert tested == {pattern.name for pattern in urls.urlpatterns}
 
-    def test_a_conversation_may_be_called_as_a_path_is(self, begin, api):
+    def test_a_memory_id_can_equal_a_path_of_the_api(self, begin, api):
         for memory_id in ("import", "usage", "messages", "memory"):
             begin(memory_id, U1)
 
@@ -170,13 +170,13 @@ class TestMatrix:
             assert api.get(f"{ROOT}{memory_id}/messages").json()["results"][0]["sequence"] == 1
 
 
-class TestWhatIsSeen:
-    def test_of_ones_own_in_a_list(self, conversation, client_of):
+class TestVisibility:
+    def test_a_list_has_the_users_own_conversations(self, conversation, client_of):
         seen = {name for name in PEOPLE if memory_ids(client_of(name).get(ROOT))}
 
         assert seen == OWNER
 
-    def test_of_others_by_staff_who_ask_for_it(self, conversation, client_of, person):
+    def test_staff_see_other_users_conversations_on_request(self, conversation, client_of, person):
         owner = person("owner").pk
         for asked in (owner, "*"):
             seen = {name for name in PEOPLE if memory_ids(client_of(name).get(ROOT, {"owner": asked}))}
@@ -184,44 +184,44 @@ class TestWhatIsSeen:
             assert seen == SEE
 
     @pytest.mark.parametrize("owner", ["0", "-1", "x", "9" * 30, "null", "None"])
-    def test_of_an_owner_who_is_not_there_nothing(self, conversation, client_of, owner):
+    def test_an_unknown_owner_has_no_conversations(self, conversation, client_of, owner):
         assert memory_ids(client_of("staff who see").get(ROOT, {"owner": owner})) == []
 
-    def test_of_ones_own_in_a_search_for_what_others_said(self, conversation, client_of):
+    def test_a_search_finds_only_the_users_own_conversations(self, conversation, client_of):
         assert memory_ids(client_of("other").get(ROOT, {"search": "one"})) == []
         assert memory_ids(client_of("owner").get(ROOT, {"search": "one"})) == ["c"]
 
-    def test_of_ones_own_in_usage(self, conversation, client_of):
+    def test_usage_counts_the_users_own_conversations(self, conversation, client_of):
         assert client_of("other").get("/api/usage/").json()["results"] == []
         assert client_of("staff who see").get("/api/usage/").json()["results"] == []
         assert client_of("owner").get("/api/usage/").json()["results"][0]["messages"] == 2
         assert client_of("other").get("/api/usage/", {"owner": "*"}).json()["results"] == []
         assert client_of("staff who see").get("/api/usage/", {"owner": "*"}).json()["results"][0]["messages"] == 2
 
-    def test_of_the_ids_of_others_nothing(self, conversation, client_of):
+    def test_other_users_ids_are_not_revealed(self, conversation, client_of):
         there, not_there = (client_of("other").get(f"{ROOT}{each}/").json() for each in ("c", "nowhere"))
 
         assert there == not_there
 
-    def test_whose_they_are_when_staff_begin_them(self, conversation, client_of, person):
+    def test_staff_can_create_conversations_for_an_owner(self, conversation, client_of, person):
         made = client_of("staff who change").post(ROOT, {}, format="json").json()["memory_id"]
 
         assert Conversation.objects.get(memory_id=made).owner == person("staff who change")
 
 
-class TestStaffWhoMayOnlySee:
-    def test_are_told_that_they_may_not_change(self, conversation, client_of):
+class TestStaffWithViewPermission:
+    def test_are_refused_changes(self, conversation, client_of):
         client = client_of("staff who see")
 
         assert client.get(f"{ROOT}c/").status_code == 200
         assert client.patch(f"{ROOT}c/", {"title": "x"}, format="json").status_code == 403
-        assert client.post(MESSAGES, said(HI), format="json").status_code == 403
+        assert client.post(MESSAGES, adding(HI), format="json").status_code == 403
         assert client.delete(f"{ROOT}c/").status_code == 403
         assert Conversation.objects.get().title == ""
 
 
-class TestSignedIn:
-    def test_by_session_with_a_form_token_only(self, conversation, person):
+class TestAuthentication:
+    def test_a_session_needs_a_csrf_token_for_unsafe_requests(self, conversation, person):
         client = Client(enforce_csrf_checks=True)
         client.force_login(person("owner"))
         client.get("/admin/login/")
@@ -234,7 +234,7 @@ class TestSignedIn:
         assert "CSRF" in refused.json()["detail"]
         assert taken.status_code == 201
 
-    def test_by_token(self, conversation, person):
+    def test_a_token_is_accepted(self, conversation, person):
         token = Token.objects.create(user=person("owner"))
 
         response = Client(headers={"Authorization": f"Token {token.key}"}).get(f"{ROOT}c/")
@@ -243,13 +243,13 @@ class TestSignedIn:
         assert response["Cache-Control"] == "no-store"
 
     @pytest.mark.parametrize("header", ["Token 12345", "Token", "Token \xff", "Bearer x"])
-    def test_not_by_another(self, conversation, header: str):
+    def test_a_wrong_token_is_refused(self, conversation, header: str):
         response = Client(headers={"Authorization": header}).get(f"{ROOT}c/")
 
         assert response.status_code == 401
         assert response["WWW-Authenticate"] == "Token"
 
-    def test_not_without_being_active(self, conversation, person):
+    def test_an_inactive_user_is_refused(self, conversation, person):
         token = Token.objects.create(user=person("owner"))
         User.objects.filter(username="owner").update(is_active=False)
 
@@ -257,7 +257,7 @@ class TestSignedIn:
 
 
 class Tenants(AccessPolicy):
-    """Everybody sees what is of the tenant in the metadata."""
+    """Users see the conversations of the tenant in the metadata."""
 
     def conversations(self, request, verb):
         return Conversation.objects.filter(metadata__tenant=request.headers["X-Tenant"])
@@ -266,8 +266,8 @@ class Tenants(AccessPolicy):
         return None
 
 
-class TestAnotherPolicy:
-    def test_decides_what_is_within_reach(self, conversation, client_of, settings):
+class TestCustomPolicy:
+    def test_it_decides_which_conversations_are_found(self, conversation, client_of, settings):
         settings.CHATMEMORY["REST"]["ACCESS_POLICY"] = f"{__name__}.Tenants"
         Conversation.objects.update(metadata={"tenant": "acme"})
         other = client_of("other")
@@ -277,20 +277,22 @@ class TestAnotherPolicy:
         assert other.post(ROOT, {}, format="json", headers={"X-Tenant": "acme"}).json()["owner"] is None
 
 
-class TestTheSitesOwnRestFramework:
-    """Whatever a site has made of DRF's settings, the API is as it is."""
+class TestSitesRestFrameworkSettings:
+    """A site's DRF settings do not change the API."""
 
-    def test_has_no_say_since_all_is_said_on_the_views(self):
-        said = {"parser", "renderer", "permission", "throttle", "content_negotiation", "metadata", "versioning",
+    def test_they_have_no_effect_as_the_views_set_everything(self):
+        on_the_views = {"parser", "renderer", "permission", "throttle", "content_negotiation", "metadata", "versioning",
                 "pagination"}  # fmt: skip
 
-        assert {f"{name}_class" for name in said} <= {name.replace("classes", "class") for name in vars(ChatMemoryView)}
+        assert {f"{name}_class" for name in on_the_views} <= {
+            name.replace("classes", "class") for name in vars(ChatMemoryView)
+        }
         assert "filter_backends" in vars(ChatMemoryView)
         assert ChatMemoryView().get_exception_handler() is handle_exception
 
-    def test_cannot_open_it_or_change_its_shape(self, conversation, client_of, settings):
+    def test_they_cannot_open_the_api_or_change_its_format(self, conversation, client_of, settings):
         settings.REST_FRAMEWORK = {
-            # The page's own views take this when they are imported, which may be now.
+            # The schema page's views read this on import, which can happen now.
             "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
             "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.AllowAny"],
             "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.BrowsableAPIRenderer"],

@@ -1,4 +1,4 @@
-"""Branches: rewound, switched, edited, found again; messages taken out."""
+"""Branches: rewinding, switching, editing, forking; removing messages."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.access import AccessPolicy
-from tests.rest.conftest import HI, MEMORY, MESSAGES, PROMPT, ROOT, paths, said, sequences, statements, text, users
+from tests.rest.conftest import HI, MEMORY, MESSAGES, PROMPT, ROOT, adding, paths, sequences, statements, text, users
 
 REWIND, SWITCH, POP, FORK = f"{MEMORY}rewind/", f"{MEMORY}switch/", f"{MEMORY}pop/", f"{ROOT}c/fork/"
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def answered(begin) -> Conversation:
-    """A conversation with three answers to one question, of which the last is in use."""
+    """Create a conversation with three answers to one question, of which the last is in use."""
     conversation = begin("c", UserMessage("hi"), HELLO)
     memory = get_chat_memory("c")
     for answer in (HEY, GOOD_DAY):
@@ -36,7 +36,7 @@ def answered(begin) -> Conversation:
 
 @pytest.fixture
 def remover(client_of):
-    """The client of the owner, who may take messages out."""
+    """Return a client of the owner, who may remove messages."""
     return client_of("owner who removes")
 
 
@@ -53,19 +53,19 @@ def place(client, sequence: int) -> dict | None:
 
 
 class TestReading:
-    def test_shows_the_path_and_on_request_all_branches(self, api, answered):
+    def test_lists_the_path_and_on_request_all_branches(self, api, answered):
         assert sequences(api.get(MESSAGES)) == [4, 1]
         assert sequences(api.get(MESSAGES, {"all_branches": "false"})) == [4, 1]
         assert sequences(api.get(MESSAGES, {"all_branches": "true"})) == [4, 3, 2, 1]
 
-    def test_says_of_each_message_whether_it_is_on_the_path_and_in_memory(self, api, answered):
+    def test_shows_of_each_message_whether_it_is_on_the_path_and_in_memory(self, api, answered):
         shown = api.get(MESSAGES, {"all_branches": "true"}).json()["results"]
 
         assert [(each["sequence"], each["on_path"], each["in_memory"]) for each in shown] == [
             (4, True, True), (3, False, False), (2, False, False), (1, True, True)
         ]  # fmt: skip
 
-    def test_says_which_of_how_many_a_message_is_and_what_to_switch_to(self, api, answered):
+    def test_shows_the_number_of_alternatives_and_where_to_switch(self, api, answered):
         first, second = api.get(MESSAGES, {"ordering": "sequence"}).json()["results"]
 
         assert first["place"] is None
@@ -75,7 +75,7 @@ class TestReading:
         in_memory = api.get(MEMORY).json()["messages"]
         assert [each["place"] and each["place"]["number"] for each in in_memory] == [None, 3]
 
-    def test_finds_and_narrows_on_all_branches(self, api, answered):
+    def test_searches_and_filters_all_branches(self, api, answered):
         everywhere = {"all_branches": "true"}
 
         assert sequences(api.get(MESSAGES, {"search": "HE"})) == []
@@ -85,20 +85,20 @@ class TestReading:
         assert sequences(api.get(MESSAGES, {"in_memory": "true", **everywhere})) == [4, 1]
         assert sequences(api.get(MESSAGES, {"before": "4", "type": "AI", **everywhere})) == [3, 2]
 
-    def test_goes_by_pages(self, api, answered):
+    def test_is_paginated(self, api, answered):
         first = api.get(MESSAGES, {"all_branches": "true", "page_size": 3})
 
         assert sequences(first) == [4, 3, 2]
         assert sequences(api.get(first.json()["next"])) == [1]
 
     @pytest.mark.parametrize("wrong", ["maybe", ""])
-    def test_says_that_the_parameter_is_wrong(self, api, answered, wrong):
+    def test_refuses_an_invalid_parameter(self, api, answered, wrong):
         response = api.get(MESSAGES, {"all_branches": wrong})
 
         assert response.status_code == 400
         assert paths(response) == ["?all_branches"]
 
-    def test_takes_as_many_statements_for_many_branches_as_for_none(self, api, begin):
+    def test_takes_as_many_statements_with_branches_as_without(self, api, begin):
         conversation = begin("c", UserMessage("hi"), *[HELLO] * 2)
         with statements() as few:
             assert len(sequences(api.get(MESSAGES))) == 3
@@ -114,24 +114,24 @@ class TestReading:
 
 
 class TestAlternatives:
-    def test_are_what_else_was_said_in_the_place_of_a_message(self, api, answered):
+    def test_are_the_other_versions_of_a_message(self, api, answered):
         assert alternatives(api, 4) == [3, 2]
         assert alternatives(api, 2) == [4, 3]
         assert alternatives(api, 1) == []
 
-    def test_go_by_pages(self, api, answered):
+    def test_are_paginated(self, api, answered):
         first = api.get(f"{MESSAGES}4/alternatives/", {"page_size": 1})
 
         assert sequences(first) == [3]
         assert sequences(api.get(first.json()["next"])) == [2]
 
-    def test_are_shown_as_messages_are(self, api, answered):
+    def test_have_the_format_of_messages(self, api, answered):
         [_, first] = api.get(f"{MESSAGES}4/alternatives/", {"as": "openai"}).json()["results"]
 
         assert first["message"] == {"role": "assistant", "content": "hello"}
         assert first["place"] == {"number": 1, "of": 3, "previous": None, "next": 3}
 
-    def test_show_files_by_their_addresses(self, api, begin):
+    def test_have_files_as_addresses(self, api, begin):
         picture = UserMessage([ImageContent(Image(base64_data="iVBORw0KGgo=", mime_type="image/png"))])
         begin("c", picture)
         get_chat_memory("c").add(UserMessage("hi"), after=0)
@@ -150,7 +150,7 @@ class TestAlternatives:
         assert paths(response) == [f"?{next(iter(query))}"]
 
     @pytest.mark.parametrize("sequence", ["0", "5", "x", "99999999999999999999", "2147483648"])
-    def test_of_no_message_are_not_there(self, api, answered, sequence):
+    def test_of_a_missing_message_are_not_found(self, api, answered, sequence):
         assert api.get(f"{MESSAGES}{sequence}/alternatives/").status_code == 404
 
     def test_have_an_etag(self, api, answered):
@@ -159,10 +159,10 @@ class TestAlternatives:
         assert api.get(where, headers={"If-None-Match": api.get(where)["ETag"]}).status_code == 304
 
 
-class TestWhatOneMayNotRead:
+class TestHiddenAlternatives:
     @pytest.fixture
     def prompted(self, begin) -> Conversation:
-        """Prompts in the place of what people and models say."""
+        """Replace messages of users and models by system messages."""
         conversation = begin("c", UserMessage("hi"), HELLO)
         memory = get_chat_memory("c")
         for other in (SystemMessage("a secret"), HEY, SystemMessage("another secret")):
@@ -170,33 +170,33 @@ class TestWhatOneMayNotRead:
         conversation.refresh_from_db()
         return conversation
 
-    def test_is_neither_listed_nor_counted_among_alternatives(self, api, prompted):
+    def test_are_neither_listed_nor_counted(self, api, prompted):
         assert alternatives(api, 2) == [4]
         assert place(api, 2) == {"number": 1, "of": 2, "previous": None, "next": 4}
         assert place(api, 4) == {"number": 2, "of": 2, "previous": 2, "next": None}
 
-    def test_has_no_place_but_keeps_its_sequence(self, api, prompted):
+    def test_have_no_number_but_keep_their_sequence(self, api, prompted):
         shown = api.get(f"{MESSAGES}3/").json()
 
         assert (shown["sequence"], shown["message"], shown["metadata"], shown["place"]) == (3, None, None, None)
         assert "secret" not in api.get(MESSAGES, {"all_branches": "true"}).content.decode()
 
-    def test_is_listed_and_counted_for_who_may(self, client_of, prompted):
+    def test_are_listed_and_counted_with_permission(self, client_of, prompted):
         staff = client_of("staff who read")
 
         assert alternatives(staff, 2) == [5, 4, 3]
         assert place(staff, 4) == {"number": 3, "of": 4, "previous": 3, "next": 5}
 
-    def test_is_not_found_on_any_branch(self, api, prompted):
+    def test_are_not_found_on_any_branch(self, api, prompted):
         assert sequences(api.get(MESSAGES, {"search": "secret", "all_branches": "true"})) == []
 
-    def test_of_others_is_not_there_for_staff_who_only_see(self, client_of, answered):
+    def test_of_other_users_are_hidden_from_staff_with_view_permission(self, client_of, answered):
         staff = client_of("staff who see")
 
         assert alternatives(staff, 4) == []
         assert place(staff, 4) is None
 
-    def test_may_be_gone_back_to(self, api, prompted):
+    def test_can_be_rewound_to(self, api, prompted):
         response = post(api, REWIND, {"to": 3})
 
         assert response.json() == {"to": 3}
@@ -204,7 +204,7 @@ class TestWhatOneMayNotRead:
 
 
 class TestRewinding:
-    def test_goes_on_from_a_message(self, api, begin):
+    def test_continues_from_a_message(self, api, begin):
         begin("c", *users(1, 2, 3))
 
         response = post(api, REWIND, {"to": 1})
@@ -222,17 +222,17 @@ class TestRewinding:
 
         assert sequences(api.get(MEMORY)) == [1, 2]
 
-    def test_begins_anew_at_0(self, api, begin):
+    def test_to_0_begins_a_new_branch(self, api, begin):
         begin("c", *users(1, 2))
 
         assert post(api, REWIND, {"to": 0}).json() == {"to": 0}
         assert sequences(api.get(MESSAGES)) == []
-        assert sequences(post(api, MESSAGES, said(HI))) == [3]
+        assert sequences(post(api, MESSAGES, adding(HI))) == [3]
 
 
 class TestSwitching:
-    def test_goes_on_from_the_newest_message_of_a_branch(self, api, answered):
-        post(api, MESSAGES, said(text("and?")))
+    def test_continues_from_the_newest_message_of_a_branch(self, api, answered):
+        post(api, MESSAGES, adding(text("and?")))
 
         assert post(api, SWITCH, {"to": 2}).json() == {"to": 2}
         assert sequences(api.get(MESSAGES)) == [2, 1]
@@ -244,10 +244,10 @@ class TestSwitching:
         assert response["ETag"] == api.get(f"{ROOT}c/")["ETag"]
 
 
-class TestBoth:
+class TestRewindingAndSwitching:
     @pytest.mark.parametrize("where", [REWIND, SWITCH])
     @pytest.mark.parametrize("to", [3, 2147483647])
-    def test_find_no_message(self, api, begin, where, to):
+    def test_to_a_missing_message_is_not_found(self, api, begin, where, to):
         begin("c", *users(1, 2))
 
         response = post(api, where, {"to": to})
@@ -265,7 +265,7 @@ class TestBoth:
          ({"to": None}, "$.to"), ({"to": 2147483648}, "$.to"), ({"to": 10**40}, "$.to"), ([], "$"),
          ({"to": 1, "from": 2}, "$.from")],
     )  # fmt: skip
-    def test_say_what_is_wrong(self, api, begin, where, body, path):
+    def test_with_an_invalid_body_is_refused(self, api, begin, where, body, path):
         begin("c", *users(1, 2))
 
         response = post(api, where, body)
@@ -274,19 +274,19 @@ class TestBoth:
         assert paths(response) == [path]
 
     @pytest.mark.parametrize("where", [REWIND, SWITCH])
-    def test_take_a_whole_number_as_json_has_it(self, api, begin, where):
+    def test_accept_any_json_form_of_a_whole_number(self, api, begin, where):
         begin("c", *users(1, 2))
 
         assert post(api, where, {"to": 2.0}).json() == {"to": 2}
 
     @pytest.mark.parametrize("where", [REWIND, SWITCH])
-    def test_say_what_is_wrong_whatever_the_conversation_is_like(self, api, begin, where):
+    def test_report_an_invalid_body_for_every_conversation(self, api, begin, where):
         begin("c", *users(1, 2))
 
         assert post(api, where, **{"If-Match": '"old"'}).status_code == 400
 
     @pytest.mark.parametrize("where", [REWIND, SWITCH])
-    def test_do_nothing_to_a_conversation_that_has_changed(self, api, begin, where):
+    def test_leave_a_changed_conversation_alone(self, api, begin, where):
         begin("c", *users(1, 2))
         known = api.get(f"{ROOT}c/")["ETag"]
         get_chat_memory("c").add(UserMessage("3"))
@@ -296,7 +296,7 @@ class TestBoth:
         assert post(api, where, {"to": 1}, **{"If-Match": api.get(f"{ROOT}c/")["ETag"]}).status_code == 200
 
     @pytest.mark.parametrize("where", [REWIND, SWITCH])
-    def test_do_not_go_back_to_what_is_no_history(self, api, begin, where):
+    def test_to_a_message_outside_the_history_is_not_found(self, api, begin, where):
         begin("c", *users(1, 2))
         get_chat_memory("c").set([SystemMessage("a digest")])
 
@@ -304,10 +304,10 @@ class TestBoth:
 
 
 class TestEditing:
-    def test_says_something_else_in_the_place_of_a_message(self, api, begin):
+    def test_adds_another_version_of_a_message(self, api, begin):
         begin("c", *users(1, 2, 3))
 
-        response = post(api, MESSAGES, {**said(text("two")), "after": 1})
+        response = post(api, MESSAGES, {**adding(text("two")), "after": 1})
 
         assert sequences(response) == [4]
         [stored] = response.json()["messages"]
@@ -317,15 +317,15 @@ class TestEditing:
         assert sequences(api.get(MESSAGES)) == [4, 1]
         assert response["ETag"] == api.get(f"{ROOT}c/")["ETag"]
 
-    def test_begins_anew_at_0(self, api, begin):
+    def test_of_the_first_message_begins_a_new_branch(self, api, begin):
         begin("c", *users(1, 2))
 
-        assert sequences(post(api, MESSAGES, {**said(HI), "after": 0})) == [3]
+        assert sequences(post(api, MESSAGES, {**adding(HI), "after": 0})) == [3]
         assert sequences(api.get(MESSAGES)) == [3]
 
-    def test_sent_again_does_not_go_back_again(self, api, begin):
+    def test_repeated_does_not_rewind_again(self, api, begin):
         begin("c", *users(1, 2))
-        edit = {**said(text("two")), "after": 1}
+        edit = {**adding(text("two")), "after": 1}
         first = post(api, MESSAGES, edit, **{"Idempotency-Key": "k"})
         get_chat_memory("c").add(HELLO)
 
@@ -334,33 +334,33 @@ class TestEditing:
         assert sequences(again) == sequences(first) == [3]
         assert sequences(api.get(MESSAGES)) == [4, 3, 1]
 
-    def test_finds_no_message(self, api, begin):
+    def test_a_missing_message_is_not_found(self, api, begin):
         begin("c", *users(1, 2))
 
-        response = post(api, MESSAGES, {**said(HI), "after": 7})
+        response = post(api, MESSAGES, {**adding(HI), "after": 7})
 
         assert response.status_code == 404
         assert paths(response) == ["$.after"]
         assert Message.objects.count() == 2
 
     @pytest.mark.parametrize("after", ["1", -1, None, True, 2147483648])
-    def test_says_what_is_wrong(self, api, begin, after):
+    def test_with_an_invalid_body_is_refused(self, api, begin, after):
         begin("c", *users(1, 2))
 
-        response = post(api, MESSAGES, {**said(HI), "after": after})
+        response = post(api, MESSAGES, {**adding(HI), "after": after})
 
         assert response.status_code == 400
         assert paths(response) == ["$.after"]
 
-    def test_forges_nothing(self, api, begin):
+    def test_cannot_forge_answers(self, api, begin):
         begin("c", *users(1, 2))
 
-        assert post(api, MESSAGES, {**said(PROMPT), "after": 0}).status_code == 403
+        assert post(api, MESSAGES, {**adding(PROMPT), "after": 0}).status_code == 403
         assert Message.objects.count() == 2
 
 
-class TestTakingOut:
-    def test_of_a_message_leaves_no_trace_to_be_read(self, remover, begin):
+class TestRemoving:
+    def test_a_message_deletes_its_text(self, remover, begin):
         begin("c", *users(1, 2, 3))
 
         response = remover.delete(f"{MESSAGES}2/")
@@ -375,14 +375,14 @@ class TestTakingOut:
         feedback = {"metadata": {"feedback": 1}}
         assert remover.patch(f"{MESSAGES}2/", feedback, format="json").status_code == 404
 
-    def test_takes_what_belongs_to_it_along_if_that_is_asked(self, remover, begin):
+    def test_a_message_with_its_results_on_request(self, remover, begin):
         call = AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "t", "{}")])
         begin("c", UserMessage("hi"), call, ToolExecutionResultMessage("1", "t", "4"))
 
         assert remover.delete(f"{MESSAGES}3/?with_results=true").json() == {"removed": [2, 3]}
         assert sequences(remover.get(MESSAGES)) == [1]
 
-    def test_does_nothing_to_a_conversation_that_has_changed(self, remover, begin):
+    def test_from_a_changed_conversation_is_refused(self, remover, begin):
         begin("c", *users(1, 2))
 
         assert remover.delete(f"{MESSAGES}1/", headers={"If-Match": '"old"'}).status_code == 412
@@ -396,14 +396,14 @@ class TestTakingOut:
 
         assert paths(response) == ["?with_result"]
 
-    def test_of_what_is_in_the_memory_only(self, remover, begin):
+    def test_of_messages_in_memory_only(self, remover, begin):
         begin("c", *users(1))
         get_chat_memory("c").set(users(5, 6))
 
         assert remover.delete(f"{MESSAGES}2/").json() == {"removed": [2]}
         assert sequences(remover.get(MEMORY)) == [3]
 
-    def test_of_the_newest_pops_one_after_the_other(self, remover, begin):
+    def test_the_newest_message_repeatedly_pops_one_after_another(self, remover, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3))
 
         found = [post(remover, POP).json()["removed"] for _ in range(4)]
@@ -411,7 +411,7 @@ class TestTakingOut:
         assert found == [[3], [2], [1], []]
         assert sequences(remover.get(MESSAGES)) == []
 
-    def test_is_not_for_owners_as_such(self, api, begin):
+    def test_is_refused_to_owners_without_permission(self, api, begin):
         begin("c", *users(1))
 
         for response in (api.delete(f"{MESSAGES}1/"), post(api, POP)):
@@ -420,7 +420,7 @@ class TestTakingOut:
         get_chat_memory("c").clear()
         assert post(api, POP).status_code == 403
 
-    def test_may_be_allowed_for_what_people_said_themselves(self, api, begin, settings):
+    def test_can_be_allowed_for_the_users_own_messages(self, api, begin, settings):
         settings.CHATMEMORY["REST"]["ACCESS_POLICY"] = f"{__name__}.OwnWords"
         call = AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "t", "{}")])
         begin("c", UserMessage("hi"), call, ToolExecutionResultMessage("1", "t", "4"))
@@ -434,7 +434,7 @@ class TestTakingOut:
 
 
 class TestForking:
-    def test_copies_the_path_and_the_memory_to_a_conversation_of_its_own(self, api, answered):
+    def test_copies_the_path_and_the_memory_to_a_new_conversation(self, api, answered):
         Conversation.objects.update(title="My parcel", metadata={"a": 1})
 
         response = post(api, FORK, {})
@@ -448,7 +448,7 @@ class TestForking:
         assert sequences(api.get(f"{response['Location']}memory/")) == [1, 4]
         assert sequences(api.get(MESSAGES)) == [4, 1]
 
-    def test_goes_through_a_message_of_any_branch(self, api, answered):
+    def test_copies_up_to_a_message_of_any_branch(self, api, answered):
         where = post(api, FORK, {"through": 2}).headers["Location"]
 
         assert sequences(api.get(f"{where}messages/")) == [2, 1]
@@ -462,7 +462,7 @@ class TestForking:
 
         assert sequences(api.get(f"{where}memory/")) == [3, 4, 5]
 
-    def test_finds_no_message(self, api, begin):
+    def test_from_a_missing_message_is_not_found(self, api, begin):
         begin("c", *users(1))
 
         response = post(api, FORK, {"through": 2})
@@ -471,7 +471,7 @@ class TestForking:
         assert paths(response) == ["$.through"]
         assert Conversation.objects.count() == 1
 
-    def test_takes_a_memory_id_that_is_free(self, api, client_of, begin):
+    def test_requires_an_unused_memory_id(self, api, client_of, begin):
         begin("c", *users(1))
         wanted = {"memory_id": "0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11"}
 
@@ -485,7 +485,7 @@ class TestForking:
         assert paths(named) == ["$.memory_id"]
         assert post(client_of("staff with every permission"), FORK, {"memory_id": "mine"}).status_code == 201
 
-    def test_is_of_the_same_owner_whoever_makes_it(self, api, client_of, begin):
+    def test_keeps_the_owner_for_any_caller(self, api, client_of, begin):
         begin("c", *users(1))
 
         made = post(client_of("staff who change"), FORK, {}).json()
@@ -493,7 +493,7 @@ class TestForking:
         assert api.get(f"{ROOT}{made['memory_id']}/").status_code == 200
         assert client_of("other").get(f"{ROOT}{made['memory_id']}/").status_code == 404
 
-    def test_does_nothing_to_a_conversation_that_has_changed(self, api, begin):
+    def test_from_a_changed_conversation_is_refused(self, api, begin):
         begin("c", *users(1))
 
         assert post(api, FORK, {}, **{"If-Match": '"old"'}).status_code == 412
@@ -507,7 +507,7 @@ class TestForking:
 
 
 class OwnWords(AccessPolicy):
-    """Whoever said something may take it back."""
+    """Users may remove their own messages."""
 
     def removable_types(self, request):
         return {"USER"}
@@ -517,7 +517,7 @@ STATEMENTS = {REWIND: 8, SWITCH: 13, MESSAGES: 11}
 
 
 @pytest.mark.parametrize(
-    ("where", "body"), [(REWIND, {"to": 100}), (SWITCH, {"to": 102}), (MESSAGES, {**said(HI), "after": 100})]
+    ("where", "body"), [(REWIND, {"to": 100}), (SWITCH, {"to": 102}), (MESSAGES, {**adding(HI), "after": 100})]
 )
 @pytest.mark.parametrize("size", [300, 3_000])
 def test_statements_do_not_grow_with_the_history(api, begin, where, body, size):

@@ -1,4 +1,4 @@
-"""Conversations: listed, begun, renamed, erased."""
+"""Conversations: listing, creating, renaming, erasing."""
 
 import datetime
 import json
@@ -10,7 +10,7 @@ import pytest
 from chatmemory_django.messages import SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from tests.rest.conftest import HI, ROOT, memory_ids, pages, paths, said
+from tests.rest.conftest import HI, ROOT, adding, memory_ids, pages, paths
 from tests.test_operations import holding
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ class TestList:
         for name in "abc":
             begin(name, UserMessage("hi"))
 
-        api.post(f"{ROOT}b/messages/", said(HI), format="json")
+        api.post(f"{ROOT}b/messages/", adding(HI), format="json")
 
         assert listed(api) == ["b", "c", "a"]
 
@@ -47,14 +47,14 @@ class TestList:
             ("is_pinned", ["c", "b", "a"]),
         ],
     )
-    def test_can_be_ordered_otherwise(self, api, begin, ordering, names):
+    def test_can_be_ordered_differently(self, api, begin, ordering, names):
         for name in "abc":
             begin(name)
         Conversation.objects.filter(memory_id="a").update(is_pinned=True)
 
         assert listed(api, ordering=ordering) == names
 
-    def test_describes_each_as_a_sidebar_shows_it(self, api, begin, person):
+    def test_has_the_fields_of_a_sidebar(self, api, begin, person):
         begin("a", SystemMessage("secret"), *[UserMessage(str(number)) for number in range(5)], SystemMessage("more"))
         Conversation.objects.update(title="京都 😀", metadata={"n": [1, None]}, is_pinned=True)
 
@@ -111,7 +111,7 @@ class TestList:
             ({"title": "a", "search": "lisbon", "metadata": "topic:travel"}, ["b"]),
         ],
     )
-    def test_can_be_narrowed(self, api, begin, query, found):
+    def test_can_be_filtered(self, api, begin, query, found):
         begin("a", UserMessage("hi"))
         begin("b", UserMessage("a week in Lisbon"))
         long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -122,7 +122,7 @@ class TestList:
 
         assert listed(api, **query) == found
 
-    def test_is_not_narrowed_by_nothing(self, api, begin):
+    def test_ignores_empty_filters(self, api, begin):
         begin("a")
 
         assert listed(api, title="", search="", is_pinned="", owner="") == ["a"]
@@ -159,7 +159,7 @@ class TestList:
             ({"title__regex": "x"}, "?title__regex"),
         ],
     )
-    def test_says_which_parameter_is_wrong(self, api, begin, query, path):
+    def test_names_an_invalid_parameter(self, api, begin, query, path):
         begin("c")
 
         response = api.get(ROOT, query)
@@ -167,14 +167,14 @@ class TestList:
         assert response.status_code == 400
         assert paths(response) == [path]
 
-    def test_says_of_all_that_is_wrong_at_once(self, api):
+    def test_reports_all_errors_at_once(self, api):
         response = api.get(ROOT, {"is_pinned": "maybe", "active_since": "yesterday", "metadata": "a"})
 
         assert sorted(paths(response)) == ["?active_since", "?is_pinned", "?metadata"]
 
 
-class TestBegin:
-    def test_with_an_id_made_here(self, api, person):
+class TestCreate:
+    def test_generates_an_id(self, api, person):
         response = api.post(ROOT)
 
         memory_id = response.json()["memory_id"]
@@ -185,7 +185,7 @@ class TestBegin:
         assert api.get(response["Location"])["ETag"] == response["ETag"]
         assert Conversation.objects.get().owner == person("owner")
 
-    def test_twice_with_the_same_id_is_once(self, api):
+    def test_twice_with_the_same_id_creates_one(self, api):
         body = {"memory_id": MEMORY_ID, "title": "t", "metadata": {"a": 1}}
 
         first, second = (api.post(ROOT, body, format="json") for _ in range(2))
@@ -195,7 +195,7 @@ class TestBegin:
         assert Conversation.objects.count() == 1
 
     @pytest.mark.parametrize("change", [{"title": "u"}, {"metadata": {"a": 2}}, {"metadata": {"a": True}}])
-    def test_with_an_id_that_is_taken_by_another(self, api, change):
+    def test_with_an_id_that_is_taken_is_refused(self, api, change):
         api.post(ROOT, {"memory_id": MEMORY_ID, "title": "t", "metadata": {"a": 1}}, format="json")
 
         response = api.post(ROOT, {"memory_id": MEMORY_ID, "title": "t", **change}, format="json")
@@ -203,7 +203,7 @@ class TestBegin:
         assert response.status_code == 409
         assert Conversation.objects.get().title == "t"
 
-    def test_with_an_id_of_somebody_else(self, api, client_of):
+    def test_with_another_users_id_is_refused(self, api, client_of):
         api.post(ROOT, {"memory_id": MEMORY_ID}, format="json")
 
         assert client_of("other").post(ROOT, {"memory_id": MEMORY_ID}, format="json").status_code == 409
@@ -231,7 +231,7 @@ class TestBegin:
             ("x", "$"),
         ],
     )
-    def test_says_what_is_wrong(self, api, body, path):
+    def test_names_errors(self, api, body, path):
         response = api.post(ROOT, json.dumps(body), content_type="application/json")
 
         assert response.status_code == 400
@@ -239,8 +239,8 @@ class TestBegin:
         assert not Conversation.objects.exists()
 
 
-class TestChange:
-    def test_of_the_title_leaves_the_metadata(self, api, begin):
+class TestUpdate:
+    def test_of_the_title_keeps_the_metadata(self, api, begin):
         begin("a", UserMessage("hi"))
         api.patch(f"{ROOT}a/", {"metadata": {"a": 1}}, format="json")
 
@@ -251,7 +251,7 @@ class TestChange:
         assert api.get(f"{ROOT}a/").json() == response.json()
         assert Message.objects.count() == 1
 
-    def test_only_of_what_one_has_seen(self, api, begin):
+    def test_requires_the_current_etag(self, api, begin):
         begin("a")
         seen = api.get(f"{ROOT}a/")["ETag"]
 
@@ -263,7 +263,7 @@ class TestChange:
         assert paths(second) == ["If-Match"]
         assert Conversation.objects.get().title == "3"
 
-    def test_of_what_is_there_at_all(self, api, begin):
+    def test_requires_an_existing_conversation(self, api, begin):
         begin("a")
 
         assert api.patch(f"{ROOT}a/", {}, format="json", headers={"If-Match": "*"}).status_code == 200
@@ -271,7 +271,7 @@ class TestChange:
 
     @pytest.mark.parametrize("changes", [{"title": 1}, {"memory_id": "b"}, {"owner": 1}, {"metadata": None},
                                          {"updated_at": "2026-01-01T00:00:00Z"}, {"total_messages": 0}])  # fmt: skip
-    def test_of_nothing_else(self, api, begin, changes):
+    def test_of_other_fields_is_refused(self, api, begin, changes):
         begin("a")
         before = state()
 
@@ -282,7 +282,7 @@ class TestChange:
         assert state() == before
 
     @pytest.mark.parametrize("changes", [{}, {"title": "t"}, {"metadata": {"a": 1}, "is_pinned": False}])
-    def test_of_nothing_changes_nothing(self, api, begin, changes):
+    def test_with_equal_values_changes_nothing(self, api, begin, changes):
         begin("a")
         Conversation.objects.update(title="t", metadata={"a": 1})
         before, seen = state(), api.get(f"{ROOT}a/")
@@ -293,7 +293,7 @@ class TestChange:
         assert state() == before
 
     @pytest.mark.parametrize(("before", "after"), [({"a": 1}, {"a": True}), ({"a": False}, {"a": 0})])
-    def test_of_what_only_python_takes_for_the_same_is_one(self, api, begin, before, after):
+    def test_distinguishes_values_that_only_python_finds_equal(self, api, begin, before, after):
         begin("a")
         Conversation.objects.update(metadata=before)
 
@@ -320,7 +320,7 @@ class TestChange:
         assert (response.json()["is_archived"], response.json()["is_pinned"]) == (True, True)
         assert listed(api, is_archived="true") == ["a"]
 
-    def test_leaves_what_was_said_meanwhile(self, api, begin, monkeypatch):
+    def test_keeps_messages_added_concurrently(self, api, begin, monkeypatch):
         begin("a")
         save = Conversation.save
 
@@ -335,7 +335,7 @@ class TestChange:
 
 
 class TestErase:
-    def test_leaves_nothing(self, api, begin):
+    def test_deletes_everything(self, api, begin):
         begin("a", UserMessage("hi"))
         begin("b", UserMessage("hi"))
 
@@ -344,15 +344,15 @@ class TestErase:
         assert listed(api) == ["b"]
         assert Message.objects.count() == 1
 
-    def test_only_what_one_has_seen(self, api, begin):
+    def test_requires_the_current_etag(self, api, begin):
         begin("a")
         seen = api.get(f"{ROOT}a/")["ETag"]
-        api.post(f"{ROOT}a/messages/", said(HI), format="json")
+        api.post(f"{ROOT}a/messages/", adding(HI), format="json")
 
         assert api.delete(f"{ROOT}a/", headers={"If-Match": seen}).status_code == 412
         assert Conversation.objects.count() == 1
 
-    def test_of_what_an_object_of_the_sites_holds_is_a_conflict(self, api, begin):
+    def test_of_a_protected_conversation_is_a_conflict(self, api, begin):
         begin("a", UserMessage("hi"))
 
         with holding("a"):
@@ -375,7 +375,7 @@ class TestEraseInBulk:
         assert Message.objects.count() == 1
 
     @pytest.mark.parametrize("query", ["", "?", "?title=", "?title=&search=", "?owner=*", "?owner=*&metadata="])
-    def test_needs_a_filter_that_filters(self, api, client_of, begin, query):
+    def test_requires_an_effective_filter(self, api, client_of, begin, query):
         begin("a")
 
         for client in (api, client_of("staff with every permission")):
@@ -385,13 +385,13 @@ class TestEraseInBulk:
             assert Conversation.objects.count() == 1
 
     @pytest.mark.parametrize("query", ["?is_pinned=maybe", "?colour=red", "?page_size=1", "?cursor=x", "?ordering=x"])
-    def test_erases_nothing_for_a_filter_that_is_wrong(self, api, begin, query):
+    def test_with_an_invalid_filter_erases_nothing(self, api, begin, query):
         begin("a")
 
         assert api.delete(f"{ROOT}{query}&title=").status_code == 400
         assert Conversation.objects.count() == 1
 
-    def test_erases_ones_own_and_others_only_if_asked_to(self, begin, client_of, person):
+    def test_erases_other_users_conversations_only_on_request(self, begin, client_of, person):
         begin("a")
         owner = person("owner").pk
         for name in ("other", "staff who see", "staff who delete unseen"):
@@ -402,7 +402,7 @@ class TestEraseInBulk:
         assert staff.delete(f"{ROOT}?is_pinned=false").json()["erased"] == 0
         assert staff.delete(f"{ROOT}?owner={owner}").json()["erased"] == 1
 
-    def test_leaves_what_is_held_and_names_it(self, api, begin):
+    def test_keeps_protected_conversations_and_names_them(self, api, begin):
         for name in "abc":
             begin(name, UserMessage("hi"))
 
@@ -413,7 +413,7 @@ class TestEraseInBulk:
         assert listed(api) == ["b"]
         assert Message.objects.count() == 1
 
-    def test_does_not_find_by_what_one_may_not_read(self, begin, client_of, api):
+    def test_does_not_search_texts_that_the_user_may_not_read(self, begin, client_of, api):
         begin("a", SystemMessage("secret"), UserMessage("hi"))
 
         assert api.delete(f"{ROOT}?search=secret").json()["erased"] == 0
@@ -422,7 +422,7 @@ class TestEraseInBulk:
 
 class TestMemoryIds:
     @pytest.mark.parametrize("memory_id", ["a b", "京都", "a?b", "x" * 255, "..."])
-    def test_of_any_kind_but_with_a_slash(self, api, begin, memory_id):
+    def test_can_have_any_characters_except_a_slash(self, api, begin, memory_id):
         begin(memory_id, UserMessage("hi"))
         path = f"{ROOT}{quote(memory_id, safe='')}/messages"
 
@@ -430,7 +430,7 @@ class TestMemoryIds:
         assert [page["results"][0]["sequence"] for page in pages(api, f"{path}/?page_size=1")] == [1]
 
     @pytest.mark.parametrize("path", ["%00", "a%00", "x" * 256, "%ff%fe", "%ed%a0%80", " "])
-    def test_that_cannot_be_are_not_found(self, api, path):
+    def test_that_are_invalid_are_not_found(self, api, path):
         for rest in ("", "messages/", "messages/1/", "memory/", "export/"):
             assert api.get(f"{ROOT}{path}/{rest}").status_code == 404
-        assert api.post(f"{ROOT}{path}/messages/", said(HI), format="json").status_code == 404
+        assert api.post(f"{ROOT}{path}/messages/", adding(HI), format="json").status_code == 404

@@ -1,4 +1,4 @@
-"""HTTP as it is spoken: bodies in chunks, ETags strong and weak, paths without the slash, and servers that are real."""
+"""HTTP: chunked bodies, strong and weak ETags, paths without the slash, and real servers."""
 
 import http.client
 import io
@@ -20,14 +20,14 @@ from rest_framework.test import APIClient, force_authenticate
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.rest.conversations import ConversationViewSet
-from tests.rest.conftest import HI, MEMORY, MESSAGES, ROOT, said
+from tests.rest.conftest import HI, MEMORY, MESSAGES, ROOT, adding
 
 BASE = Path(__file__).parents[2]
 BODY = json.dumps({"title": "in chunks"}).encode()
 
 
 def chunked(client: APIClient, body: bytes, *, is_terminated: bool, verb: str = "POST", where: str = ROOT):
-    """A request as a WSGI server hands it on whose body came in chunks: there is no length."""
+    """Return a request as a WSGI server passes on a chunked body: without a length."""
     environ = {
         "CONTENT_LENGTH": "",
         "HTTP_TRANSFER_ENCODING": "chunked",
@@ -38,25 +38,25 @@ def chunked(client: APIClient, body: bytes, *, is_terminated: bool, verb: str = 
 
 
 @pytest.mark.django_db
-class TestChunks:
-    def test_are_read_to_their_end(self, api):
+class TestChunkedBodies:
+    def test_are_read_to_the_end(self, api):
         response = chunked(api, BODY, is_terminated=True)
 
         assert response.status_code == 201
         assert Conversation.objects.get().title == "in chunks"
 
-    def test_need_a_server_that_knows_where_they_end(self, api):
+    def test_need_a_server_that_marks_their_end(self, api):
         response = chunked(api, BODY, is_terminated=False)
 
         assert (response.status_code, response.json()["type"]) == (411, "urn:chatmemory:length_required")
         assert not Conversation.objects.exists()
 
-    def test_are_as_bounded_as_any_body(self, api, settings):
+    def test_have_the_usual_size_limit(self, api, settings):
         settings.CHATMEMORY["REST"]["MAX_BODY_BYTES"] = len(BODY) - 1
 
         assert chunked(api, BODY, is_terminated=True).status_code == 413
 
-    def test_that_hold_nothing_are_no_json(self, api):
+    def test_that_are_empty_are_not_json(self, api):
         assert chunked(api, b"", is_terminated=True).status_code == 400
 
     def test_of_lines_are_imported(self, client_of, begin):
@@ -71,7 +71,7 @@ class TestChunks:
         assert response.status_code == 201
 
     @pytest.mark.django_db(transaction=True)
-    def test_under_asgi_are_read_to_their_end(self, person):
+    def test_are_read_to_the_end_under_asgi(self, person):
         request = AsyncRequestFactory().post(ROOT, BODY, content_type="application/json")
         del request.META["CONTENT_LENGTH"]
         request.META["HTTP_TRANSFER_ENCODING"] = "chunked"
@@ -86,21 +86,21 @@ class TestChunks:
 @pytest.mark.django_db
 class TestPaths:
     @pytest.mark.parametrize("slash", ["", "/"])
-    def test_without_the_slash_take_a_post(self, api, begin, slash):
+    def test_without_the_slash_accept_a_post(self, api, begin, slash):
         begin("c")
 
-        response = api.post(f"{ROOT}c/messages{slash}", said(HI), format="json")
+        response = api.post(f"{ROOT}c/messages{slash}", adding(HI), format="json")
 
         assert response.status_code == 201
         assert api.post(f"{ROOT.rstrip('/')}{slash}").status_code == 201
 
-    def test_lead_to_what_was_made(self, api):
+    def test_in_location_lead_to_the_created_object(self, api):
         for where in (ROOT, ROOT.rstrip("/")):
             response = api.post(where)
 
             assert api.get(response["Location"]).json() == response.json()
 
-    def test_of_pages_stay_without_the_slash(self, api, begin):
+    def test_of_next_pages_have_no_slash_either(self, api, begin):
         begin("c", UserMessage("1"), UserMessage("2"))
 
         page = api.get(MESSAGES.rstrip("/"), {"page_size": 1}).json()
@@ -119,7 +119,7 @@ class TestNotModified:
 
     @pytest.mark.parametrize("where", READ)
     @pytest.mark.parametrize("form", ["{}", "W/{}", '"x", {}', '"x", W/{} , "y"', "*"])
-    def test_is_said_of_an_etag_that_stands(self, api, where, form):
+    def test_is_the_response_to_a_current_etag(self, api, where, form):
         etag = api.get(where)["ETag"]
         headers = {"If-None-Match": form.format(etag)}
 
@@ -129,20 +129,20 @@ class TestNotModified:
 
     @pytest.mark.parametrize("where", READ)
     @pytest.mark.parametrize("etag", ['"x"', "x", '"1-1', "", "W/", '"*"'])
-    def test_is_not_said_of_another(self, api, where, etag):
+    def test_is_not_the_response_to_another_etag(self, api, where, etag):
         assert api.get(where, headers={"If-None-Match": etag}).status_code == 200
 
     @pytest.mark.parametrize(
         "change",
         [
-            lambda api: api.post(MESSAGES, said(HI), format="json"),
+            lambda api: api.post(MESSAGES, adding(HI), format="json"),
             lambda api: api.patch(f"{ROOT}c/", {"title": "t"}, format="json"),
             lambda api: api.patch(f"{MESSAGES}1/", {"metadata": {"feedback": 1}}, format="json"),
             lambda api: api.delete(MEMORY),
         ],
         ids=["post", "patch", "feedback", "clear"],
     )
-    def test_is_not_said_once_something_has_changed(self, api, change):
+    def test_is_not_the_response_after_a_change(self, api, change):
         etag = api.get(MESSAGES)["ETag"]
 
         assert change(api).status_code < 300
@@ -150,17 +150,17 @@ class TestNotModified:
         for where in READ:
             assert api.get(where, headers={"If-None-Match": etag}).status_code == 200
 
-    def test_is_not_said_to_who_may_not_see_it(self, api, client_of):
+    def test_is_not_the_response_without_permission(self, api, client_of):
         headers = {"If-None-Match": api.get(MESSAGES)["ETag"]}
 
         for name, status in (("other", 404), ("anonymous", 401)):
             assert client_of(name).get(MESSAGES, headers=headers).status_code == status
 
-    def test_is_not_said_where_a_filter_is_wrong(self, api):
+    def test_is_not_the_response_to_an_invalid_filter(self, api):
         assert api.get(f"{MESSAGES}?after=true", headers={"If-None-Match": "*"}).status_code == 400
 
-    def test_is_not_said_of_another_conversation_in_the_same_place(self, api, begin):
-        """A conversation that was erased and begun again is another one, whatever its version."""
+    def test_is_not_the_response_for_a_later_conversation_with_the_same_id(self, api, begin):
+        """A conversation erased and created again is another one, even with the same version."""
         etag = api.get(f"{ROOT}c/")["ETag"]
         api.delete(f"{ROOT}c/")
         begin("between")
@@ -168,21 +168,21 @@ class TestNotModified:
 
         assert api.get(f"{ROOT}c/", headers={"If-None-Match": etag}).status_code == 200
 
-    def test_spares_what_would_be_read(self, api, django_assert_num_queries):
+    def test_avoids_reading_the_messages(self, api, django_assert_num_queries):
         headers = {"If-None-Match": api.get(MESSAGES)["ETag"]}
 
         with django_assert_num_queries(1):
             api.get(MESSAGES, headers=headers)
 
-    def test_is_not_for_who_writes(self, api):
-        response = api.post(MESSAGES, said(HI), format="json", headers={"If-None-Match": "*"})
+    def test_is_not_the_response_to_unsafe_requests(self, api):
+        response = api.post(MESSAGES, adding(HI), format="json", headers={"If-None-Match": "*"})
 
         assert response.status_code == 201
 
 
 @pytest.mark.django_db
-class TestMatch:
-    def test_also_takes_the_weak_etag_that_a_compressed_response_has(self, begin, person, settings):
+class TestIfMatch:
+    def test_accepts_the_weak_etag_of_a_compressed_response(self, begin, person, settings):
         settings.MIDDLEWARE = ["django.middleware.gzip.GZipMiddleware", *settings.MIDDLEWARE]
         begin("c", *[UserMessage("hi" * 100)] * 3)
         client = APIClient(headers={"Accept-Encoding": "gzip"})
@@ -198,19 +198,19 @@ class TestMatch:
         assert client.get(MESSAGES, headers={"If-None-Match": client.get(MESSAGES)["ETag"]}).status_code == 304
 
     @pytest.mark.parametrize("form", ["{}", "W/{}", '"x", {}', "*"])
-    def test_takes_etags_as_they_may_be_written(self, api, begin, form):
+    def test_accepts_every_notation(self, api, begin, form):
         begin("c")
         headers = {"If-Match": form.format(api.get(f"{ROOT}c/")["ETag"])}
 
         assert api.patch(f"{ROOT}c/", {"title": "t"}, format="json", headers=headers).status_code == 200
 
     @pytest.mark.parametrize("etag", ['"x"', "x", "", "W/", '"*"'])
-    def test_refuses_others_and_what_is_none(self, api, begin, etag):
+    def test_refuses_other_and_invalid_etags(self, api, begin, etag):
         begin("c")
 
         for response in (
             api.patch(f"{ROOT}c/", {"title": "t"}, format="json", headers={"If-Match": etag}),
-            api.post(MESSAGES, said(HI), format="json", headers={"If-Match": etag}),
+            api.post(MESSAGES, adding(HI), format="json", headers={"If-Match": etag}),
             api.delete(MEMORY, headers={"If-Match": etag}),
             api.delete(f"{ROOT}c/", headers={"If-Match": etag}),
         ):
@@ -242,7 +242,7 @@ SERVERS = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> dict[str, str]:
-    """The environment of a site with a database in a file, and the token of its one user."""
+    """Return the environment of a site with a database in a file, and the token of its one user."""
     file = tmp_path_factory.mktemp("live") / "db.sqlite3"
     environment = {
         **os.environ,
@@ -263,7 +263,7 @@ def site(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="module", params=SERVERS)
 def server(request, site) -> Iterator[tuple[str, int, str]]:
-    """A server in a process of its own: its name, its port and a token."""
+    """Run a server in a process of its own; yield its name, port and token."""
     module, *arguments = SERVERS[request.param]
     if find_spec(module) is None:
         pytest.skip(f"{module} is not installed: it comes with the extra dev")
@@ -284,7 +284,7 @@ def server(request, site) -> Iterator[tuple[str, int, str]]:
 
 
 def ask(server, verb: str, where: str, body: object = None, **headers: str) -> http.client.HTTPResponse:
-    """Ask the server; a body that is an iterator is sent in chunks."""
+    """Send a request to the server; a body that is an iterator is sent in chunks."""
     _, port, token = server
     sent = {"Authorization": f"Token {token}", "Content-Type": "application/json"} | headers
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
@@ -295,7 +295,7 @@ def ask(server, verb: str, where: str, body: object = None, **headers: str) -> h
 
 
 class TestServers:
-    def test_take_a_body_in_chunks_or_say_that_they_need_its_length(self, server):
+    def test_accept_a_chunked_body_or_require_its_length(self, server):
         response = ask(server, "POST", ROOT, iter([BODY[:5], BODY[5:]]), **{"Transfer-Encoding": "chunked"})
 
         if server[0] == "runserver":
@@ -305,12 +305,12 @@ class TestServers:
             assert response.status == 201
             assert json.loads(response.body)["title"] == "in chunks"
 
-    def test_take_a_post_without_the_slash(self, server):
+    def test_accept_a_post_without_the_slash(self, server):
         response = ask(server, "POST", ROOT.rstrip("/"), BODY)
 
         assert response.status == 201
 
-    def test_give_and_honour_etags(self, server):
+    def test_send_and_honour_etags(self, server):
         where = ask(server, "POST", ROOT, b"{}").headers["Location"].partition("127.0.0.1")[2].partition("/")[2]
         etag = ask(server, "GET", f"/{where}").headers["ETag"]
 
@@ -322,7 +322,7 @@ class TestServers:
         assert (head.status, head.body, head.headers["ETag"]) == (200, b"", etag)
         assert statuses == [200, 412]
 
-    def test_refuse_too_large_a_body_in_chunks(self, server):
+    def test_refuse_a_chunked_body_that_is_too_large(self, server):
         if server[0] == "runserver":
             pytest.skip("It takes none in chunks")
         pieces = (b" " * 65_536 for _ in range(100))
@@ -330,6 +330,6 @@ class TestServers:
         try:
             status = ask(server, "POST", ROOT, pieces, **{"Transfer-Encoding": "chunked"}).status
         except (BrokenPipeError, ConnectionResetError):
-            status = 413  # it hung up on us, and may
+            status = 413  # the server may close the connection
 
         assert status == 413

@@ -1,4 +1,4 @@
-"""Files in messages: not in a page, but at an address of their own."""
+"""Files in messages: served at addresses of their own rather than in pages."""
 
 import base64
 
@@ -16,7 +16,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from tests.rest.conftest import MEMORY, MESSAGES, ROOT, said
+from tests.rest.conftest import MEMORY, MESSAGES, ROOT, adding
 
 pytestmark = pytest.mark.django_db
 
@@ -49,7 +49,7 @@ def conversation(begin) -> None:
 
 
 @pytest.mark.parametrize("where", [MESSAGES, f"{MESSAGES}1/", MEMORY])
-def test_pages_have_their_addresses_in_place_of_them(api, where):
+def test_pages_have_addresses_instead_of_files(api, where):
     page = api.get(where)
 
     body = page.json()
@@ -64,13 +64,13 @@ def test_pages_have_their_addresses_in_place_of_them(api, where):
 
 
 @pytest.mark.parametrize("where", [MESSAGES, f"{MESSAGES}1/", MEMORY])
-def test_pages_have_them_where_that_is_asked_for(api, where):
+def test_pages_have_the_files_on_request(api, where):
     assert encoded(PNG) in api.get(where, {"media": "inline"}).content.decode()
 
 
-def test_openai_is_told_their_addresses_too(api):
+def test_the_openai_format_has_addresses_too(api):
     image = {"base64Data": encoded(PNG), "mimeType": "image/png"}
-    api.post(MESSAGES, said({"type": "USER", "contents": [{"type": "IMAGE", "image": image}]}), format="json")
+    api.post(MESSAGES, adding({"type": "USER", "contents": [{"type": "IMAGE", "image": image}]}), format="json")
 
     shown = api.get(f"{MESSAGES}2/", {"as": "openai"}).json()["message"]
 
@@ -80,7 +80,7 @@ def test_openai_is_told_their_addresses_too(api):
 @pytest.mark.parametrize(
     ("index", "content", "content_type", "kind"),
     [
-        (1, PNG, "image/png", "inline"),  # what its first bytes say, not what the message says
+        (1, PNG, "image/png", "inline"),  # by its first bytes, whatever the message declares
         (3, PNG, "image/png", "inline"),
         (4, SVG, "application/octet-stream", "attachment"),
         (5, b"%PDF-1.7", "application/pdf", "attachment"),
@@ -88,7 +88,7 @@ def test_openai_is_told_their_addresses_too(api):
     ],
 )
 @pytest.mark.parametrize("slash", ["/", ""])
-def test_they_are_sent_so_that_no_browser_runs_them(api, index, content, content_type, kind, slash):
+def test_files_are_sent_so_that_no_browser_runs_them(api, index, content, content_type, kind, slash):
     response = api.get(f"{MESSAGES}1/media/{index}{slash}")
 
     assert (response.status_code, response.content, response["Content-Type"]) == (200, content, content_type)
@@ -99,13 +99,13 @@ def test_they_are_sent_so_that_no_browser_runs_them(api, index, content, content
 
 
 @pytest.mark.parametrize("index", ["0", "2", "7", "8", "-1", "x", "9" * 30, "٣"])
-def test_what_is_no_file_is_not_found(api, index):
+def test_a_missing_file_is_not_found(api, index):
     response = api.get(f"{MESSAGES}1/media/{index}/")
 
     assert (response.status_code, response["Content-Type"]) == (404, "application/problem+json")
 
 
-def test_they_are_not_sent_to_who_may_not_read_the_message(client_of):
+def test_files_require_the_permission_to_read_the_message(client_of):
     statuses = {
         name: client_of(name).get(f"{MESSAGES}1/media/1/").status_code
         for name in ("owner", "other", "staff who see", "staff who read")
@@ -114,20 +114,20 @@ def test_they_are_not_sent_to_who_may_not_read_the_message(client_of):
     assert statuses == {"owner": 200, "other": 404, "staff who see": 404, "staff who read": 200}
 
 
-def test_those_of_a_tool_are_files_too(begin, api):
+def test_files_in_results_of_tools_are_served(begin, api):
     picture = ImageContent(Image(base64_data=encoded(PNG), mime_type="image/png"))
     begin("d", ToolExecutionResultMessage("1", "t", [picture]))
 
     assert api.get(f"{ROOT}d/messages/1/media/0/").content == PNG
 
 
-def test_the_prompt_has_none_that_the_owner_reads(begin, api):
+def test_files_in_system_messages_are_hidden_from_the_owner(begin, api):
     begin("d", SystemMessage("secret"))
 
     assert api.get(f"{ROOT}d/messages/1/media/0/").status_code == 404
 
 
-def test_they_are_not_asked_for_again_where_the_etag_stands(api):
+def test_a_current_etag_avoids_another_transfer(api):
     etag = api.get(f"{MESSAGES}1/media/1/")["ETag"]
 
     assert api.get(f"{MESSAGES}1/media/1/", headers={"If-None-Match": etag}).status_code == 304

@@ -1,11 +1,11 @@
-"""The memory: what the LLM would be sent, and why."""
+"""The memory: the messages an LLM would be sent, and why."""
 
 import pytest
 
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from tests.rest.conftest import HI, MEMORY, MESSAGES, ROOT, paths, said, users
+from tests.rest.conftest import HI, MEMORY, MESSAGES, ROOT, adding, paths, users
 from tests.rest.conftest import sequences as sent
 
 SUMMARY = {"type": "SYSTEM", "text": "a summary"}
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def setter(client_of):
-    """The client of the owner, who may set memories."""
+    """Return a client of the owner, who may set memories."""
     return client_of("owner who sets")
 
 
@@ -33,7 +33,7 @@ def tokens(settings) -> None:
 
 
 class TestReading:
-    def test_gives_what_fits_the_system_message_first(self, api, begin):
+    def test_returns_what_fits_system_message_first(self, api, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4))
 
         response = api.get(MEMORY)
@@ -43,7 +43,7 @@ class TestReading:
         assert {each["in_memory"] for each in response.json()["messages"]} == {True}
         assert response["ETag"] == api.get(f"{ROOT}c/")["ETag"]
 
-    def test_is_that_of_the_memory(self, api, begin):
+    def test_equals_the_memory_in_python(self, api, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4))
         get_chat_memory("c").set([UserMessage("x"), AiMessage("y")])
 
@@ -60,7 +60,7 @@ class TestReading:
         assert Conversation.objects.values().get() == before
 
     def test_through_a_window_of_tokens(self, api, begin, tokens):
-        begin("c", *users(1, 2, 3))  # 5 tokens each, and 3 around them
+        begin("c", *users(1, 2, 3))  # 5 tokens for each message, and 3 around all of them
 
         assert sent(api.get(MEMORY)) == [1, 2, 3]
         assert sent(api.get(MEMORY, {"max_tokens": 13})) == [2, 3]
@@ -73,7 +73,7 @@ class TestReading:
         [
             {"max_messages": "0"},
             {"max_messages": "x"},
-            {"max_tokens": "1"},  # nothing to count them with
+            {"max_tokens": "1"},  # cached before the same user gets another role
             {"max_messages": "1", "max_tokens": "1"},
             {"explain": "why"},
             {"max_messages": ""},
@@ -82,7 +82,7 @@ class TestReading:
             {"page_size": "1"},
         ],
     )
-    def test_says_which_parameter_is_wrong(self, api, begin, query):
+    def test_names_an_invalid_parameter(self, api, begin, query):
         begin("c", *users(1))
 
         response = api.get(MEMORY, query)
@@ -92,7 +92,7 @@ class TestReading:
 
 
 class TestExplaining:
-    def test_says_of_each_recent_message_whether_it_is_sent_and_why(self, api, begin):
+    def test_shows_of_each_recent_message_whether_it_is_sent_and_why(self, api, begin):
         begin("c", UserMessage("1"), SystemMessage("be brief"), *users(3, 4))
         get_chat_memory("c").add(SystemMessage("be long"))
 
@@ -104,7 +104,7 @@ class TestExplaining:
             (5, True, "in_window"),
         ]
 
-    def test_says_what_is_pinned_and_what_does_not_fit(self, api, begin):
+    def test_shows_what_is_pinned_and_what_does_not_fit(self, api, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4))
 
         assert explained(api, max_messages=2) == [
@@ -114,7 +114,7 @@ class TestExplaining:
             (4, True, "in_window"),
         ]
 
-    def test_says_what_the_options_of_the_memory_leave_out(self, api, begin, settings):
+    def test_shows_what_the_memorys_options_leave_out(self, api, begin, settings):
         options = {"max_messages": 10, "start_on_user": True, "repair_tools": True}
         settings.CHATMEMORY["MEMORY"]["OPTIONS"] = options
         calls = [ToolExecutionRequest(each, "tool", "{}") for each in "ab"]
@@ -131,7 +131,7 @@ class TestExplaining:
         assert [message.type for message in get_chat_memory("c").messages()] == ["USER", "AI", "USER"]
         assert "toolExecutionRequests" not in api.get(MEMORY).json()["messages"][1]["message"]
 
-    def test_counts_tokens_of_what_is_in_and_of_what_is_out(self, api, begin, tokens):
+    def test_counts_tokens_inside_and_outside_the_memory(self, api, begin, tokens):
         begin("c", *users(1, 2, 3, 4, 5))
 
         found = api.get(MEMORY, {"explain": "true"}).json()["explanation"]
@@ -140,7 +140,7 @@ class TestExplaining:
             (1, False, 5), (2, False, 5), (3, True, 5), (4, True, 5), (5, True, 5)
         ]  # fmt: skip
 
-    def test_goes_back_a_page_and_no_farther(self, api, begin, settings):
+    def test_goes_back_one_page_at_most(self, api, begin, settings):
         settings.CHATMEMORY["REST"]["PAGE_SIZE"] = 4
         begin("c", *users(*range(1, 21)))
 
@@ -154,10 +154,10 @@ class TestExplaining:
 
 
 class TestSetting:
-    def test_makes_messages_the_memory_and_leaves_the_history(self, setter, begin):
+    def test_replaces_the_memory_and_keeps_the_history(self, setter, begin):
         begin("c", *users(1, 2, 3))
 
-        response = setter.put(MEMORY, said(SUMMARY), format="json")
+        response = setter.put(MEMORY, adding(SUMMARY), format="json")
 
         assert response.status_code == 200
         assert sent(response) == [4]
@@ -170,19 +170,19 @@ class TestSetting:
         begin("c")
         spoken = [{"role": "user", "content": str(number)} for number in range(5)]
 
-        response = setter.put(f"{MEMORY}?as=openai", said(*spoken), format="json")
+        response = setter.put(f"{MEMORY}?as=openai", adding(*spoken), format="json")
 
         assert [each["message"] for each in response.json()["messages"]] == spoken[2:]
 
-    def test_to_nothing_empties_it(self, setter, begin):
+    def test_to_an_empty_list_empties_it(self, setter, begin):
         begin("c", *users(1, 2))
 
         assert sent(setter.put(MEMORY, {"messages": []}, format="json")) == []
 
-    def test_only_what_one_has_seen(self, setter, begin):
+    def test_requires_the_current_etag(self, setter, begin):
         begin("c", *users(1))
         headers = {"If-Match": setter.get(MEMORY)["ETag"]}
-        setter.post(MESSAGES, said(HI), format="json")
+        setter.post(MESSAGES, adding(HI), format="json")
 
         response = setter.put(MEMORY, {"messages": []}, format="json", headers=headers)
 
@@ -203,7 +203,7 @@ class TestSetting:
             ({"messages": [], "more": 1}, "$.more"),
         ],
     )
-    def test_says_what_is_wrong_and_changes_nothing(self, setter, begin, body, path):
+    def test_with_an_invalid_body_changes_nothing(self, setter, begin, body, path):
         begin("c", *users(1))
 
         response = setter.put(MEMORY, body, format="json")
@@ -213,7 +213,7 @@ class TestSetting:
 
 
 class TestClearing:
-    def test_empties_the_memory_and_leaves_the_history(self, api, begin):
+    def test_empties_the_memory_and_keeps_the_history(self, api, begin):
         begin("c", *users(1, 2))
 
         assert api.delete(MEMORY).status_code == 204
@@ -221,7 +221,7 @@ class TestClearing:
         assert Message.objects.count() == 2
         assert {each["in_memory"] for each in api.get(MESSAGES).json()["results"]} == {False}
 
-    def test_only_what_one_has_seen(self, api, begin):
+    def test_requires_the_current_etag(self, api, begin):
         begin("c", *users(1))
         headers = {"If-Match": api.get(MEMORY)["ETag"]}
         get_chat_memory("c").add(*users(2))

@@ -1,4 +1,4 @@
-"""Messages: read, found, added once, annotated."""
+"""Messages: reading, searching, adding once, annotating."""
 
 import threading
 
@@ -21,9 +21,9 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from tests.rest.conftest import ANSWER, HI, MEMORY, MESSAGES, PROMPT, ROOT, paths, said, sequences, text, users
+from tests.rest.conftest import ANSWER, HI, MEMORY, MESSAGES, PROMPT, ROOT, adding, paths, sequences, text, users
 
-SAID = [
+OPENAI_MESSAGES = [
     {"role": "system", "content": "be brief"},
     {
         "role": "user",
@@ -48,7 +48,7 @@ def texts() -> list[str]:
 
 
 def messages(response) -> list[dict]:
-    """The messages alone, without what is said of them."""
+    """Return only the messages, without their fields."""
     assert response.status_code < 300, response.content
     body = response.json()
     return [each["message"] for each in body.get("results", body.get("messages"))]
@@ -61,27 +61,27 @@ def post(client, body: object, where: str = MESSAGES, **headers: str):
 
 
 class TestReading:
-    def test_of_messages_of_a_type(self, api, begin):
+    def test_messages_of_a_type(self, api, begin):
         begin("c", UserMessage("1"), AiMessage("2"), UserMessage("3"), AiMessage("4"))
 
         assert sequences(api.get(MESSAGES, {"type": "AI"})) == [4, 2]
         assert sequences(api.get(MESSAGES, {"type": "USER", "after": 0, "page_size": 1})) == [3]
         assert sequences(api.get(MESSAGES, {"type": "CUSTOM"})) == []
 
-    def test_of_what_is_in_memory_and_of_what_is_not(self, api, begin):
+    def test_messages_inside_and_outside_the_memory(self, api, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4, 5))
 
         assert sequences(api.get(MESSAGES, {"in_memory": "true"})) == [5, 4, 1]
         assert sequences(api.get(MESSAGES, {"in_memory": "false"})) == [3, 2]
 
-    def test_of_turns_that_have_not_ended(self, api, begin):
+    def test_turns_that_have_not_ended(self, api, begin):
         begin("c", *users(1, 2))
         Message.objects.filter(sequence=2).update(is_complete=False)
 
         assert sequences(api.get(MESSAGES, {"is_complete": "false"})) == [2]
         assert sequences(api.get(MESSAGES, {"is_complete": "true"})) == [1]
 
-    def test_leaves_out_what_only_a_memory_was_made_of(self, api, begin):
+    def test_leaves_out_messages_that_were_only_set_in_a_memory(self, api, begin):
         begin("c", *users(1, 2))
         get_chat_memory("c").set([SystemMessage("a summary")])
 
@@ -95,7 +95,7 @@ class TestReading:
          {"type": "user"}, {"in_memory": "maybe"}, {"as": "xml"}, {"media": "all"}, {"page_size": "1000"},
          {"page": "2"}, {"type": "\0"}, {"search": "x" * 256}, {"ordering": "text"}],
     )  # fmt: skip
-    def test_says_which_parameter_is_wrong(self, api, begin, query):
+    def test_names_an_invalid_parameter(self, api, begin, query):
         begin("c")
 
         response = api.get(MESSAGES, query)
@@ -105,7 +105,7 @@ class TestReading:
 
 
 class TestSearching:
-    def test_gives_the_messages_and_where_in_them_it_is(self, api, begin):
+    def test_returns_the_messages_with_the_positions_of_the_match(self, api, begin):
         begin("c", UserMessage("Where is my parcel?"), AiMessage("No idea"), UserMessage("My PARCEL is blue"))
 
         found = api.get(MESSAGES, {"search": "parcel"}).json()["results"]
@@ -119,7 +119,7 @@ class TestSearching:
         assert "snippet" not in api.get(MESSAGES).json()["results"][0]
 
     @pytest.mark.parametrize("wanted", ["%", "_", "\\", "'", "<b>", "blue parcel"])
-    def test_takes_what_is_searched_for_as_it_is(self, api, begin, wanted):
+    def test_takes_the_text_literally(self, api, begin, wanted):
         begin("c", UserMessage("Where is my parcel?"), UserMessage(f"So: {wanted}!"))
 
         found = api.get(MESSAGES, {"search": wanted})
@@ -127,7 +127,7 @@ class TestSearching:
         assert sequences(found) == [2]
         assert {"text": wanted, "is_hit": True} in found.json()["results"][0]["snippet"]
 
-    def test_goes_with_other_filters_and_with_pages(self, api, begin):
+    def test_combines_with_other_filters_and_pages(self, api, begin):
         begin("c", *[UserMessage("hi")] * 5, AiMessage("hi"))
 
         page = api.get(MESSAGES, {"search": "HI", "type": "USER", "page_size": 2})
@@ -137,7 +137,7 @@ class TestSearching:
 
 
 class TestOneMessage:
-    def test_is_described_by_its_place_its_time_its_tokens_and_whether_it_is_in_memory(self, api, begin):
+    def test_has_its_place_time_tokens_and_whether_it_is_in_memory(self, api, begin):
         begin("c", UserMessage("hi", name="Ann"), *users(2, 3, 4))
         Message.objects.filter(sequence=1).update(
             token_count=7, counted_by="x", metadata={"a": 1}, client_message_id="m"
@@ -165,7 +165,7 @@ class TestOneMessage:
         assert (as_openai["sequence"], as_openai["token_count"]) == (1, 7)
 
     @pytest.mark.parametrize("sequence", ["0", "2", "99999999999999999999", "2147483648", "-1", "x", "1.0", "٣", "%00"])
-    def test_that_is_not_there(self, api, begin, sequence):
+    def test_that_is_missing_is_not_found(self, api, begin, sequence):
         begin("c", UserMessage("hi"))
 
         for where in (f"{MESSAGES}{sequence}/", f"{MESSAGES}{sequence}/media/0/"):
@@ -173,17 +173,17 @@ class TestOneMessage:
         response = api.patch(f"{MESSAGES}{sequence}/", {"metadata": {"feedback": 1}}, format="json")
         assert response.status_code == 404
 
-    def test_is_told_as_the_codec_writes_it(self, api, begin):
+    def test_is_in_the_codecs_format(self, api, begin):
         message = UserMessage([TextContent("a"), ImageContent(Image(base64_data="AA==", mime_type="image/png"))], "Ann")
         begin("c", message)
 
-        told = api.get(MESSAGES, {"media": "inline"}).content.decode()
+        body = api.get(MESSAGES, {"media": "inline"}).content.decode()
 
-        assert f'"message":{message_to_json(message)}}}' in told
+        assert f'"message":{message_to_json(message)}}}' in body
 
 
 class TestAdding:
-    def test_messages_of_every_type_gives_them_as_they_are_stored(self, writer, begin, settings):
+    def test_messages_of_every_type_returns_them_as_stored(self, writer, begin, settings):
         settings.CHATMEMORY["MEMORY"]["OPTIONS"] = {"max_messages": 10}
         begin("c")
         spoken = [
@@ -199,7 +199,7 @@ class TestAdding:
         ]
         unseen = [PROMPT, {"type": "CUSTOM", "attributes": {"a": [1, 1.5, None, {"京": "都"}], "big": 10**40}}]
 
-        response = post(writer, said(*unseen, *spoken, metadata={"model": "m"}))
+        response = post(writer, adding(*unseen, *spoken, metadata={"model": "m"}))
 
         assert response.status_code == 201
         assert sequences(response) == [1, 2, 3, 4, 5]
@@ -212,7 +212,7 @@ class TestAdding:
             CustomMessage(unseen[1]["attributes"]),
         ]
 
-    def test_gives_each_its_own_metadata(self, api, begin):
+    def test_stores_the_metadata_of_each(self, api, begin):
         begin("c")
 
         body = {"messages": [{"message": HI, "metadata": {"n": 1}}, {"message": HI, "metadata": None}, {"message": HI}]}
@@ -222,7 +222,7 @@ class TestAdding:
     def test_is_all_or_nothing(self, api, begin):
         begin("c")
 
-        response = post(api, said(HI, {"type": "USER"}))
+        response = post(api, adding(HI, {"type": "USER"}))
 
         assert response.status_code == 400
         assert response.json()["errors"] == [
@@ -234,7 +234,7 @@ class TestAdding:
         ]
         assert not Message.objects.exists()
 
-    def test_of_nothing_adds_nothing(self, api, begin):
+    def test_an_empty_list_adds_nothing(self, api, begin):
         begin("c")
         seen = api.get(f"{ROOT}c/")["ETag"]
 
@@ -242,37 +242,37 @@ class TestAdding:
 
         assert (response.status_code, response.json(), response["ETag"]) == (201, {"messages": []}, seen)
 
-    def test_of_a_system_message_that_is_there_names_that_one(self, writer, begin):
+    def test_an_existing_system_message_returns_the_stored_one(self, writer, begin):
         begin("c", SystemMessage("be brief"), UserMessage("hi"))
 
-        assert sequences(post(writer, said(PROMPT, HI))) == [1, 3]
+        assert sequences(post(writer, adding(PROMPT, HI))) == [1, 3]
 
-    def test_only_to_what_one_has_seen_if_one_says_so(self, api, begin):
+    def test_with_an_etag_requires_the_current_one(self, api, begin):
         begin("c")
         seen = api.get(f"{ROOT}c/")["ETag"]
 
-        responses = [post(api, said(HI), If_Match=seen) for _ in "ab"]
+        responses = [post(api, adding(HI), If_Match=seen) for _ in "ab"]
 
         assert [each.status_code for each in responses] == [201, 412]
         assert texts() == ["hi"]
 
-    def test_gives_what_left_the_memory_at_once_too(self, api, begin):
+    def test_returns_messages_even_if_evicted_at_once(self, api, begin):
         begin("c")
 
-        response = post(api, said(*[HI] * 5))
+        response = post(api, adding(*[HI] * 5))
 
         assert [each["in_memory"] for each in response.json()["messages"]] == [False, False, True, True, True]
 
-    def test_where_history_is_not_kept_gives_what_is_left(self, api, begin, settings):
+    def test_without_history_returns_what_remains(self, api, begin, settings):
         settings.CHATMEMORY["KEEP_HISTORY"] = False
         begin("c")
 
-        assert sequences(post(api, said(*[HI] * 5))) == [3, 4, 5]
+        assert sequences(post(api, adding(*[HI] * 5))) == [3, 4, 5]
 
-    def test_of_types_that_one_may_not_add_names_the_first(self, api, begin):
+    def test_names_the_first_type_that_the_user_may_not_add(self, api, begin):
         begin("c")
 
-        response = post(api, said(HI, ANSWER, PROMPT))
+        response = post(api, adding(HI, ANSWER, PROMPT))
 
         assert response.status_code == 403
         assert response.json()["type"] == "urn:chatmemory:forbidden_type"
@@ -281,7 +281,7 @@ class TestAdding:
 
 
 class TestAnnotating:
-    """PATCH of the metadata of a message: feedback."""
+    """PATCH of a message's metadata: feedback."""
 
     def test_merges_key_by_key(self, writer, begin):
         begin("c", UserMessage("hi"))
@@ -295,7 +295,7 @@ class TestAnnotating:
         assert response.json() == writer.get(where).json()
         assert Message.objects.get().metadata == {"b": 2, "new": []}
 
-    def test_is_all_that_the_owner_may_do_to_an_answer_and_only_as_feedback(self, api, begin):
+    def test_an_answer_is_limited_to_feedback_for_the_owner(self, api, begin):
         begin("c", UserMessage("hi"), AiMessage("hello"), SystemMessage("secret"))
         Message.objects.update(metadata={"model": "m"})
 
@@ -308,7 +308,7 @@ class TestAnnotating:
         assert unseen.status_code == 403
         assert Message.objects.get(sequence=3).metadata == {"model": "m"}
 
-    def test_is_a_write_but_no_activity(self, api, begin):
+    def test_is_a_write_but_not_an_activity(self, api, begin):
         before = begin("c", UserMessage("hi"))
         seen = api.get(f"{ROOT}c/")["ETag"]
 
@@ -318,7 +318,7 @@ class TestAnnotating:
         assert (after.updated_at, after.version) == (before.updated_at, before.version + 1)
         assert response["ETag"] == api.get(f"{ROOT}c/")["ETag"] != seen
 
-    def test_of_nothing_changes_nothing(self, api, begin):
+    def test_with_equal_values_changes_nothing(self, api, begin):
         begin("c", UserMessage("hi"))
         api.patch(f"{MESSAGES}1/", {"metadata": {"feedback": 1}}, format="json")
         seen = api.get(f"{ROOT}c/")["ETag"]
@@ -328,7 +328,7 @@ class TestAnnotating:
 
             assert (response.status_code, response["ETag"]) == (200, seen), body
 
-    def test_is_not_of_what_only_a_memory_was_made_of(self, writer, begin):
+    def test_messages_only_set_in_a_memory_is_refused(self, writer, begin):
         begin("c", *users(1))
         get_chat_memory("c").set(users(2))
         sequence = Message.objects.filter(in_history=False).first().sequence
@@ -337,7 +337,7 @@ class TestAnnotating:
 
         assert response.status_code == 404
 
-    def test_only_of_what_one_has_seen(self, api, begin):
+    def test_requires_the_current_etag(self, api, begin):
         begin("c", UserMessage("hi"))
         headers = {"If-Match": api.get(f"{MESSAGES}1/")["ETag"]}
         get_chat_memory("c").add(*users(2))
@@ -359,7 +359,7 @@ class TestAnnotating:
             ([], "$"),
         ],
     )
-    def test_says_what_is_wrong(self, api, begin, body, path):
+    def test_names_errors(self, api, begin, body, path):
         begin("c", UserMessage("hi"))
 
         response = api.patch(f"{MESSAGES}1/", body, format="json")
@@ -367,7 +367,7 @@ class TestAnnotating:
         assert (response.status_code, paths(response)) == (400, [path])
         assert Message.objects.get().metadata is None
 
-    def test_is_bounded_in_what_comes_of_it(self, writer, begin):
+    def test_limits_the_merged_size(self, writer, begin):
         begin("c", UserMessage("hi"))
 
         statuses = [
@@ -382,7 +382,7 @@ class TestAnnotating:
 class TestRetries:
     def test_with_a_key_store_once_and_respond_the_same(self, writer, begin):
         begin("c", UserMessage("0"))
-        body = said(HI, ANSWER)
+        body = adding(HI, ANSWER)
 
         responses = [post(writer, body, Idempotency_Key="schlüssel") for _ in range(2)]
 
@@ -391,20 +391,20 @@ class TestRetries:
         assert responses[0]["ETag"] == responses[1]["ETag"]
         assert texts() == ["0", "hi", "hello"]
 
-    def test_long_after_store_nothing_and_tell_how_it_is_now(self, writer, begin):
+    def test_long_after_store_nothing_and_return_the_current_state(self, writer, begin):
         begin("c")
-        first = post(writer, said(HI, ANSWER), Idempotency_Key="k")
-        post(writer, said(HI, HI))
+        first = post(writer, adding(HI, ANSWER), Idempotency_Key="k")
+        post(writer, adding(HI, HI))
 
-        again = post(writer, said(HI, ANSWER), Idempotency_Key="k")
+        again = post(writer, adding(HI, ANSWER), Idempotency_Key="k")
 
         assert (again.status_code, sequences(again)) == (201, sequences(first))
         assert [each["in_memory"] for each in again.json()["messages"]] == [False, True]
         assert texts() == ["hi", "hello", "hi", "hi"]
 
-    def test_of_what_was_rated_meanwhile_are_still_the_same_request(self, writer, begin):
+    def test_are_recognized_after_concurrent_feedback(self, writer, begin):
         begin("c")
-        body = said(HI, ANSWER, metadata={"model": "m"})
+        body = adding(HI, ANSWER, metadata={"model": "m"})
         post(writer, body, Idempotency_Key="k")
         writer.patch(f"{MESSAGES}2/", {"metadata": {"feedback": 1}}, format="json")
 
@@ -415,17 +415,17 @@ class TestRetries:
         assert texts() == ["hi", "hello"]
 
     @pytest.mark.parametrize("how", ["key", "client message ids"])
-    def test_that_were_stored_are_the_first_response_although_the_etag_is_stale(self, api, begin, how):
+    def test_of_stored_messages_succeed_despite_a_stale_etag(self, api, begin, how):
         begin("c")
         seen = api.get(f"{ROOT}c/")["ETag"]
         headers = {"Idempotency_Key": "k"} if how == "key" else {}
-        body = said(HI) if how == "key" else said(HI, client_message_id="1")
+        body = adding(HI) if how == "key" else adding(HI, client_message_id="1")
 
         first, again = (post(api, body, If_Match=seen, **headers) for _ in range(2))
 
         assert (first.status_code, again.status_code) == (201, 201)
         assert again.content == first.content
-        assert post(api, said(HI), If_Match=seen, Idempotency_Key="another").status_code == 412
+        assert post(api, adding(HI), If_Match=seen, Idempotency_Key="another").status_code == 412
         assert texts() == ["hi"]
 
     @pytest.mark.parametrize("named", ["f08c2aea-521b-470b-a585-4cb2afb803a3", "msg_7", "京" * 64, " "])
@@ -447,11 +447,11 @@ class TestRetries:
     @pytest.mark.parametrize(
         "changed",
         [
-            said(HI, ANSWER),
-            said(HI, text("ho")),
-            said(text("ho"), HI),
-            {"messages": [*said(HI)["messages"], *said(HI, metadata={"a": 1})["messages"]]},
-            said({**HI, "name": "Ann"}, HI),
+            adding(HI, ANSWER),
+            adding(HI, text("ho")),
+            adding(text("ho"), HI),
+            {"messages": [*adding(HI)["messages"], *adding(HI, metadata={"a": 1})["messages"]]},
+            adding({**HI, "name": "Ann"}, HI),
         ],
     )
     def test_with_another_body_are_refused_and_store_nothing(self, writer, begin, how, changed):
@@ -462,7 +462,7 @@ class TestRetries:
             ids = [{"client_message_id": str(number)} if how != "key" else {} for number in range(2)]
             return {"messages": [each | name for each, name in zip(body["messages"], ids, strict=True)]}
 
-        post(writer, named(said(HI, HI)), **headers)
+        post(writer, named(adding(HI, HI)), **headers)
 
         response = post(writer, named(changed), **headers)
 
@@ -471,16 +471,16 @@ class TestRetries:
         assert texts() == ["hi", "hi"]
 
     @pytest.mark.parametrize("count", [0, 1, 3, 5])
-    def test_with_a_longer_or_a_shorter_body_are_refused(self, api, begin, count):
+    def test_with_a_longer_or_shorter_body_are_refused(self, api, begin, count):
         begin("c")
-        post(api, said(HI, HI), Idempotency_Key="k")
+        post(api, adding(HI, HI), Idempotency_Key="k")
 
-        response = post(api, said(*[HI] * count), Idempotency_Key="k")
+        response = post(api, adding(*[HI] * count), Idempotency_Key="k")
 
         assert response.status_code == 422
         assert texts() == ["hi", "hi"]
 
-    def test_with_a_key_and_ids_are_the_same_too(self, api, begin):
+    def test_with_a_key_and_ids_store_once(self, api, begin):
         begin("c")
         body = {"messages": [{"message": HI, "client_message_id": "1"}, {"message": HI}]}
 
@@ -489,26 +489,26 @@ class TestRetries:
         assert responses[0].content == responses[1].content
         assert texts() == ["hi", "hi"]
 
-    def test_with_a_system_message_that_was_there_store_once(self, writer, begin):
+    def test_with_an_existing_system_message_store_once(self, writer, begin):
         begin("c", SystemMessage("be brief"))
 
-        responses = [post(writer, said(PROMPT, HI), Idempotency_Key="k") for _ in range(2)]
+        responses = [post(writer, adding(PROMPT, HI), Idempotency_Key="k") for _ in range(2)]
 
         assert [sequences(each) for each in responses] == [[1, 2], [1, 2]]
         assert texts() == ["be brief", "hi"]
 
-    def test_say_that_two_messages_must_not_have_one_id(self, api, begin):
+    def test_with_one_id_for_two_messages_are_refused(self, api, begin):
         begin("c")
 
-        response = post(api, said(HI, HI, client_message_id="a"))
+        response = post(api, adding(HI, HI, client_message_id="a"))
 
         assert (response.status_code, paths(response)) == (400, ["$.messages"])
         assert not Message.objects.exists()
 
-    def test_keys_are_of_one_conversation(self, api, begin):
+    def test_keys_belong_to_one_conversation(self, api, begin):
         for name in "cd":
             begin(name)
-            post(api, said(HI), f"{ROOT}{name}/messages/", Idempotency_Key="k")
+            post(api, adding(HI), f"{ROOT}{name}/messages/", Idempotency_Key="k")
 
         assert texts() == ["hi", "hi"]
 
@@ -525,10 +525,10 @@ class TestRetries:
             ({}, {"client_message_ids": "a"}, "$.messages[0].client_message_ids"),
         ],
     )
-    def test_say_what_is_wrong_with_their_names(self, api, begin, headers, item, path):
+    def test_name_errors(self, api, begin, headers, item, path):
         begin("c")
 
-        response = post(api, said(HI, **item), **headers)
+        response = post(api, adding(HI, **item), **headers)
 
         assert (response.status_code, paths(response)) == (400, [path])
         assert not Message.objects.exists()
@@ -539,7 +539,7 @@ class TestRetries:
     django_settings.DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3",
     reason="SQLite's test database is in memory, where threads cannot race",
 )
-def test_retries_that_race_store_once(begin, person):
+def test_concurrent_retries_store_once(begin, person):
     begin("c")
     owner = person("owner")
     responses, barrier = [], threading.Barrier(6)
@@ -548,7 +548,7 @@ def test_retries_that_race_store_once(begin, person):
         client = APIClient()
         client.force_authenticate(owner)
         barrier.wait()
-        responses.append(post(client, said(HI, HI), Idempotency_Key="k"))
+        responses.append(post(client, adding(HI, HI), Idempotency_Key="k"))
         connections.close_all()
 
     threads = [threading.Thread(target=race) for _ in range(6)]
@@ -562,16 +562,16 @@ def test_retries_that_race_store_once(begin, person):
 
 
 class TestOpenAi:
-    def test_comes_in_and_goes_out_the_same(self, client_of, begin, settings):
+    def test_messages_come_back_unchanged(self, client_of, begin, settings):
         settings.CHATMEMORY["MEMORY"]["OPTIONS"] = {"max_messages": 10}
         begin("c")
         staff = client_of("staff with every permission")
 
-        response = post(staff, said(*SAID), f"{MESSAGES}?as=openai")
+        response = post(staff, adding(*OPENAI_MESSAGES), f"{MESSAGES}?as=openai")
 
-        assert messages(response) == SAID
-        assert messages(staff.get(MESSAGES, {"as": "openai", "ordering": "sequence"})) == SAID
-        assert messages(staff.get(MEMORY, {"as": "openai"})) == SAID
+        assert messages(response) == OPENAI_MESSAGES
+        assert messages(staff.get(MESSAGES, {"as": "openai", "ordering": "sequence"})) == OPENAI_MESSAGES
+        assert messages(staff.get(MEMORY, {"as": "openai"})) == OPENAI_MESSAGES
         assert [row.chat_message for row in Conversation.objects.get().history()] == [
             SystemMessage("be brief"),
             UserMessage([TextContent("what is it?"), ImageContent(Image(url="https://x/a.png"))]),
@@ -580,10 +580,10 @@ class TestOpenAi:
             AiMessage("four", attributes={"refusal": "no"}),
         ]
 
-    def test_is_taken_beside_the_other_format(self, api, begin):
+    def test_both_formats_can_be_mixed(self, api, begin):
         begin("c")
 
-        response = post(api, said(HI, {"role": "user", "content": "ho"}))
+        response = post(api, adding(HI, {"role": "user", "content": "ho"}))
 
         assert messages(response) == [HI, text("ho")]
 
@@ -598,19 +598,19 @@ class TestOpenAi:
             ([{"role": "user", "type": "USER", "content": "x"}], "$.messages[0].message"),
         ],
     )
-    def test_says_what_it_cannot_take(self, api, begin, spoken, path):
+    def test_messages_that_cannot_be_read_are_refused(self, api, begin, spoken, path):
         begin("c")
 
-        response = post(api, said(*spoken))
+        response = post(api, adding(*spoken))
 
         assert (response.status_code, paths(response)) == (400, [path])
         assert not Message.objects.exists()
 
-    def test_says_what_it_cannot_tell(self, client_of, begin):
+    def test_messages_that_cannot_be_written_are_named(self, client_of, begin):
         begin("c", UserMessage("hi"), CustomMessage({"a": 1}))
 
         response = client_of("staff who read").get(MESSAGES, {"as": "openai"})
 
         assert (response.status_code, paths(response)) == (400, ["?as"])
-        assert "no place for a CustomMessage" in response.json()["errors"][0]["detail"]
+        assert "CustomMessage is not supported" in response.json()["errors"][0]["detail"]
         assert messages(client_of("owner").get(MESSAGES, {"as": "openai"})) == [None, {"role": "user", "content": "hi"}]

@@ -1,4 +1,4 @@
-"""The clients of OpenAI and of its Agents SDK, as they are published, against the example site as a server."""
+"""OpenAI's published client and Agents SDK, against the example site as a server."""
 
 import asyncio
 from typing import Required, get_args, get_origin
@@ -43,7 +43,7 @@ def client(options):
 
 
 class TestOpenAI:
-    def test_requires_of_an_item_what_the_server_does(self):
+    def test_requires_the_same_fields_of_an_item(self):
         required: dict[str, set[str]] = {}
         for item in get_args(ResponseInputItemParam):
             hints = get_type_hints(item, include_extras=True)
@@ -92,7 +92,7 @@ class TestOpenAI:
             assert item.model_extra == {}, "a key that the model of the type lacks"
             assert client.conversations.items.retrieve(item.id, conversation_id=conversation) == item
 
-    def test_pages_until_all_is_read(self, client):
+    def test_pages_through_all_items(self, client):
         conversation = client.conversations.create().id
         for start in range(0, 60, 20):
             items = [{"role": "user", "content": f"{start + number}"} for number in range(20)]
@@ -122,14 +122,14 @@ class TestOpenAI:
 
 
 def _literals(hint: object) -> list[str]:
-    """The texts in *hint*, however deep."""
+    """Return the texts in *hint* at any depth."""
     if isinstance(hint, str):
         return [hint]
     return [each for part in get_args(hint) for each in _literals(part)]
 
 
 class TestAgentsSdk:
-    """Its own session over the Conversations API."""
+    """The SDK's own session over the Conversations API."""
 
     @pytest.fixture(autouse=True)
     def _needs_the_sdk(self):
@@ -144,7 +144,7 @@ class TestAgentsSdk:
 
         return asyncio.run(main())
 
-    def test_keeps_what_agents_say(self, options):
+    def test_stores_messages_of_agents(self, options):
         from agents import Agent, RunConfig, Runner, function_tool
         from agents.testing import ScriptedModel, assistant_message, function_call
 

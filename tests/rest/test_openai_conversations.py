@@ -1,4 +1,4 @@
-"""OpenAI's Conversations API: what its clients send, what they expect, and who may do what."""
+"""OpenAI's Conversations API: what its clients send and expect, and who has access."""
 
 import json
 import time
@@ -88,7 +88,7 @@ def text(words: str, kind: str = "input_text") -> dict:
 
 
 def in_order(value: object) -> str:
-    """*value* as text that tells 1 from 1.0 and True, whatever the order of keys."""
+    """Return *value* as text that distinguishes 1, 1.0 and True but not the order of keys."""
     if isinstance(value, dict):
         return repr(sorted((name, in_order(each)) for name, each in value.items()))
     return repr([in_order(each) for each in value]) if isinstance(value, list) else repr(value)
@@ -96,7 +96,7 @@ def in_order(value: object) -> str:
 
 class TestConversations:
     @pytest.mark.parametrize("body", [None, {}, {"items": None, "metadata": None}, {"items": []}], ids=repr)
-    def test_are_created_of_nothing(self, server, body):
+    def test_can_be_created_empty(self, server, body):
         shown = ok(server("post", "", body))
 
         assert list(shown) == ["id", "object", "created_at", "metadata"]
@@ -107,20 +107,20 @@ class TestConversations:
         assert shown["created_at"] == int(row.created_at.timestamp())
         assert ok(server("get", f"/{shown['id']}")) == shown
 
-    def test_are_created_with_items_and_metadata(self, server):
+    def test_can_be_created_with_items_and_metadata(self, server):
         conversation = server.create(HI, HELLO, metadata={"topic": "greetings", "": "a" * 512})
 
         assert ok(server("get", f"/{conversation}"))["metadata"] == {"topic": "greetings", "": "a" * 512}
         assert len(server.items(conversation)) == 2
 
-    def test_have_their_metadata_replaced(self, server):
+    def test_metadata_can_be_replaced(self, server):
         conversation = server.create(HI, metadata={"a": "1", "b": "2"})
 
         assert ok(server("post", f"/{conversation}", {"metadata": {"c": "3"}}))["metadata"] == {"c": "3"}
         assert ok(server("post", f"/{conversation}", {"metadata": None}))["metadata"] == {}
         assert len(server.items(conversation)) == 1
 
-    def test_keep_metadata_of_the_site_that_openai_has_no_place_for(self, server):
+    def test_the_sites_metadata_is_kept(self, server):
         conversation = server.create(metadata={"a": "1"})
         Conversation.objects.update(metadata={"a": "1", "plan": {"level": 2}})
 
@@ -129,7 +129,7 @@ class TestConversations:
 
         assert Conversation.objects.get().metadata == {"b": "2", "plan": {"level": 2}}
 
-    def test_are_erased(self, server):
+    def test_can_be_erased(self, server):
         conversation = server.create(HI)
 
         gone = ok(server("delete", f"/{conversation}"))
@@ -140,7 +140,7 @@ class TestConversations:
             error(server(verb, f"/{conversation}{path}"), 404)
         error(server("post", f"/{conversation}/items", {"items": [HI]}), 404)
 
-    def test_that_objects_of_the_site_hold_stay_and_the_client_does_not_try_again(self, server):
+    def test_that_are_protected_stay_and_the_client_does_not_retry(self, server):
         conversation = server.create(HI)
 
         with holding(conversation):
@@ -165,17 +165,17 @@ class TestConversations:
         ],
         ids=lambda each: repr(each)[:40],
     )
-    def test_are_not_created_of_what_is_wrong(self, server, body, param):
+    def test_cannot_be_created_from_an_invalid_body(self, server, body, param):
         assert error(server("post", "", body), 400)["param"] == param
         assert not Conversation.objects.exists()
 
-    def test_must_have_their_metadata_named_to_be_changed(self, server):
+    def test_updates_require_metadata(self, server):
         conversation = server.create()
 
         assert error(server("post", f"/{conversation}", {}), 400)["param"] == "metadata"
 
     @pytest.mark.parametrize("uses_zones", [True, False])
-    def test_have_one_moment_whether_the_site_has_time_zones_or_not(self, server, settings, uses_zones):
+    def test_times_are_equal_with_and_without_time_zones(self, server, settings, uses_zones):
         settings.USE_TZ, settings.TIME_ZONE = uses_zones, "Asia/Kolkata"
         before = int(time.time())
 
@@ -193,7 +193,7 @@ LOGGED = {**text("a", "output_text"), "logprobs": [1.0]}
 REFUSAL = {"type": "refusal", "refusal": "b"}
 ODD = {"type": "custom_tool_call", "call_id": "1", "name": "n", "input": "", "n": [1, 1.0, True, None, 2**53 + 1]}
 
-# What is sent, and what of it is different when it comes back; its id aside.
+# The item sent, and its differences when it comes back, apart from the id.
 ROUND_TRIPS = {
     "text of a user": (HI, {**MESSAGE, "content": [text("Hi")]}),
     "no text": ({**HI, **MESSAGE, "content": ""}, {"content": [text("")]}),
@@ -241,17 +241,17 @@ class TestItems:
         assert ok(server("get", f"/{conversation}/items/{made['id']}")) == made
         assert server.items(conversation) == [made]
 
-    def test_are_added_by_nine_statements(self, server):
+    def test_are_added_with_nine_statements(self, server):
         conversation = server.create()
-        server.add(conversation, HI, HELLO)  # the store records its statements the first time
+        server.add(conversation, HI, HELLO)  # the store records its statements on first use
 
         with statements() as run:
             server.add(conversation, HI, HELLO)
 
-        # Three of the token; the conversation for the lock, read, written, and read for the response; the messages.
+        # Three for the token; the conversation: lock, read, write, and read for the response; the messages.
         assert len(run) == (8 if connection.vendor == "postgresql" else 9)
 
-    def test_that_are_native_are_messages_and_nothing_else(self, server):
+    def test_that_are_native_are_stored_as_messages_only(self, server):
         server.create({"role": "system", "content": "Be brief."}, HI, HELLO, CALL, OUTPUT, REASONING)
 
         assert [(row.chat_message, row.verbatim) for row in Conversation.objects.get().history()] == [
@@ -264,7 +264,7 @@ class TestItems:
         ]
         assert [row.sequence for row in Message.objects.containing("greet")] == [6]
 
-    def test_that_are_equal_and_several_prompts_stay_where_they_are(self, server):
+    def test_that_are_equal_and_several_system_messages_keep_their_places(self, server):
         prompts = [{"role": "system", "content": name} for name in "AB"]
         sent = [prompts[0], HI, prompts[0], prompts[1], HI, HI]
 
@@ -274,7 +274,7 @@ class TestItems:
         assert words == ["A", "Hi", "A", "B", "Hi", "Hi"]
         assert [message.type for message in get_chat_memory(conversation).messages()] == ["SYSTEM", "USER", "USER"]
 
-    def test_of_the_site_and_of_other_frameworks_are_among_them(self, server):
+    def test_include_messages_of_the_site_and_of_other_frameworks(self, server):
         conversation = server.create()
         call = ToolExecutionRequest("c1", "look", "{}")
         memory = get_chat_memory(conversation)
@@ -293,7 +293,7 @@ class TestItems:
         "given",
         [{}, {"type": ["x"], "id": 5}, {"type": "reasoning", "id": 5}, {"type": "film"}, {**HI, "content": None}],
     )
-    def test_of_another_face_that_could_not_be_sent_here_can_be_read_and_deleted(self, server, given):
+    def test_that_could_not_be_sent_here_can_be_read_and_deleted(self, server, given):
         conversation = server.create()
         memory = get_chat_memory(conversation)
         memory.add(CustomMessage({"openai": given}), UserMessage("Hi"), verbatim=[json.dumps({"openai": given}), None])
@@ -333,19 +333,19 @@ class TestItems:
         ],
         ids=lambda each: repr(each)[:50],
     )  # fmt: skip
-    def test_that_are_wrong_are_refused_with_their_place_and_nothing_is_stored(self, server, item, param):
+    def test_that_are_invalid_are_refused_with_their_place_and_nothing_is_stored(self, server, item, param):
         found = error(server("post", "", {"items": [HI, item]}), 400)
 
         assert found["param"] == param or (param is None and found["param"].startswith("items[1].deep"))
         assert not Conversation.objects.exists()
 
-    def test_must_be_one_at_least(self, server):
+    def test_at_least_one_is_required(self, server):
         conversation = server.create()
 
         for body in ({"items": []}, {"items": None}, {}):
             assert error(server("post", f"/{conversation}/items", body), 400)["param"] == "items"
 
-    def test_need_no_slash_and_bear_one(self, server):
+    def test_work_with_and_without_the_slash(self, server):
         conversation = server.create(HI)
 
         assert server.items(f"{conversation}") == ok(server("get", f"/{conversation}/items/?order=asc"))["data"]
@@ -353,7 +353,7 @@ class TestItems:
 
 
 class TestIds:
-    def test_are_those_that_openais_models_take(self, server):
+    def test_have_the_form_of_openais_models(self, server):
         made = server.add(
             server.create(), HI, CALL, OUTPUT, {"type": "reasoning", "summary": [], "encrypted_content": "x"}
         )
@@ -361,7 +361,7 @@ class TestIds:
         assert [item["id"].partition("_")[0] for item in made] == ["msg", "fc", "fco", "rs"]
         assert all(len(item["id"]) <= 64 for item in made)
 
-    def test_are_never_given_again(self, server):
+    def test_are_never_used_again(self, server):
         conversation = server.create(HI)
         [first] = server.items(conversation)
 
@@ -371,7 +371,7 @@ class TestIds:
         assert second["id"] != first["id"]
         error(server("get", f"/{conversation}/items/{first['id']}"), 404)
 
-    def test_of_one_conversation_are_not_those_of_another(self, server):
+    def test_of_one_conversation_are_unknown_in_another(self, server):
         one, other = server.create(HI), server.create(HI)
         [item] = server.items(one)
 
@@ -379,13 +379,13 @@ class TestIds:
         error(server("get", f"/{other}/items/{item['id']}"), 404)
         error(server("delete", f"/{other}/items/{item['id']}"), 404)
 
-    def test_are_kept_where_others_refer_to_them(self, server):
+    def test_are_kept_where_other_items_refer_to_them(self, server):
         one, other = server.create(REASONING), server.create(REASONING)
 
         assert ok(server("get", f"/{one}/items/rs_1")) == REASONING
         assert server.items(other) == [REASONING]
 
-    def test_that_are_kept_come_once(self, server):
+    def test_that_are_kept_are_unique(self, server):
         conversation = server.create(REASONING, HI)
 
         assert (
@@ -394,7 +394,7 @@ class TestIds:
         assert error(server("post", "", {"items": [REASONING, REASONING]}), 400)["param"] == "items"
         assert len(server.items(conversation)) == 2
 
-    def test_that_are_kept_can_be_used_again_once_the_item_is_gone(self, server):
+    def test_that_are_kept_can_be_used_again_after_deletion(self, server):
         conversation = server.create(REASONING, HI)
 
         ok(server("delete", f"/{conversation}/items/rs_1"))
@@ -405,7 +405,7 @@ class TestIds:
         ok(server("delete", f"/{conversation}/items/rs_1"))
         assert len(server.items(conversation)) == 1
 
-    def test_that_came_another_way_come_once_too_and_are_found(self, server):
+    def test_stored_by_other_means_are_unique_and_found(self, server):
         conversation = server.create()
         get_chat_memory(conversation).add(
             CustomMessage({"openai": REASONING}), UserMessage("Hi"), verbatim=[None, None]
@@ -417,7 +417,7 @@ class TestIds:
         ok(server("delete", f"/{conversation}/items/rs_1"))
         assert len(server.items(conversation)) == 1
 
-    def test_that_are_made_cannot_be_taken(self, server):
+    def test_that_the_server_generates_cannot_be_taken(self, server):
         conversation = server.create()
         [item] = server.add(conversation, {"type": "reasoning", "summary": [], "encrypted_content": "x"})
 
@@ -425,14 +425,14 @@ class TestIds:
             forged = {**REASONING, "id": f"{item['id'][:-1]}{number}"}
             error(server("post", f"/{conversation}/items", {"items": [forged]}), 400)
 
-    def test_of_messages_are_not_the_clients(self, server):
+    def test_of_messages_are_not_client_message_ids(self, server):
         conversation = server.create()
         get_chat_memory(conversation).add(UserMessage("Hi"), client_message_ids=["mine"])
 
         error(server("get", f"/{conversation}/items/mine"), 404)
 
     @pytest.mark.parametrize("item_id", ["msg_", "msg_zz", "%00", "x" * 300, "msg_00000000ffffffff", "%F0%9F%98%80"])
-    def test_that_are_none_are_not_found(self, server, item_id):
+    def test_that_are_invalid_are_not_found(self, server, item_id):
         conversation = server.create(HI)
 
         error(server("get", f"/{conversation}/items/{item_id}"), 404)
@@ -452,7 +452,7 @@ class TestPaging:
 
     @pytest.mark.parametrize("order", ["asc", "desc"])
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 28, 29, 30, 100])
-    def test_shows_every_item_once_whatever_the_size(self, server, conversation, order, limit):
+    def test_returns_every_item_once_with_any_limit(self, server, conversation, order, limit):
         every = server.items(conversation)
         found, after = [], ""
         while True:
@@ -468,18 +468,18 @@ class TestPaging:
         assert len(every) == 29
         assert found == (every if order == "asc" else every[::-1])
 
-    def test_begins_with_the_newest_20_if_nothing_is_asked(self, server, conversation):
+    def test_defaults_to_the_newest_20(self, server, conversation):
         page = ok(server("get", f"/{conversation}/items"))
 
         assert page["data"] == server.items(conversation)[::-1][:20]
         assert page["has_more"] is True
 
-    def test_of_nothing_is_empty(self, server):
+    def test_of_an_empty_conversation_is_empty(self, server):
         empty = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
         assert ok(server("get", f"/{server.create()}/items")) == empty
 
-    def test_is_not_shifted_by_what_is_written_meanwhile(self, server, conversation):
+    def test_is_not_shifted_by_concurrent_writes(self, server, conversation):
         every = server.items(conversation)[::-1]
         page = ok(server("get", f"/{conversation}/items?limit=10"))
 
@@ -490,7 +490,7 @@ class TestPaging:
 
         assert following["data"] == every[10:20]
 
-    def test_is_bounded_in_size(self, server, settings):
+    def test_is_limited_in_size(self, server, settings):
         settings.CHATMEMORY["REST"]["MAX_PAGE_CHARACTERS"] = 250
         conversation = server.create(*([{"role": "user", "content": "x" * 100}] * 5))
 
@@ -502,10 +502,10 @@ class TestPaging:
     @pytest.mark.parametrize(
         "query", ["limit=0", "limit=101", "limit=x", "order=up", "after=msg_1", "after=", "page=2"]
     )
-    def test_refuses_what_is_wrong(self, server, conversation, query):
+    def test_refuses_invalid_parameters(self, server, conversation, query):
         assert error(server("get", f"/{conversation}/items?{query}"), 400)["param"] == query.partition("=")[0]
 
-    def test_ignores_what_more_could_be_included(self, server, conversation):
+    def test_ignores_include(self, server, conversation):
         query = "include[]=message.output_text.logprobs&include[]=reasoning.encrypted_content&limit=2"
 
         assert len(ok(server("get", f"/{conversation}/items?{query}"))["data"]) == 2
@@ -526,7 +526,7 @@ class TestPaging:
 
 
 class TestDeleting:
-    def test_returns_the_conversation(self, server):
+    def test_an_item_returns_the_conversation(self, server):
         conversation = server.create(HI, HELLO)
         [first, second] = server.items(conversation)
 
@@ -536,7 +536,7 @@ class TestDeleting:
         assert server.items(conversation) == [second]
         assert get_chat_memory(conversation).messages() == [AiMessage("Hello")]
 
-    def test_of_the_last_item_of_the_last_message_leaves_the_others(self, server):
+    def test_the_last_item_of_the_last_message_keeps_the_others(self, server):
         conversation = server.create(HI)
         calls = [ToolExecutionRequest(name, "look", "{}") for name in "abc"]
         get_chat_memory(conversation).add(AiMessage("Wait.", tool_execution_requests=calls))
@@ -545,7 +545,7 @@ class TestDeleting:
             ok(server("delete", f"/{conversation}/items/{server.items(conversation)[-1]['id']}"))
             assert [item["call_id"] for item in server.items(conversation)[2:]] == expected
 
-    def test_in_the_middle_of_a_message_is_refused(self, server):
+    def test_an_item_in_the_middle_of_a_message_is_refused(self, server):
         conversation = server.create(HI)
         calls = [ToolExecutionRequest(name, "look", "{}") for name in "ab"]
         get_chat_memory(conversation).add(AiMessage(tool_execution_requests=calls), UserMessage("And?"))
@@ -556,7 +556,7 @@ class TestDeleting:
 
 
 class TestRetries:
-    def test_of_what_was_stored_are_answered_with_it(self, server):
+    def test_of_stored_items_return_them(self, server):
         conversation = server.create(HI)
         made = server.add(conversation, HELLO, REASONING)
 
@@ -565,7 +565,7 @@ class TestRetries:
         assert again == made
         assert len(server.items(conversation)) == 3
 
-    def test_of_what_was_not_stored_store_it(self, server):
+    def test_of_items_that_were_not_stored_store_them(self, server):
         conversation = server.create(HI)
 
         for items in ([HELLO], [HELLO, HELLO], [{**HELLO, "phase": "commentary"}]):
@@ -573,7 +573,7 @@ class TestRetries:
 
         assert len(server.items(conversation)) == 5
 
-    def test_are_told_apart_from_new_requests(self, server):
+    def test_are_distinguished_from_new_requests(self, server):
         conversation = server.create(HI)
 
         server.add(conversation, HI, **{"X-Stainless-Retry-Count": "0"})
@@ -594,18 +594,18 @@ class TestAccess:
             assert error(response, 401)["code"] == "invalid_api_key"
             assert response["WWW-Authenticate"] == "Bearer"
 
-    def test_of_a_session_is_not_enough(self, server):
+    def test_a_session_is_not_enough(self, server):
         client = Client()
         client.force_login(server.user)
 
         assert client.get(f"{ROOT}/{server.create()}").status_code == 401
 
-    def test_of_who_is_no_longer_active_is_none(self, server):
+    def test_an_inactive_user_is_refused(self, server):
         User.objects.update(is_active=False)
 
         error(server("post"), 401)
 
-    def test_to_conversations_of_others_is_none(self, server):
+    def test_other_users_conversations_are_not_found(self, server):
         conversation = server.create(HI, REASONING)
         other = Api("other", WRITE, REMOVE)
 
@@ -621,7 +621,7 @@ class TestAccess:
             error(other(verb, f"/{conversation}{path}", body), 404)
         assert len(server.items(conversation)) == 2
 
-    def test_of_a_user_is_that_of_an_owner(self, server):
+    def test_a_user_has_an_owners_access(self, server):
         user = Api("anna")
         conversation = user.create(HI)
         get_chat_memory(conversation).add(
@@ -637,13 +637,13 @@ class TestAccess:
         assert len(user.items(conversation)) == 2
         ok(user("delete", f"/{conversation}"))
 
-    def test_to_conversations_that_were_made_elsewhere(self, server):
+    def test_conversations_created_elsewhere_are_found(self, server):
         Conversation.objects.create(memory_id="weather: Köln", owner=server.user)
         get_chat_memory("weather: Köln").add(UserMessage("Hi"))
 
         assert len(server.items("weather:%20K%C3%B6ln")) == 1
 
-    def test_is_throttled_for_users_and_not_for_servers(self, server, settings):
+    def test_users_are_throttled_and_servers_are_not(self, server, settings):
         settings.CHATMEMORY["REST"]["THROTTLE_RATES"] = {"read": "1/min", "write": "100/min"}
         user = Api("anna")
         for api, status in ((server, 200), (user, 429)):
@@ -671,7 +671,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         "body", [b"{", b"\xff", b'{"items": [{"role": "user", "content": "\\ud800"}]}', b"[" * 10_000]
     )
-    def test_of_bad_json(self, server, body):
+    def test_of_invalid_json(self, server, body):
         error(server("post", "", body), 400)
 
     def test_of_a_body_that_is_too_large(self, server, settings):
@@ -705,7 +705,7 @@ class TestErrors:
 
 @pytest.mark.django_db(transaction=True)
 class TestConcurrency:
-    def test_50_requests_at_once_lose_nothing_and_tear_nothing(self, transactional_db):
+    def test_50_concurrent_requests_lose_and_split_nothing(self, transactional_db):
         server = Api("server", WRITE, REMOVE)
         conversation = server.create()
 
@@ -727,7 +727,7 @@ class TestConcurrency:
             if not one.endswith(".2"):
                 assert other == f"{one[:-1]}{int(one[-1]) + 1}"
 
-    def test_each_item_goes_to_one_popper(self, transactional_db):
+    def test_each_item_is_popped_once(self, transactional_db):
         server = Api("server", WRITE, REMOVE)
         conversation = server.create(*([HI] * 10))
         [newest] = server.items(conversation, "limit=1")

@@ -1,4 +1,4 @@
-"""A site's own API: the viewsets, extended in DRF's terms, in a router of its own."""
+"""A site's own API: the viewsets, extended by the means of DRF, in a router of its own."""
 
 import pytest
 from django.contrib.auth.models import Group
@@ -17,13 +17,13 @@ from chatmemory_django.rest.filters import ConversationFilter
 from chatmemory_django.rest.messages import MessageViewSet
 from chatmemory_django.rest.serializers import ConversationSerializer, MessageSerializer
 from chatmemory_django.rest.urls import ChatMemoryRouter
-from tests.rest.conftest import HI, memory_ids, paths, said, sequences, users
+from tests.rest.conftest import HI, adding, memory_ids, paths, sequences, users
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
 
 
 class TeamPolicy(AccessPolicy):
-    """Everybody sees what belongs to somebody of a group of theirs."""
+    """Users see the conversations of members of their groups."""
 
     def conversations(self, request, verb):
         return Conversation.objects.filter(owner__groups__user=request.user)
@@ -34,9 +34,9 @@ class ChatSerializer(ConversationSerializer):
 
 
 class ShownMessageSerializer(MessageSerializer):
-    type = serializers.CharField()  # one more
-    is_complete = None  # one less
-    created_at = serializers.DateTimeField(format="%Y-%m-%d")  # one that is another
+    type = serializers.CharField()  # one field more
+    is_complete = None  # one field less
+    created_at = serializers.DateTimeField(format="%Y-%m-%d")  # one field replaced
 
 
 class ChatFilter(ConversationFilter):
@@ -72,7 +72,7 @@ CHATS = "/own/chats/"
 
 @pytest.fixture(autouse=True)
 def team(person, begin) -> None:
-    """The owner and the other are of two teams, together."""
+    """Put the owner and the other user in the same two teams."""
     for number, name in enumerate("abc", 1):
         begin(name, *users(*range(number)))
     for name in ("left", "right"):
@@ -89,7 +89,7 @@ def test_a_field_can_be_added_to_conversations(api):
 
 
 def test_fields_of_messages_can_be_added_removed_and_replaced(api):
-    shown = api.post(f"{CHATS}a/messages/", said(HI), format="json").json()["messages"]
+    shown = api.post(f"{CHATS}a/messages/", adding(HI), format="json").json()["messages"]
     shown += api.get(f"{CHATS}a/messages/").json()["results"]
     shown += api.get(f"{CHATS}a/memory/").json()["messages"]
     shown.append(api.get(f"{CHATS}a/messages/1/").json())
@@ -102,7 +102,7 @@ def test_fields_of_messages_can_be_added_removed_and_replaced(api):
     assert "is_complete" in api.get("/api/conversations/a/messages/1/").json()
 
 
-def test_the_pages_can_be_others(api):
+def test_the_pagination_can_be_replaced(api):
     first = api.get(CHATS)
 
     assert memory_ids(first) == ["c", "b"]
@@ -118,7 +118,7 @@ def test_a_filter_can_be_added(api):
     assert api.delete(f"{CHATS}?min_messages=3").json() == {"erased": 1, "protected": []}
 
 
-def test_the_tenants_can_be_those_of_the_site(client_of):
+def test_the_queryset_can_be_limited_to_tenants(client_of):
     other, stranger = client_of("other"), client_of("staff")
 
     assert memory_ids(other.get(CHATS)) == ["c", "b"]
@@ -128,7 +128,7 @@ def test_the_tenants_can_be_those_of_the_site(client_of):
     assert other.get("/api/conversations/b/").status_code == 404
 
 
-def test_what_one_may_not_read_stays_unread(api, begin):
+def test_hidden_texts_stay_hidden(api, begin):
     begin("d", SystemMessage("secret"), UserMessage("hi"), AiMessage("hello"))
 
     assert "secret" not in "".join(
@@ -136,7 +136,7 @@ def test_what_one_may_not_read_stays_unread(api, begin):
     )
 
 
-def test_the_throttle_can_be_of_a_scope_of_its_own(api, settings):
+def test_the_throttle_can_have_its_own_scope(api, settings):
     settings.CHATMEMORY["REST"]["THROTTLE_RATES"] = {"chats": "2/min"}
     cache.clear()
 
@@ -144,7 +144,7 @@ def test_the_throttle_can_be_of_a_scope_of_its_own(api, settings):
     assert api.get("/api/conversations/").status_code == 200
 
 
-def test_addresses_are_those_of_the_site(api):
+def test_addresses_are_in_the_sites_router(api):
     made = api.post(CHATS.rstrip("/"))
 
     assert made["Location"].startswith(f"http://testserver{CHATS}")

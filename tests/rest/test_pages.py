@@ -1,4 +1,4 @@
-"""Pages: whatever their size and their order, together they are the list, and none is larger than it may be."""
+"""Pages: for every size and order, together they are the list, and none exceeds its limit."""
 
 import base64
 import datetime
@@ -22,7 +22,7 @@ FIRST = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 def say(sizes: list[int]) -> None:
-    """Make the conversation "c" one of messages that are so long."""
+    """Create the conversation "c" with messages of these lengths."""
     conversation = Conversation.objects.get(memory_id="c")
     conversation.messages.all().delete()
     Message.objects.bulk_create(
@@ -30,12 +30,12 @@ def say(sizes: list[int]) -> None:
             Message(conversation=conversation, sequence=number, type="USER", text="x" * size)
             for number, size in enumerate(sizes, 1)
         ),
-        batch_size=3,  # as much as MariaDB takes at once
+        batch_size=3,  # the most that MariaDB accepts at once
     )
 
 
 def begin_all(person, rows: list[tuple[int, bool, int]]) -> None:
-    """Make conversations of these moments, pinned or not, with metadata that are so long."""
+    """Create conversations with these times, pinned or not, with metadata of these lengths."""
     owner = person("owner")
     Conversation.objects.all().delete()
     Conversation.objects.bulk_create(
@@ -54,7 +54,7 @@ def begin_all(person, rows: list[tuple[int, bool, int]]) -> None:
 
 
 def walked(api, where: str, key: str) -> tuple[list, list]:
-    """What one reads on the way to the last page, and from that on the way back."""
+    """Return what the pages hold on the way to the last page, and on the way back."""
     there = list(pages(api, where))
     back = list(pages(api, there[-1]["previous"], "previous")) if there[-1]["previous"] else []
     return (
@@ -63,7 +63,7 @@ def walked(api, where: str, key: str) -> tuple[list, list]:
     )
 
 
-class TestOfMessages:
+class TestPagesOfMessages:
     def test_begin_with_the_newest_and_go_back_in_time(self, api, begin):
         begin("c", *users(*range(1, 8)))
 
@@ -71,7 +71,7 @@ class TestOfMessages:
 
         assert read == [[7, 6, 5], [4, 3, 2], [1]]
 
-    def test_go_on_in_time_where_that_is_asked_for(self, api, begin):
+    def test_go_forward_in_time_on_request(self, api, begin):
         begin("c", *users(*range(1, 8)))
 
         where = f"{MESSAGES}?page_size=3&ordering=sequence"
@@ -88,7 +88,7 @@ class TestOfMessages:
         assert sequences(api.get(page.json()["previous"])) == [7, 6]
         assert sequences(api.get(page.json()["next"])) == [3, 2]
 
-    def test_name_their_neighbours_in_a_header_too(self, api, begin):
+    def test_link_to_their_neighbours_in_a_header_too(self, api, begin):
         begin("c", *users(1, 2, 3))
 
         first = api.get(MESSAGES, {"page_size": 1})
@@ -98,14 +98,14 @@ class TestOfMessages:
         assert second["Link"] == f'<{second.json()["next"]}>; rel="next", <{second.json()["previous"]}>; rel="prev"'
         assert "Link" not in api.get(MESSAGES)
 
-    def test_between_two_places(self, api, begin):
+    def test_between_two_sequences(self, api, begin):
         begin("c", *users(*range(1, 8)))
 
         assert sequences(api.get(MESSAGES, {"after": 2, "before": 6})) == [5, 4, 3]
         assert sequences(api.get(MESSAGES, {"after": 6, "before": 2})) == []
         assert sequences(api.get(MESSAGES, {"before": 5, "page_size": 2})) == [4, 3]
 
-    def test_of_an_empty_history_and_of_places_that_are_not_there(self, api, begin):
+    def test_of_an_empty_history_and_of_missing_sequences_are_empty(self, api, begin):
         begin("c")
         empty = {"results": [], "next": None, "previous": None}
 
@@ -120,9 +120,7 @@ class TestOfMessages:
         page_size=st.integers(1, 10),
         ordering=st.sampled_from(["sequence", "-sequence"]),
     )
-    def test_miss_nothing_and_say_nothing_twice_wherever_they_are_cut(
-        self, api, begin, settings, sizes, most, page_size, ordering
-    ):
+    def test_miss_and_repeat_nothing_at_any_size(self, api, begin, settings, sizes, most, page_size, ordering):
         settings.CHATMEMORY["REST"]["MAX_PAGE_CHARACTERS"] = most
         if not Conversation.objects.exists():
             begin("c")
@@ -138,7 +136,7 @@ class TestOfMessages:
             assert len(shown) <= page_size
             assert sum(shown) <= most or len(shown) == 1
 
-    def test_stay_where_they_are_while_more_is_said(self, api, begin):
+    def test_are_stable_while_messages_are_added(self, api, begin):
         begin("c", *users(*range(1, 8)))
         first = api.get(MESSAGES, {"page_size": 2}).json()
 
@@ -146,7 +144,7 @@ class TestOfMessages:
 
         assert sequences(api.get(first["next"])) == [5, 4]
 
-    def test_of_messages_of_four_megabytes_are_a_message_each(self, api, begin, settings):
+    def test_of_messages_of_four_megabytes_have_one_message_each(self, api, begin, settings):
         begin("c")
         say([4_000_000] * 6)
 
@@ -158,7 +156,7 @@ class TestOfMessages:
             6, 5, 4, 3, 2, 1,
         ]  # fmt: skip
 
-    def test_do_not_read_what_they_do_not_show(self, api, begin):
+    def test_do_not_read_more_than_they_show(self, api, begin):
         begin("c")
         say([1_000_000] * 40)
         api.get(MESSAGES)
@@ -173,7 +171,7 @@ class TestOfMessages:
         assert most < 30_000_000
 
 
-class TestOfConversations:
+class TestPagesOfConversations:
     @FEW
     @given(
         rows=st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 40)), max_size=20),
@@ -183,9 +181,7 @@ class TestOfConversations:
             ["-updated_at", "updated_at", "-is_pinned", "is_pinned", "-is_pinned,-updated_at", "created_at,is_pinned"]
         ),
     )
-    def test_miss_nothing_and_say_nothing_twice_wherever_they_are_cut(
-        self, api, person, settings, rows, most, page_size, ordering
-    ):
+    def test_miss_and_repeat_nothing_at_any_size(self, api, person, settings, rows, most, page_size, ordering):
         begin_all(person, rows)
         where = f"{ROOT}?page_size={page_size}&ordering={ordering}"
         settings.CHATMEMORY["REST"]["MAX_PAGE_CHARACTERS"] = 1_000_000
@@ -199,7 +195,7 @@ class TestOfConversations:
         assert back == every
 
     @pytest.mark.parametrize("ordering", ["-updated_at", "-is_pinned"])
-    def test_of_more_than_a_thousand_of_one_moment_miss_nothing(self, api, person, ordering):
+    def test_of_more_than_a_thousand_with_equal_times_miss_nothing(self, api, person, ordering):
         begin_all(person, [(0, False, 0)] * 1_203)
 
         there, back = walked(api, f"{ROOT}?page_size=200&ordering={ordering}", "memory_id")
@@ -207,7 +203,7 @@ class TestOfConversations:
         assert len(there) == len(set(there)) == 1_203
         assert back == there
 
-    def test_stay_where_they_are_while_others_become_the_latest(self, api, person):
+    def test_are_stable_while_others_become_the_latest(self, api, person):
         begin_all(person, [(number, False, 0) for number in range(6)])
         first = api.get(ROOT, {"page_size": 2}).json()
 
@@ -215,7 +211,7 @@ class TestOfConversations:
 
         assert memory_ids(api.get(first["next"])) == ["3", "2"]
 
-    def test_of_large_metadata_are_bounded_and_read_no_more_than_they_show(self, api, person, settings):
+    def test_of_large_metadata_are_limited_and_read_no_more_than_they_show(self, api, person, settings):
         begin_all(person, [(number, False, 1_000_000) for number in range(30)])
         api.get(ROOT)
 
@@ -259,7 +255,7 @@ PLACES = [
 class TestCursors:
     @pytest.mark.parametrize(("where", "ordering"), PLACES)
     @pytest.mark.parametrize("cursor", FORGED)
-    def test_that_are_forged_are_refused_or_lead_somewhere(self, api, begin, where, ordering, cursor):
+    def test_that_are_forged_are_refused_or_lead_to_a_page(self, api, begin, where, ordering, cursor):
         begin("c", *users(1, 2, 3))
 
         response = api.get(where, {"cursor": cursor, "ordering": ordering, "page_size": 1})
@@ -276,7 +272,7 @@ class TestCursors:
         | st.binary(max_size=50).map(lambda raw: base64.b64encode(raw).decode())
         | st.dictionaries(st.sampled_from("opr"), st.lists(VALUES, max_size=4)).map(lambda each: encoded(**each)),
     )
-    def test_of_any_text_are_refused_or_lead_somewhere(self, api, begin, place, cursor):
+    def test_of_any_text_are_refused_or_lead_to_a_page(self, api, begin, place, cursor):
         if not Conversation.objects.exists():
             begin("c", *users(1, 2, 3))
         where, ordering = place
@@ -285,13 +281,13 @@ class TestCursors:
         assert api.get(where, query).status_code in {200, 400}
 
     @pytest.mark.parametrize("cursor", [encoded(p="1"), encoded(p="x"), encoded(o="1000000"), encoded(o="1000001")])
-    def test_of_another_list_are_refused_or_lead_somewhere(self, api, begin, cursor):
+    def test_of_another_list_are_refused_or_lead_to_a_page(self, api, begin, cursor):
         begin("c", UserMessage("hi"))
 
         for where, ordering in PLACES:
             assert api.get(where, {"cursor": cursor, "ordering": ordering}).status_code in {200, 400}
 
-    def test_do_not_cost_more_statements(self, api, begin):
+    def test_take_no_additional_statements(self, api, begin):
         begin("c", *users(1, 2, 3))
         following = api.get(MESSAGES, {"page_size": 1}).json()["next"]
 

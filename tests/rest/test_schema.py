@@ -1,4 +1,4 @@
-"""The OpenAPI schema says what the API does."""
+"""The OpenAPI schema describes the API's actual behaviour."""
 
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -24,7 +24,7 @@ def whole() -> dict:
 
 @pytest.fixture
 def writer(client_of):
-    """A client that may read and add everything."""
+    """Return a client that may read and add everything."""
     return client_of("staff with every permission")
 
 
@@ -35,12 +35,12 @@ def operations(whole: dict) -> Iterator[tuple[str, str, dict]]:
 
 
 def check(whole: dict, schema: dict, value: object) -> None:
-    """Assert that *value* is what *schema* says."""
+    """Assert that *value* conforms to *schema*."""
     jsonschema.Draft202012Validator({**schema, "components": whole["components"]}).validate(value)
 
 
 def contents(operation: dict) -> Iterator[dict]:
-    """What goes in and what comes out."""
+    """Yield the schemas of request and response bodies."""
     for body in (operation.get("requestBody", {}), *operation["responses"].values()):
         yield from body.get("content", {}).values()
 
@@ -56,7 +56,7 @@ def test_it_is_valid_in_both_versions_of_openapi():
             validate_schema(SchemaGenerator().get_schema(public=True))
 
 
-def test_in_the_older_version_it_has_no_type_of_null_no_const_and_no_tuples():
+def test_openapi_3_0_has_no_null_type_no_const_and_no_tuples():
     with patched_settings({"OAS_VERSION": "3.0.3"}):
         written = repr(SchemaGenerator().get_schema(public=True)["components"]["schemas"])
 
@@ -66,7 +66,7 @@ def test_in_the_older_version_it_has_no_type_of_null_no_const_and_no_tuples():
     assert "'nullable': True" in written
 
 
-def test_each_operation_describes_what_can_go_wrong(whole):
+def test_each_operation_describes_its_errors(whole):
     found = list(operations(whole))
 
     assert len(found) == 23
@@ -79,7 +79,7 @@ def test_each_operation_describes_what_can_go_wrong(whole):
         assert "Retry-After" in operation["responses"]["429"]["headers"]
 
 
-def test_each_answers_as_it_says(whole, writer, begin):
+def test_each_response_conforms_to_its_schema(whole, writer, begin):
     begin("c", UserMessage("hi"), UserMessage("hello"))
     for where, verb, body in (
         (f"{ROOT}{{memory_id}}/memory/rewind/", "post", {"to": 1}),
@@ -96,7 +96,7 @@ def test_each_answers_as_it_says(whole, writer, begin):
         assert answer.status_code < 300
 
 
-def test_which_kind_a_message_is_a_constant_says(whole):
+def test_a_constant_identifies_the_type_of_a_message(whole):
     schemas = whole["components"]["schemas"]
     for name, tag in (("ChatMessage", "type"), ("OpenAiMessage", "role")):
         union = schemas[name]
@@ -110,7 +110,7 @@ def test_which_kind_a_message_is_a_constant_says(whole):
             assert {"$ref": reference} in union["oneOf"]
 
 
-def test_its_examples_are_what_it_describes(whole):
+def test_its_examples_conform_to_it(whole):
     count = 0
     for _, _, operation in operations(whole):
         for content in contents(operation):
@@ -137,7 +137,7 @@ def test_its_examples_of_requests_are_accepted(whole, writer, begin):
 
 
 @pytest.mark.parametrize("query", ["", "?as=openai"])
-def test_what_is_answered_is_what_it_describes(whole, writer, begin, query):
+def test_responses_conform_to_it(whole, writer, begin, query):
     custom = [] if query else [CustomMessage({"a": 1})]
     calls = [ToolExecutionRequest("1", "t", "{}")]
     begin(
@@ -159,7 +159,7 @@ def test_what_is_answered_is_what_it_describes(whole, writer, begin, query):
         check(whole, described[answer["Content-Type"]]["schema"], answer.json())
 
 
-def test_the_page_needs_nothing_from_elsewhere(client):
+def test_the_page_loads_nothing_from_other_hosts(client):
     page = client.get("/api/docs/").content.decode()
 
     assert "swagger-ui" in page

@@ -1,4 +1,4 @@
-"""Whole conversations out and in, and how much was said."""
+"""Export and import of whole conversations, and usage."""
 
 import datetime
 import json
@@ -34,7 +34,7 @@ def imported(client, lines: bytes, query: str = ""):
 
 
 def edited(lines: bytes, number: int = 0, **changes: object) -> bytes:
-    """The lines, with one changed."""
+    """Return the lines with one changed."""
     every = [json.loads(line) for line in lines.splitlines()]
     every[number] |= changes
     return b"".join(json.dumps(line).encode() + b"\n" for line in every)
@@ -42,12 +42,12 @@ def edited(lines: bytes, number: int = 0, **changes: object) -> bytes:
 
 @pytest.fixture
 def importer(client_of):
-    """The client of the owner, who may import."""
+    """Return a client of the owner, who may import."""
     return client_of("owner who imports")
 
 
 class TestTransfer:
-    def test_brings_history_and_memory_back(self, begin, client_of):
+    def test_restores_history_and_memory(self, begin, client_of):
         staff = client_of("staff with every permission")
         begin(NAMED, SystemMessage("be brief"), *[UserMessage(str(number)) for number in range(250)])
         Conversation.objects.update(title="t", metadata={"a": 1}, owner=None)
@@ -66,17 +66,17 @@ class TestTransfer:
         described = staff.get(f"{ROOT}{NAMED}/").json()
         assert (described["title"], described["metadata"], described["memory_messages"]) == ("t", {"a": 1}, 3)
 
-    def test_of_what_one_may_not_read_is_left_out_and_the_rest_is_whole(self, importer, begin):
+    def test_leaves_out_hidden_texts_and_keeps_the_rest(self, importer, begin):
         begin(NAMED, SystemMessage("secret"), *[UserMessage(str(number)) for number in range(5)])
         lines = exported(importer)
         importer.delete(f"{ROOT}{NAMED}/")
 
         assert b"secret" not in lines
         assert imported(importer, lines).status_code == 201
-        said = list(Conversation.objects.get().history().values_list("text", flat=True))
-        assert said == ["0", "1", "2", "3", "4"]
+        texts = list(Conversation.objects.get().history().values_list("text", flat=True))
+        assert texts == ["0", "1", "2", "3", "4"]
 
-    def test_is_to_whoever_imports_it(self, importer, client_of, begin):
+    def test_gives_the_importing_user_the_conversation(self, importer, client_of, begin):
         begin(NAMED, UserMessage("hi"))
         lines = exported(importer)
         importer.delete(f"{ROOT}{NAMED}/")
@@ -85,7 +85,7 @@ class TestTransfer:
 
         assert Conversation.objects.get().owner.username == "other with every permission"
 
-    def test_of_what_is_there_is_a_conflict(self, importer, begin):
+    def test_to_an_existing_id_is_a_conflict(self, importer, begin):
         begin(NAMED, UserMessage("hi"))
 
         response = imported(importer, exported(importer))
@@ -105,7 +105,7 @@ class TestTransfer:
         assert Conversation.objects.get(memory_id=conversation["memory_id"]).history().get().text == "hi"
         assert Conversation.objects.count() == 2
 
-    def test_of_lines_one_of_which_is_wrong_stores_nothing(self, importer, begin):
+    def test_with_one_invalid_line_stores_nothing(self, importer, begin):
         other = str(uuid.uuid4())
         begin(NAMED, UserMessage("hi"))
         begin(other, UserMessage("hi"))
@@ -117,7 +117,7 @@ class TestTransfer:
         assert (response.status_code, paths(response)) == (400, ["line 5"])
         assert not Conversation.objects.exists()
 
-    def test_believes_no_counts(self, importer, begin, settings):
+    def test_ignores_counts_in_the_file(self, importer, begin, settings):
         settings.CHATMEMORY["MEMORY"] = {
             "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
             "OPTIONS": {"max_tokens": 20, "token_count_estimator": "gpt-4o"},
@@ -130,7 +130,7 @@ class TestTransfer:
 
         assert importer.get(f"{ROOT}{NAMED}/memory/").json()["messages"][0]["token_count"] == 5
 
-    def test_takes_no_memory_that_every_read_would_suffer_from(self, importer, begin, monkeypatch):
+    def test_refuses_a_memory_that_would_slow_every_read(self, importer, begin, monkeypatch):
         monkeypatch.setattr(transfer, "MAX_MEMORY_MESSAGES", 2)
         begin(NAMED, *[UserMessage("hi")] * 3)
         lines = exported(importer)
@@ -139,7 +139,7 @@ class TestTransfer:
         assert imported(importer, lines).status_code == 400
         assert not Conversation.objects.exists()
 
-    def test_takes_no_more_than_it_may(self, importer, begin, settings, monkeypatch):
+    def test_is_limited_in_size(self, importer, begin, settings, monkeypatch):
         monkeypatch.setattr(transfer, "MAX_CONVERSATIONS", 1)
         begin(NAMED, UserMessage("hi there"), UserMessage("hi"))
         Conversation.objects.update(metadata={"a": {"b": "c"}})
@@ -161,16 +161,16 @@ class TestTransfer:
         assert imported(importer, lines).status_code == 201
 
     @pytest.mark.parametrize("lines", [b"\xff\xfe", b"{}", b"[" * 100_000, b'{"record": "message"}', b"\0"])
-    def test_says_which_line_is_wrong(self, importer, lines):
+    def test_names_the_invalid_line(self, importer, lines):
         response = imported(importer, b"\n" + lines)
 
         assert (response.status_code, paths(response)) == (400, ["line 2"])
 
-    def test_of_no_body_is_refused(self, importer):
+    def test_without_a_body_is_refused(self, importer):
         assert imported(importer, b"").status_code == 400
 
     @pytest.mark.parametrize("query", ["?rename=maybe", "?rename=", "?colour=red"])
-    def test_says_which_parameter_is_wrong(self, importer, query):
+    def test_names_an_invalid_parameter(self, importer, query):
         response = imported(importer, b"{}", query)
 
         assert (response.status_code, paths(response)) == (400, [query.partition("=")[0]])
@@ -194,7 +194,7 @@ def test_an_export_under_asgi_is_streamed_too(begin, person):
 
 class TestUsage:
     @pytest.fixture
-    def said(self, begin) -> None:
+    def conversations(self, begin) -> None:
         begin("c", UserMessage("hi"))
         begin("d", UserMessage("hi"), UserMessage("ho"))
         get_chat_memory("d").add(AiMessage("hello"), metadata={"model": "m", "usage": {"total_tokens": 9}})
@@ -207,7 +207,7 @@ class TestUsage:
         assert response.status_code == 200, response.content
         return [(each["key"], each["messages"], each["tokens"]) for each in response.json()["results"]]
 
-    def test_by_day(self, api, said):
+    def test_by_day(self, api, conversations):
         yesterday = timezone.now() - datetime.timedelta(days=1)
         Message.objects.filter(text="hi").update(created_at=yesterday)
 
@@ -216,14 +216,14 @@ class TestUsage:
             (yesterday.astimezone(datetime.UTC).date().isoformat(), 2, 10),
         ]
 
-    def test_by_conversation(self, api, said):
+    def test_by_conversation(self, api, conversations):
         assert self.usage(api, by="conversation") == [("d", 4, 15), ("c", 1, 5)]
         assert self.usage(api, by="conversation", limit=1) == [("d", 4, 15)]
 
-    def test_by_model(self, api, said):
+    def test_by_model(self, api, conversations):
         assert self.usage(api, by="model") == [(None, 3, 10), ("m", 1, 5), ("n", 1, 5)]
 
-    def test_of_a_time(self, api, said):
+    def test_within_a_time(self, api, conversations):
         now = timezone.now()
         Message.objects.filter(text="hi").update(created_at=now - datetime.timedelta(days=40))
 
@@ -231,7 +231,7 @@ class TestUsage:
         assert sum(messages for _, messages, _ in self.usage(api, since="2000-01-01T00:00:00Z")) == 5
         assert self.usage(api, until="2000-01-01T00:00:00Z") == []
 
-    def test_is_bounded_whatever_is_asked_for(self, api, said, settings):
+    def test_is_always_limited(self, api, conversations, settings):
         settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 1
 
         assert self.usage(api, by="conversation", limit=1_000) == [("d", 4, 15)]
@@ -248,7 +248,7 @@ class TestUsage:
             {"page_size": "1"},
         ],
     )
-    def test_says_which_parameter_is_wrong(self, api, query):
+    def test_names_an_invalid_parameter(self, api, query):
         response = api.get(USAGE, query)
 
         assert response.status_code == 400

@@ -1,4 +1,4 @@
-"""Bounds, errors, throttles and budgets: the same everywhere."""
+"""Limits, errors, throttles and numbers of statements: the same everywhere."""
 
 import importlib
 import importlib.util
@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 import chatmemory_django.rest
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from tests.rest.conftest import HI, IMPORT, MEMORY, MESSAGES, ROOT, USAGE, paths, said, statements, text
+from tests.rest.conftest import HI, IMPORT, MEMORY, MESSAGES, ROOT, USAGE, adding, paths, statements, text
 from tests.test_models import PRIVATE
 
 pytestmark = pytest.mark.django_db
@@ -74,9 +74,9 @@ HOSTILE = [
     (body({**HI, "colour": 1}), f"{M}.colour"),
     (body({"type": "USER", "contents": [{"type": "TEXT", "text": "a", "b": 1}]}), f"{M}.contents[0].b"),
     (body({"type": "AI", "toolExecutionRequests": [{"id": "1", "nome": "t"}]}), f"{M}.toolExecutionRequests[0].nome"),
-    (json.dumps({**said(HI), "colour": 1}), "$.colour"),
-    (json.dumps(said(HI, colour=1)), "$.messages[0].colour"),
-    (json.dumps(said(HI, metadata="m")), "$.messages[0].metadata"),
+    (json.dumps({**adding(HI), "colour": 1}), "$.colour"),
+    (json.dumps(adding(HI, colour=1)), "$.messages[0].colour"),
+    (json.dumps(adding(HI, metadata="m")), "$.messages[0].metadata"),
     (body({"type": "CUSTOM", "attributes": {"a": nested(40)}}), f"{M}.attributes.a" + "[0]" * 27),
 ]
 
@@ -93,7 +93,7 @@ class TestHostileBodies:
 
     @pytest.mark.parametrize("where", [ROOT, MEMORY, f"{ROOT}c/", f"{MESSAGES}1/"])
     @pytest.mark.parametrize("hostile", [row[0] for row in HOSTILE if row[0] not in {"", "{}"}])
-    def test_are_refused_wherever_they_are_sent(self, client_of, begin, where, hostile):
+    def test_are_refused_at_every_path(self, client_of, begin, where, hostile):
         begin("c", UserMessage("hi"))
         before = Conversation.objects.values().get()
         verb = {ROOT: "POST", MEMORY: "PUT"}.get(where, "PATCH")
@@ -104,7 +104,7 @@ class TestHostileBodies:
         assert Conversation.objects.values().get() == before
         assert Message.objects.count() == 1
 
-    def test_are_told_of_all_at_once(self, writer, begin):
+    def test_have_all_their_errors_reported_at_once(self, writer, begin):
         begin("c")
         hostile = {
             "messages": [
@@ -128,7 +128,7 @@ class TestHostileBodies:
         ]
         assert {each["code"] for each in response.json()["errors"]} == {"invalid", "required", "unknown"}
 
-    def test_are_not_told_again_in_errors_or_logs(self, writer, begin, caplog):
+    def test_are_not_repeated_in_errors_or_logs(self, writer, begin, caplog):
         caplog.set_level(logging.DEBUG)
         begin("c")
 
@@ -144,7 +144,7 @@ class TestHostileBodies:
             assert response.status_code == 400
             assert PRIVATE not in response.content.decode() + caplog.text
 
-    def test_with_keys_without_end_do_not_make_responses_without_end(self, writer, begin):
+    def test_with_countless_keys_get_short_responses(self, writer, begin):
         begin("c")
 
         response = post(writer, json.dumps({"k" * 100_000: 1, "messages": [{"message": {**HI, "m" * 100_000: 1}}]}))
@@ -153,23 +153,23 @@ class TestHostileBodies:
         assert len(response.content) < 2_000
 
     @pytest.mark.parametrize("words", ["京都 😀", "\u202e\u2028\ufeff", "<script>", "'; DROP TABLE", "a" * 100_000])
-    def test_are_not_what_is_merely_unusual(self, api, begin, words):
+    def test_exclude_unusual_but_valid_ones(self, api, begin, words):
         begin("c")
 
         assert post(api, body(text(words))).status_code == 201
         assert api.get(MESSAGES).json()["results"][0]["message"] == text(words)
 
     @pytest.mark.parametrize("number", [0.1, 1e308, -0.0, 2**63, 10**400, 1e-320])
-    def test_are_not_what_json_can_say(self, client_of, begin, number):
+    def test_exclude_everything_json_can_express(self, client_of, begin, number):
         begin("c")
         staff = client_of("staff with every permission")
         custom = {"type": "CUSTOM", "attributes": {"n": number}}
 
-        assert post(staff, json.dumps(said(custom, metadata={"n": number}))).status_code == 201
+        assert post(staff, json.dumps(adding(custom, metadata={"n": number}))).status_code == 201
         assert staff.get(MESSAGES).json()["results"][0]["message"]["attributes"]["n"] == number
 
 
-class TestBounds:
+class TestLimits:
     @pytest.fixture(autouse=True)
     def limits(self, settings) -> None:
         settings.CHATMEMORY["REST"].update(
@@ -186,15 +186,15 @@ class TestBounds:
             (body(text("x" * 101)), 400, f"{M}.contents[0].text"),
             (body({"type": "AI", "thinking": "x" * 101}), 400, f"{M}.thinking"),
             (body({"type": "USER", "contents": [{"type": "IMAGE", "image": {"base64Data": "A" * 1000}}]}), 201, None),
-            (json.dumps(said(HI, metadata={"a": ["x" * 90, "x" * 90]})), 201, None),
-            (json.dumps(said(HI, metadata={"a": ["x" * 95, "x" * 95]})), 400, "$.messages[0].metadata"),
-            (json.dumps(said(HI, metadata={"a": nested(5)})), 201, None),
-            (json.dumps(said(HI, metadata={"a": nested(6)})), 400, "$.messages[0].metadata.a" + "[0]" * 5),
+            (json.dumps(adding(HI, metadata={"a": ["x" * 90, "x" * 90]})), 201, None),
+            (json.dumps(adding(HI, metadata={"a": ["x" * 95, "x" * 95]})), 400, "$.messages[0].metadata"),
+            (json.dumps(adding(HI, metadata={"a": nested(5)})), 201, None),
+            (json.dumps(adding(HI, metadata={"a": nested(6)})), 400, "$.messages[0].metadata.a" + "[0]" * 5),
             (" " * 2000, 400, "$"),
             (" " * 2001, 413, "$"),
         ],
     )
-    def test_are_those_of_the_settings(self, writer, begin, given, status, path):
+    def test_are_set_in_the_settings(self, writer, begin, given, status, path):
         begin("c")
 
         response = post(writer, given)
@@ -202,14 +202,14 @@ class TestBounds:
         assert response.status_code == status, response.content
         assert path is None or paths(response) == [path]
 
-    def test_of_metadata_of_a_conversation_too(self, api):
+    def test_apply_to_metadata_of_conversations(self, api):
         statuses = [
             api.post(ROOT, {"metadata": {"a": ["x" * size] * 2}}, format="json").status_code for size in (90, 95)
         ]
 
         assert statuses == [201, 400]
 
-    def test_of_a_message_are_those_of_the_store(self, api, begin, settings):
+    def test_of_a_message_are_the_stores(self, api, begin, settings):
         settings.CHATMEMORY["MAX_MESSAGE_BYTES"] = 10
         begin("c")
 
@@ -228,7 +228,7 @@ class TestBounds:
     @pytest.mark.parametrize(
         "content_type", ["text/plain", "application/x-www-form-urlencoded", "application/jsonl", "multipart/form-data"]
     )
-    def test_of_what_is_taken(self, api, begin, content_type):
+    def test_of_imports(self, api, begin, content_type):
         begin("c")
 
         response = post(api, "{}", content_type=content_type)
@@ -237,14 +237,14 @@ class TestBounds:
         assert response["Content-Type"] == "application/problem+json"
 
     @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
-    def test_of_what_is_taken_are_no_matter_of_spelling(self, api, begin, content_type):
+    def test_of_imports_do_not_depend_on_spelling(self, api, begin, content_type):
         begin("c")
 
         assert post(api, body(HI), content_type=content_type).status_code == 201
 
 
 class TestProblems:
-    def test_of_the_query_are_told_all_at_once(self, api):
+    def test_of_the_query_are_reported_all_at_once(self, api):
         response = api.get(ROOT, {"colour": "red", "size": "x"})
 
         assert [(each["path"], each["code"]) for each in response.json()["errors"]] == [
@@ -254,7 +254,7 @@ class TestProblems:
 
     def test_have_one_shape(self, api, client_of, begin):
         begin("c")
-        api.post(MESSAGES, said(HI), format="json", headers={"Idempotency-Key": "k"})
+        api.post(MESSAGES, adding(HI), format="json", headers={"Idempotency-Key": "k"})
         responses = {
             "not_authenticated": client_of("anonymous").get(ROOT),
             "not_found": api.get(f"{ROOT}nowhere/"),
@@ -263,10 +263,10 @@ class TestProblems:
             "invalid": post(api, "{}"),
             "unsupported_media_type": post(api, "x", content_type="text/plain"),
             "precondition_failed": api.delete(f"{ROOT}c/", headers={"If-Match": '"x"'}),
-            "permission_denied": api.put(MEMORY, said(HI), format="json"),
+            "permission_denied": api.put(MEMORY, adding(HI), format="json"),
             "forbidden_type": post(api, body({"type": "AI", "text": "x"})),
             "exists": client_of("staff").post(ROOT, {"memory_id": "c"}, format="json"),
-            "key_reused": api.post(MESSAGES, said(text("x")), format="json", headers={"Idempotency-Key": "k"}),
+            "key_reused": api.post(MESSAGES, adding(text("x")), format="json", headers={"Idempotency-Key": "k"}),
         }
 
         for code, response in responses.items():
@@ -292,7 +292,7 @@ class TestProblems:
             422,
         ]
 
-    def test_out_of_the_blue_are_problems_told_once_and_not_in_detail(self, begin, person, monkeypatch, caplog):
+    def test_of_unexpected_errors_reveal_no_details(self, begin, person, monkeypatch, caplog):
         begin("c", UserMessage(PRIVATE))
         client = APIClient(raise_request_exception=False)
         client.force_authenticate(person("owner"))
@@ -318,16 +318,16 @@ class TestProblems:
         assert caplog.records[0].exc_info
         assert sent == [MEMORY]
 
-    def test_out_of_the_blue_leave_no_half_of_a_write(self, begin, person, monkeypatch):
+    def test_of_unexpected_errors_leave_no_partial_write(self, begin, person, monkeypatch):
         begin("c")
         client = APIClient(raise_request_exception=False)
         client.force_authenticate(person("owner"))
         monkeypatch.setattr(Conversation, "refresh_from_db", lambda *args, **kwargs: 1 / 0)
 
-        assert client.post(MESSAGES, said(HI), format="json").status_code == 500
+        assert client.post(MESSAGES, adding(HI), format="json").status_code == 500
         assert not Message.objects.exists()
 
-    def test_out_of_the_blue_are_djangos_page_where_debug_is_on(self, begin, person, monkeypatch, settings):
+    def test_of_unexpected_errors_are_djangos_page_with_debug(self, begin, person, monkeypatch, settings):
         settings.DEBUG = True
         begin("c")
         client = APIClient(raise_request_exception=False)
@@ -347,7 +347,7 @@ class TestThrottles:
         settings.CHATMEMORY["REST"]["THROTTLE_RATES"] = {"read": "2/min", "write": "1/min", "export": "1/min"}
         cache.clear()
 
-    def test_count_reading_writing_and_exporting_apart(self, api, begin):
+    def test_count_reading_writing_and_exporting_separately(self, api, begin):
         begin("c", UserMessage("hi"))
         requests = [
             *[lambda: api.get(ROOT)] * 3,
@@ -367,17 +367,17 @@ class TestThrottles:
         assert importer.get(USAGE).status_code == 200
         assert post(importer, "{}", IMPORT, "application/jsonl").status_code == 429
 
-    def test_count_everybody_apart(self, api, client_of):
+    def test_count_each_user_separately(self, api, client_of):
         assert [api.get(ROOT).status_code for _ in range(3)][-1] == 429
         assert client_of("other").get(ROOT).status_code == 200
 
 
 MAY = 2
-"""The statements by which Django knows what somebody who is no superuser may do: of the user, and of the groups."""
+"""The statements that read a regular user's permissions: the user's own, and those of the groups."""
 
 
 class TestStatements:
-    """How many there are, whatever the size. To know who asks takes one more by token, and two more by session."""
+    """Their number is the same for any size. Authentication takes one more by token, and two more by session."""
 
     @pytest.fixture(params=[1, 300])
     def conversation(self, request, begin) -> Conversation:
@@ -401,20 +401,20 @@ class TestStatements:
             ("get", f"{MESSAGES}?search=hi", None, 5),
             ("get", f"{MESSAGES}2/", None, 4),
             ("patch", f"{MESSAGES}2/", {"metadata": {"feedback": 1}}, 15),
-            ("post", MESSAGES, said(HI), 8 + MAY),
-            ("post", MESSAGES, said(HI, client_message_id="msg_1"), 10 + MAY),
+            ("post", MESSAGES, adding(HI), 8 + MAY),
+            ("post", MESSAGES, adding(HI, client_message_id="msg_1"), 10 + MAY),
             ("get", MEMORY, None, 4),
             ("get", f"{MEMORY}?max_messages=1", None, 4),
             ("get", f"{MEMORY}?explain=1", None, 5),
-            ("put", MEMORY, said(HI), 8 + MAY),
+            ("put", MEMORY, adding(HI), 8 + MAY),
             ("delete", MEMORY, None, 3),
             ("get", USAGE, None, 1),
         ],
     )
-    def test_are_as_few(self, client_of, conversation, verb, where, body, count):
+    def test_are_few(self, client_of, conversation, verb, where, body, count):
         client_of("owner who sets")
         client = APIClient()
-        client.force_authenticate(User.objects.get(username="owner"))  # whose permissions are yet to be read
+        client.force_authenticate(User.objects.get(username="owner"))  # without cached permissions
 
         with statements() as run:
             response = getattr(client, verb)(where, body, format="json")
@@ -423,7 +423,7 @@ class TestStatements:
         assert len(run) <= count, run
 
     @pytest.mark.parametrize(("how", "count"), [("token", 3), ("session", 4)])
-    def test_with_signing_in(self, conversation, how, count):
+    def test_with_authentication(self, conversation, how, count):
         owner = User.objects.get(username="owner")
         client = Client()
         if how == "session":
@@ -444,8 +444,8 @@ class TestStatements:
     [MESSAGES, f"{MESSAGES}?after=100", f"{MESSAGES}?before=100&ordering=sequence", f"{MESSAGES}?in_memory=true",
      f"{MESSAGES}250/", MEMORY, f"{MEMORY}?explain=1", f"{ROOT}c/"],
 )  # fmt: skip
-def test_what_is_read_does_not_grow_with_the_history(api, begin, where, first):
-    """No statement reads a table, or a conversation, to its end: each walks the primary key as far as it needs to."""
+def test_reading_does_not_grow_with_the_history(api, begin, where, first):
+    """No statement reads a whole table or conversation: each walks the primary key as far as it needs to."""
     begin("c", *first, *[UserMessage("hi")] * 300)
     run = []
 
@@ -467,7 +467,7 @@ def test_what_is_read_does_not_grow_with_the_history(api, begin, where, first):
             assert "TEMP B-TREE" not in plan or "(conversation_id=?)" not in plan, (sql, plan)
 
 
-def test_without_what_it_needs_it_says_what_to_install(monkeypatch):
+def test_without_the_extra_the_error_names_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(ImportError, match=re.escape("pip install 'chatmemory_django[rest]'")):

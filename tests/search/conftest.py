@@ -1,4 +1,4 @@
-"""These tests are of the site ``tests.sites.search``, on which the app is installed; see ``tests.test_sites``."""
+"""These tests run on the site ``tests.sites.search``, which installs the app; see ``tests.test_sites``."""
 
 from django.apps import apps
 

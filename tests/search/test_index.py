@@ -1,4 +1,4 @@
-"""The index of each database: how it comes, is kept and goes, and what a database must be able to do."""
+"""The search index of each database: how it is created, maintained and dropped, and what it requires."""
 
 from io import StringIO
 
@@ -23,7 +23,7 @@ def only_on(vendor):
 
 @pytest.fixture
 def migrated_back():
-    """Has the index there again after the test."""
+    """Restore the index after the test."""
     yield
     call_command("migrate", "chatmemory_search", verbosity=0)
 
@@ -40,7 +40,7 @@ def index_names():
 
 
 class TestMigration:
-    def test_indexes_what_is_there_and_undoes_all(self, migrated_back):
+    def test_indexes_existing_messages_and_can_be_undone(self, migrated_back):
         say("one parcel")
 
         call_command("migrate", "chatmemory_search", "zero", verbosity=0)
@@ -51,7 +51,7 @@ class TestMigration:
         assert index_names() != []
         assert sorted(found("parcel")) == ["one parcel", "two parcels"]
 
-    def test_can_be_run_again_after_it_failed(self, migrated_back):
+    def test_can_run_again_after_it_failed(self, migrated_back):
         if connection.vendor != "postgresql":
             pytest.skip("The others build all or nothing.")
         call_command("migrate", "chatmemory_search", "zero", verbosity=0)
@@ -63,7 +63,7 @@ class TestMigration:
         assert len(index_names()) == 3
 
     @only_on("postgresql")
-    def test_goes_to_a_table_in_partitions_too(self, migrated_back):
+    def test_supports_a_partitioned_table(self, migrated_back):
         call_command("migrate", "chatmemory_search", "zero", verbosity=0)
         with connection.cursor() as cursor:
             cursor.execute("CREATE TABLE parted (LIKE chatmemory_message) PARTITION BY HASH (conversation_id)")
@@ -85,11 +85,11 @@ class TestMigration:
         assert "chatmemory_search" in out.getvalue()
         assert "chatmemory_message" in out.getvalue()
 
-    def test_leaves_the_models_as_they_are(self):
+    def test_leaves_the_models_unchanged(self):
         call_command("makemigrations", "--check", "--dry-run", verbosity=0)
 
     @only_on("postgresql")
-    def test_says_who_can_create_the_extension(self):
+    def test_names_who_can_create_the_extension(self):
         class Editor:
             def execute(self, sql, params):
                 raise DatabaseError("permission denied")
@@ -99,7 +99,7 @@ class TestMigration:
 
 
 class TestIndex:
-    def test_is_asked(self):
+    def test_is_used(self):
         say(*["something else"] * 50, "parcel")
 
         sql = str(Message.objects.search("parcel").query)
@@ -107,7 +107,7 @@ class TestIndex:
         assert {"sqlite": "MATCH", "postgresql": "to_tsvector", "mysql": "AGAINST"}[connection.vendor] in sql
 
     @only_on("sqlite")
-    def test_keeps_to_the_keys_of_the_messages_when_the_file_is_vacuumed(self, tmp_path):
+    def test_keeps_the_messages_keys_when_the_file_is_vacuumed(self, tmp_path):
         say("one parcel", "a letter", "two parcels")
         Message.objects.filter(sequence__lt=3).delete()
 
@@ -117,7 +117,7 @@ class TestIndex:
         assert found("letter") == []
 
     @only_on("sqlite")
-    def test_holds_no_text_and_nothing_of_what_was_erased(self):
+    def test_holds_no_text_and_no_trace_of_erased_messages(self):
         say("parcel")
         with connection.cursor() as cursor:
             cursor.execute("SELECT rowid >> 31, rowid & 2147483647, text FROM chatmemory_search")
@@ -130,7 +130,7 @@ class TestIndex:
             assert cursor.fetchone() == (0,)
 
     @only_on("sqlite")
-    def test_is_made_anew_when_a_migration_has_remade_the_table(self):
+    def test_is_rebuilt_when_a_migration_has_rebuilt_the_table(self):
         say("parcel")
         with connection.schema_editor() as editor:
             editor._remake_table(Message)
@@ -149,7 +149,7 @@ class TestIndex:
             migrating.mend(using="default")
 
     @only_on("sqlite")
-    def test_goes_back_with_its_transaction(self):
+    def test_is_rolled_back_with_its_transaction(self):
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             say("parcel")
             assert found("parcel") == ["parcel"]
@@ -158,7 +158,7 @@ class TestIndex:
         assert found("parcel") == []
 
     @only_on("mysql")
-    def test_has_what_is_committed(self):
+    def test_has_committed_messages(self):
         with transaction.atomic():
             say("parcel")
             assert found("parcel") == []
@@ -177,11 +177,11 @@ class TestIndex:
             (["PARCEL", "parcel"], ["parcel"]),
         ],
     )
-    def test_is_asked_for_whole_words_alone(self, terms, words):
+    def test_is_used_for_whole_words_only(self, terms, words):
         assert mysql.words_of(terms) == words
 
     @only_on("postgresql")
-    def test_what_is_common_is_looked_for_among_the_newest(self, monkeypatch):
+    def test_common_words_are_searched_among_the_newest(self, monkeypatch):
         monkeypatch.setattr(postgresql, "RANKED", 5)
         say(*["an old parcel"] * 5, *["a parcel"] * 20)
 
@@ -189,7 +189,7 @@ class TestIndex:
         assert len(found("parcel")) <= 10
 
     @only_on("postgresql")
-    def test_parts_of_words_that_are_not_among_the_newest_are_found_by_trigrams(self, monkeypatch):
+    def test_parts_of_words_outside_the_newest_are_found_by_trigrams(self, monkeypatch):
         monkeypatch.setattr(postgresql, "RECENT", 2)
         say("Postpaket", "a", "b", "c")
 
@@ -197,14 +197,14 @@ class TestIndex:
         assert found("pa") == []  # too short to have trigrams
 
     @only_on("postgresql")
-    def test_parts_of_words_are_looked_for_only_if_no_word_begins_so(self):
+    def test_parts_of_words_are_searched_only_if_no_word_begins_with_them(self):
         say("Postpaket", "Paketnummer")
 
         assert found("paket") == ["Paketnummer"]
 
     @only_on("postgresql")
     @pytest.mark.parametrize("unit", ["{:x} ", "{:x}-", "{}/", "𠀀"])
-    def test_what_fits_no_tsvector_is_added_all_the_same(self, unit):
+    def test_text_that_fits_no_tsvector_is_stored_anyway(self, unit):
         text = "".join(unit.format(number) for number in range(400_000))
         if unit == "𠀀":
             text = "".join(map(chr, range(0x20000, 0x2FFFF)))
@@ -214,7 +214,7 @@ class TestIndex:
 
 
 class TestChecks:
-    def test_a_database_that_can_have_it_is_all_right(self):
+    def test_a_supported_database_passes(self):
         assert [each for each in run_checks(databases=["default"]) if "041" in each.id or "042" in each.id] == []
         assert checks.check_index(databases=None) == []
 
@@ -239,7 +239,7 @@ class TestChecks:
         assert "no such module: fts5" in error.msg
 
     @only_on("mysql")
-    def test_W041_a_server_that_leaves_out_short_words(self, monkeypatch):
+    def test_W041_a_server_that_skips_short_words(self, monkeypatch):
         monkeypatch.setattr(mysql, "SHORTEST", 2)
 
         (warning,) = checks.check_index(databases=["default"])

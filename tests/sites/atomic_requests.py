@@ -1,4 +1,4 @@
-"""A site that does each request in a transaction, which sees the database as it was when it first looked."""
+"""A site with ATOMIC_REQUESTS, whose transactions see the database as of their first read."""
 
 from example_project.settings import *  # noqa: F403
 from example_project.settings import DATABASES

@@ -1,4 +1,4 @@
-"""What the tests of all sites share: two owners, and how a small memory is set."""
+"""Fixtures for all sites: two owners, and a small memory."""
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -10,7 +10,7 @@ from tests.estimators import ADDITIVE_WORDS
 
 @pytest.fixture(autouse=True)
 def small_window(settings) -> None:
-    """A memory of 20 tokens, counted in words: three messages of one word, and what stands around them."""
+    """Use a memory of 20 tokens, counted in words: three messages of one word, plus the overhead of each."""
     settings.CHATMEMORY = {
         "MEMORY": {
             "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
@@ -33,7 +33,7 @@ def bob(request):
 
 @pytest.fixture
 def trusted():
-    """Makes somebody one who may do everything, and returns them."""
+    """Return a function that makes a user a superuser and returns that user."""
 
     def trusted(user):
         user.is_staff = user.is_superuser = True
@@ -45,14 +45,14 @@ def trusted():
 
 @pytest.fixture
 def admin(client):
-    """A browser of somebody who may do everything."""
+    """Return a client logged in as a superuser."""
     client.force_login(get_user_model().objects.create_superuser("root"))
     return client
 
 
 @pytest.fixture
 def api_of():
-    """The API as somebody who is signed in sees it."""
+    """Return a function that returns the API's client of a logged-in user."""
 
     def api_of(user) -> APIClient:
         client = APIClient()

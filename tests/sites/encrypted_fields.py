@@ -1,4 +1,4 @@
-"""A site that has its own fields for what is said: nobody who sees the tables can read it."""
+"""A site with custom fields for messages, unreadable in the tables."""
 
 from example_project.settings import *  # noqa: F403
 from example_project.settings import INSTALLED_APPS

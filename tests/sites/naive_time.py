@@ -1,4 +1,4 @@
-"""A site whose moments have no time zone, far from UTC."""
+"""A site without time zones, far from UTC."""
 
 from example_project.settings import *  # noqa: F403
 

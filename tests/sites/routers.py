@@ -1,10 +1,10 @@
-"""Where the tables of a site with two databases are."""
+"""Database routers of a site with two databases."""
 
 IN_CHAT = {"chatmemory", "chatmemory_records", "example_project"}
 
 
 class ByApp:
-    """What is said, and what points at it, in one database; all else in the other."""
+    """Stores conversations and whatever refers to them in one database, and everything else in the other."""
 
     def db_for_read(self, model, **hints):
         return "chat" if model._meta.app_label in IN_CHAT else "default"

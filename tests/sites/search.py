@@ -1,4 +1,4 @@
-"""A site with an index of what was said."""
+"""A site with a search index."""
 
 from example_project.settings import *  # noqa: F403
 from example_project.settings import INSTALLED_APPS

@@ -1,4 +1,4 @@
-"""Fields that do not store what they are given."""
+"""Fields that store an encrypted value."""
 
 import codecs
 
@@ -8,7 +8,7 @@ from django.db.models.lookups import IContains
 
 
 class SecretField(models.TextField):
-    """A text, encrypted as Caesar did, so that it can be searched."""
+    """A text, encrypted with Caesar's cipher so that it can be searched."""
 
     def get_prep_value(self, value):
         value = super().get_prep_value(value)
@@ -20,13 +20,13 @@ class SecretField(models.TextField):
 
 @SecretField.register_lookup
 class SecretContains(IContains):
-    """A search for the words as they are stored."""
+    """A search for the encrypted words."""
 
     prepare_rhs = True
 
 
 class SecretConfig(AppConfig):
-    """Has the messages' texts kept by such fields."""
+    """Replaces the fields of messages' texts."""
 
     name = "tests.sites.secret"
 

@@ -1,4 +1,4 @@
-"""A site that has what is said in a database of its own, apart from its users."""
+"""A site with conversations in one database and users in another."""
 
 from example_project.settings import *  # noqa: F403
 from example_project.settings import DATABASES, INSTALLED_APPS

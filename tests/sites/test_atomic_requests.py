@@ -1,4 +1,4 @@
-"""Transactions that see the database as it was when they first looked, while others write to it."""
+"""Transactions that see the database as of their first read, while others write to it."""
 
 import threading
 
@@ -30,7 +30,7 @@ def user(number: int) -> UserMessage:
 
 
 def elsewhere(*calls) -> None:
-    """Make all of *calls* at once, each in a thread and with a connection of its own."""
+    """Run all *calls* at once, each in a thread with its own connection."""
 
     def run(call) -> None:
         barrier.wait()
@@ -70,23 +70,23 @@ def recount() -> None:
     ],
     ids=["add", "set", "clear", "recount"],
 )
-def test_what_others_wrote_since_the_first_look_is_minded(write, left):
+def test_writes_since_the_first_read_are_noticed(write, left):
     get_chat_memory("c").add(S1, user(1))
 
     try:
         with transaction.atomic():
-            assert Conversation.objects.exists()  # the first look
+            assert Conversation.objects.exists()  # the first read
             elsewhere(lambda: get_chat_memory("c").add(S2, user(2)))
             write()
     except OperationalError:
-        assert connection.vendor == "postgresql"  # it has none write who do not see what is there
+        assert connection.vendor == "postgresql"  # the database refuses writes based on an old snapshot
         write()
 
     assert get_chat_memory("c").messages() == left
     assert_it_adds_up(Conversation.objects.get())
 
 
-def test_all_who_begin_a_conversation_at_once_add_to_it():
+def test_concurrent_creators_of_a_conversation_all_add_to_it():
     elsewhere(*[lambda: [get_chat_memory("c").add(S1, user(number)) for number in range(3)]] * 6)
 
     conversation = Conversation.objects.get()
@@ -94,18 +94,18 @@ def test_all_who_begin_a_conversation_at_once_add_to_it():
     assert_it_adds_up(conversation)
 
 
-def test_requests_at_once_store_what_they_say_that_they_store():
+def test_concurrent_requests_store_what_they_report():
     ann = get_user_model().objects.create_user("ann")
     token = Token.objects.create(user=ann)
     get_chat_memory("c", ann).add(S1)
-    said = {"type": "USER", "contents": [{"type": "TEXT", "text": "Tea?"}]}
+    message = {"type": "USER", "contents": [{"type": "TEXT", "text": "Tea?"}]}
     statuses = []
 
     def post() -> None:
         client = APIClient(raise_request_exception=False)
         client.credentials(HTTP_AUTHORIZATION=f"Token {token.key}")
         for _ in range(3):
-            answer = client.post("/api/conversations/c/messages/", {"messages": [{"message": said}]}, format="json")
+            answer = client.post("/api/conversations/c/messages/", {"messages": [{"message": message}]}, format="json")
             statuses.append(answer.status_code)
 
     elsewhere(*[post] * 4)

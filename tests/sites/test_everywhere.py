@@ -1,4 +1,4 @@
-"""What holds on every site: the memory, the turn, the API and the admin, for the owner and for somebody else."""
+"""Behaviour on every site: the memory, the turn, the API and the admin, for the owner and for another user."""
 
 import datetime
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db(databases="__all__")
 
 S1, U1, A1, U2 = SystemMessage("Brief"), UserMessage("Tea?"), AiMessage("Please"), UserMessage("Milk?")
 CALL = ToolExecutionRequest("1", "brew", '{"cups": 2}')
-SAID = [
+MESSAGES = [
     AiMessage("so", "a thought", [CALL], {"mood": "fine"}),
     ToolExecutionResultMessage.from_request(CALL, "a pot"),
     UserMessage("Grüße 京都", name="Ann"),
@@ -49,7 +49,7 @@ def wide(owner):
 
 
 class TestMemory:
-    def test_is_its_owner_s_and_the_history_keeps_what_leaves_it(self, ann, bob):
+    def test_belongs_to_its_owner_and_the_history_keeps_evicted_messages(self, ann, bob):
         memory = get_chat_memory("c", ann)
 
         assert memory.add(S1, U1, A1) == [1, 2, 3]
@@ -68,7 +68,7 @@ class TestMemory:
             (U2, MemoryStatus.IN_MEMORY),
         ]
 
-    def test_of_somebody_else_is_out_of_reach(self, ann, bob):
+    def test_of_another_user_is_refused(self, ann, bob):
         get_chat_memory("c", ann).add(U1)
         theirs = get_chat_memory("c", bob)
 
@@ -78,16 +78,16 @@ class TestMemory:
         assert theirs.messages() == []
         assert get_chat_memory("c", ann).messages() == [U1]
 
-    def test_keeps_every_kind_of_message(self, ann):
-        wide(ann).add(*SAID, metadata={"model": "m"})
+    def test_stores_every_kind_of_message(self, ann):
+        wide(ann).add(*MESSAGES, metadata={"model": "m"})
 
-        assert wide(ann).messages() == SAID
-        assert [row.chat_message for row in Message.objects.history()] == SAID
+        assert wide(ann).messages() == MESSAGES
+        assert [row.chat_message for row in Message.objects.history()] == MESSAGES
         assert {row.metadata["model"] for row in Message.objects.all()} == {"m"}
 
-    def test_is_stored_as_the_fields_store_it(self, ann):
-        wide(ann).add(*SAID)
-        wide(ann).set([SystemMessage("They want tea"), *SAID[2:]])
+    def test_is_stored_by_the_sites_fields(self, ann):
+        wide(ann).add(*MESSAGES)
+        wide(ann).set([SystemMessage("They want tea"), *MESSAGES[2:]])
         with wide(ann).turn(persist="early") as turn:
             turn.add(U2)
 
@@ -99,7 +99,7 @@ class TestMemory:
         assert stored == [
             (text.get_prep_value(row.text), payload.get_prep_value(row.payload)) for row in Message.objects.all()
         ]
-        assert wide(ann).messages() == [SystemMessage("They want tea"), *SAID[2:], U2]
+        assert wide(ann).messages() == [SystemMessage("They want tea"), *MESSAGES[2:], U2]
 
     def test_can_be_set_and_cleared(self, ann):
         memory = get_chat_memory("c", ann)
@@ -128,7 +128,7 @@ class TestMemory:
             turn.add(U2)
         assert Message.objects.count() == 3
 
-    def test_stores_once_what_is_sent_twice(self, ann):
+    def test_stores_repeated_messages_once(self, ann):
         ids = ["msg_1", None, "Ä"]
 
         first, second = (
@@ -164,7 +164,7 @@ class TestMemory:
         assert [each.owner for each in Conversation.objects.all()] == [bob]
         assert [row.chat_message for row in Message.objects.all()] == [U2]
 
-    def test_is_idle_or_active_since_a_moment(self, ann):
+    def test_is_idle_or_active_since_a_time(self, ann):
         get_chat_memory("c", ann).add(U1)
 
         assert Conversation.objects.active_since(now() - MINUTE).exists()
@@ -174,7 +174,7 @@ class TestMemory:
 
 
 class TestApi:
-    def test_lists_page_by_page_what_is_one_s_own(self, ann, bob, api_of):
+    def test_lists_the_users_own_conversations_page_by_page(self, ann, bob, api_of):
         for name in "abcde":
             get_chat_memory(name, ann).add(U1)
         get_chat_memory("theirs", bob).add(U1)
@@ -187,26 +187,26 @@ class TestApi:
 
         assert seen == list("edcba")
 
-    def test_tells_moments_with_their_time_zone(self, ann, api_of):
+    def test_returns_times_with_their_time_zone(self, ann, api_of):
         get_chat_memory("c", ann).add(U1)
         api = api_of(ann)
 
-        (told,) = api.get(ROOT, {"active_since": (now() - MINUTE).isoformat()}).json()["results"]
+        (found,) = api.get(ROOT, {"active_since": (now() - MINUTE).isoformat()}).json()["results"]
         (message,) = api.get(f"{ROOT}c/messages/").json()["results"]
         usage = api.get("/api/usage/").json()
 
-        assert told["owner"] == str(ann.pk)
-        for moment in (told["created_at"], told["updated_at"], message["created_at"], usage["until"]):
+        assert found["owner"] == str(ann.pk)
+        for moment in (found["created_at"], found["updated_at"], message["created_at"], usage["until"]):
             assert abs(datetime.datetime.fromisoformat(moment) - now()) < MINUTE
         assert api.get(ROOT, {"idle_since": (now() - MINUTE).isoformat()}).json()["results"] == []
 
-    def test_knows_every_moment_that_can_be_said(self, ann, api_of):
+    def test_accepts_every_valid_time(self, ann, api_of):
         get_chat_memory("c", ann).add(U1)
 
         for query in ({"idle_since": "0001-01-01T00:00:00Z"}, {"active_since": "9999-12-31T23:59:59Z"}):
             assert api_of(ann).get(ROOT, query).json()["results"] == []
 
-    def test_counts_what_was_said(self, ann, bob, api_of):
+    def test_counts_messages(self, ann, bob, api_of):
         get_chat_memory("c", ann).add(U1, A1, metadata={"model": "m"})
         get_chat_memory("theirs", bob).add(U1)
 
@@ -216,26 +216,26 @@ class TestApi:
             assert (row["messages"], row["tokens"]) == (2, 8)
             assert key in {None, row["key"]}
 
-    def test_adds_and_reads_and_sets_and_clears(self, ann, api_of, trusted):
+    def test_adds_reads_sets_and_clears(self, ann, api_of, trusted):
         api = api_of(trusted(ann))
         memory_id = api.post(ROOT, {"title": "Tea"}, format="json").json()["memory_id"]
         here = f"{ROOT}{memory_id}/"
         question = {"type": "USER", "contents": [{"type": "TEXT", "text": "Tea?"}]}
-        said = [{"message": question}, {"message": {"type": "AI", "text": "Please"}}]
+        messages = [{"message": question}, {"message": {"type": "AI", "text": "Please"}}]
 
         for _ in "ab":
-            body, headers = {"messages": said}, {"Idempotency-Key": "k"}
+            body, headers = {"messages": messages}, {"Idempotency-Key": "k"}
             stored = api.post(f"{here}messages/", body, format="json", headers=headers).json()["messages"]
             assert [each["sequence"] for each in stored] == [1, 2]
 
-        told = api.get(f"{here}messages/").json()["results"][::-1]
-        assert told == stored
-        assert [(each["message"]["type"], each["in_memory"], each["is_complete"]) for each in told] == [
+        listed = api.get(f"{here}messages/").json()["results"][::-1]
+        assert listed == stored
+        assert [(each["message"]["type"], each["in_memory"], each["is_complete"]) for each in listed] == [
             ("USER", True, True),
             ("AI", True, True),
         ]
-        assert api.get(f"{here}memory/").json()["messages"] == told
-        answer = api.put(f"{here}memory/", {"messages": said[:1]}, format="json")
+        assert api.get(f"{here}memory/").json()["messages"] == listed
+        answer = api.put(f"{here}memory/", {"messages": messages[:1]}, format="json")
         assert [each["message"] for each in answer.json()["messages"]] == [question]
         assert api.delete(f"{here}memory/").status_code == 204
         assert api.get(f"{here}memory/").json()["messages"] == []
@@ -244,7 +244,7 @@ class TestApi:
         assert api.delete(here).status_code == 204
         assert not Message.objects.exists()
 
-    def test_lets_nobody_else_in(self, ann, bob, api_of):
+    def test_refuses_other_users(self, ann, bob, api_of):
         get_chat_memory("c", ann).add(U1)
         api = api_of(bob)
 
@@ -255,8 +255,8 @@ class TestApi:
         assert api.delete(f"{ROOT}c/").status_code == 404
         assert get_chat_memory("c", ann).messages() == [U1]
 
-    def test_finds_what_was_said_and_takes_in_what_it_exports(self, ann, bob, api_of, trusted):
-        wide(ann).add(*SAID)
+    def test_searches_exports_and_imports(self, ann, bob, api_of, trusted):
+        wide(ann).add(*MESSAGES)
         trusted(ann)
         trusted(bob)
         assert [each["memory_id"] for each in api_of(ann).get(ROOT, {"search": "京都"}).json()["results"]] == ["c"]
@@ -266,12 +266,12 @@ class TestApi:
         answer = api_of(bob).post("/api/import/", lines, content_type="application/jsonl")
 
         assert answer.status_code == 201, answer.content
-        assert wide(bob).messages() == SAID
+        assert wide(bob).messages() == MESSAGES
         assert abs(Message.objects.first().created_at - Conversation.objects.get().created_at) < MINUTE
 
 
 class TestAdmin:
-    def test_lists_and_narrows_and_finds(self, admin, ann, bob):
+    def test_lists_filters_and_searches(self, admin, ann, bob):
         get_chat_memory("hers", ann).add(U1)
         get_chat_memory("his", bob).add(U2)
         get_chat_memory("nobodys").add(U2)
@@ -284,23 +284,23 @@ class TestAdmin:
         assert found() == ["hers", "his", "nobodys"]
         assert found(owner="ann") == found(q="ann") == found(q="tea") == ["hers"]
         assert found(owner="/") == ["nobodys"]
-        assert found(owner="nobody") == []
+        assert found(owner="unknown") == []
         assert found(active="1") == ["hers", "his", "nobodys"]
         assert found(updated_at__year=Conversation.objects.first().updated_at.year) == ["hers", "his", "nobodys"]
 
-    def test_shows_what_was_said(self, admin, ann):
-        wide(ann).add(*SAID, AiMessage("long " * 2000), AiMessage("long " * 2000, "a thought"))
+    def test_shows_messages(self, admin, ann):
+        wide(ann).add(*MESSAGES, AiMessage("long " * 2000), AiMessage("long " * 2000, "a thought"))
         pk = Conversation.objects.get().pk
 
         page = admin.get(reverse("admin:chatmemory_conversation_change", args=[pk])).content.decode()
         for words in ("ann", "a thought", "brew", "a pot", "Grüße 京都", "thing", "long long"):
             assert words in page
-        assert page.count("Cut: it has 10,000 characters.") == 2
+        assert page.count("Truncated; the full text has 10,000 characters.") == 2
         page = admin.get(reverse("admin:chatmemory_conversation_message", args=[pk, 3])).content.decode()
         assert "Grüße 京都" in page
         assert "in the memory" in page
 
-    def test_clears_and_recounts_and_erases(self, admin, ann):
+    def test_clears_recounts_and_erases(self, admin, ann):
         get_chat_memory("c", ann).add(U1)
         conversation = Conversation.objects.get()
 
@@ -317,7 +317,7 @@ class TestAdmin:
 class TestChat:
     @pytest.mark.django_db(databases="__all__", transaction=True)
     @pytest.mark.parametrize("under", ["WSGI", "ASGI"])
-    def test_is_its_owner_s_by_stream_and_as_json(self, ann, bob, settings, under):
+    def test_belongs_to_its_owner_streamed_and_as_json(self, ann, bob, settings, under):
         settings.CHATMEMORY["CHAT"] = {"ASSISTANT": Assistant(ScriptedModel("Please", "Two"), system_message="Brief")}
 
         def ask(user, text: str, accept: str) -> str:
@@ -357,7 +357,7 @@ class TestOpenAI:
         {"role": "assistant", "content": "Please"},
     )
 
-    def test_has_conversations_of_their_owner(self, ann, bob, trusted):
+    def test_conversations_belong_to_their_owner(self, ann, bob, trusted):
         def ask(user, verb: str, path: str = "", body: object = None):
             key = Token.objects.get_or_create(user=user)[0].key
             client = Client(headers={"Authorization": f"Bearer {key}"})
@@ -384,7 +384,7 @@ class TestOpenAI:
         assert not Message.objects.exists()
 
     @pytest.mark.django_db(databases="__all__", transaction=True)
-    def test_has_sessions_of_agents(self, ann, bob):
+    def test_sessions_of_agents_work(self, ann, bob):
         sessions = pytest.importorskip("chatmemory_django.integrations.openai_agents")
         session = sessions.DjangoSession("c", owner=ann)
 

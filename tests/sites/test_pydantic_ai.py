@@ -1,4 +1,4 @@
-"""What holds on every site: an agent's conversations are their owner's, with forks and branches."""
+"""pydantic-ai on every site: an agent's conversations belong to their owner, with forks and branches."""
 
 import pytest
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 TEA, PLEASE = ModelRequest.user_text_prompt("Tea?"), ModelResponse(parts=[TextPart("Please")])
 
 
-def test_they_are_their_owner_s_and_in_order_of_when_they_were_saved(ann, bob):
+def test_they_belong_to_their_owner_and_the_last_saved_comes_first(ann, bob):
     store, scope, other = DjangoConversationStore(), str(ann.pk), str(bob.pk)
 
     async def talk() -> None:

@@ -1,4 +1,4 @@
-"""A site whose users have their names for keys."""
+"""A site whose users have their names as primary keys."""
 
 from example_project.settings import *  # noqa: F403
 from example_project.settings import INSTALLED_APPS

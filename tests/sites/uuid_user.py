@@ -1,4 +1,4 @@
-"""A site whose users have a UUID for a key."""
+"""A site whose users have UUIDs as primary keys."""
 
 from example_project.settings import *  # noqa: F403
 from example_project.settings import INSTALLED_APPS

@@ -1,4 +1,4 @@
-"""OpenAiChatModel against aimock, a server of OpenAI's API that nobody here wrote: ``.ci/aimock`` runs it and these."""
+"""OpenAiChatModel against aimock, an independent server of OpenAI's API; ``.ci/aimock`` starts both."""
 
 import os
 from typing import Any
@@ -42,7 +42,7 @@ CALLS = (
 
 @pytest.fixture(params=["/v1", "/api/v1"], ids=["OpenAI", "OpenRouter"])
 def model(request: pytest.FixtureRequest) -> OpenAiChatModel:
-    # At OpenRouter's address aimock answers as OpenRouter does.
+    # At OpenRouter's address aimock imitates OpenRouter.
     return model_at(request.param)
 
 
@@ -50,7 +50,7 @@ def model_at(path: str = "/v1", **options: Any) -> OpenAiChatModel:
     return OpenAiChatModel("gpt-5", base_url=os.environ["AIMOCK_URL"] + path, api_key="k", max_retries=0, **options)
 
 
-def test_a_text_comes_with_its_usage(model: OpenAiChatModel, way: Way):
+def test_a_text_answer_has_its_usage(model: OpenAiChatModel, way: Way):
     response = way.ask(model, [UserMessage("Say hello.")])
 
     assert response.ai_message == AiMessage("Hello, 🌍! How are you today?")
@@ -61,14 +61,14 @@ def test_a_text_comes_with_its_usage(model: OpenAiChatModel, way: Way):
     assert (usage.input, usage.output, usage.total) == (9, 8, 17)
 
 
-def test_a_text_comes_in_pieces(model: OpenAiChatModel, stream: Way):
+def test_a_text_is_streamed_in_pieces(model: OpenAiChatModel, stream: Way):
     events = stream.events(model, [UserMessage("Say hello.")])[:-1]
 
     assert len(events) > 5
     assert "".join(event.text for event in events if isinstance(event, PartialText)) == "Hello, 🌍! How are you today?"
 
 
-def test_thinking_comes_before_the_text(model: OpenAiChatModel, way: Way):
+def test_thinking_precedes_the_text(model: OpenAiChatModel, way: Way):
     events = way.events(model, [UserMessage("Think first.")])
 
     assert events[-1].ai_message == AiMessage("42", "Six times seven.")  # type: ignore[union-attr]
@@ -76,7 +76,7 @@ def test_thinking_comes_before_the_text(model: OpenAiChatModel, way: Way):
         assert [type(event) for event in events[:-1]] == [PartialThinking] * 4 + [PartialText]
 
 
-def test_tools_are_called_and_answered(model: OpenAiChatModel, way: Way):
+def test_tools_are_called_and_their_results_answered(model: OpenAiChatModel, way: Way):
     question = UserMessage("How is the weather?")
 
     asked = way.ask(model, ChatRequest(messages=(question,), tools=(WEATHER,)))
@@ -90,7 +90,7 @@ def test_tools_are_called_and_answered(model: OpenAiChatModel, way: Way):
     assert answered.ai_message == AiMessage("Sunny in Vienna, rain in Graz.")
 
 
-def test_tools_are_called_in_pieces(model: OpenAiChatModel, stream: Way):
+def test_tool_calls_are_streamed_in_pieces(model: OpenAiChatModel, stream: Way):
     events = stream.events(model, ChatRequest(messages=(UserMessage("How is the weather?"),), tools=(WEATHER,)))
 
     pieces = [event for event in events if isinstance(event, PartialToolCall)]
@@ -102,7 +102,7 @@ def test_tools_are_called_in_pieces(model: OpenAiChatModel, stream: Way):
         assert first.arguments + "".join(piece.arguments for piece in others) == call.arguments
 
 
-def test_json_is_asked_for(model: OpenAiChatModel, way: Way):
+def test_json_can_be_requested(model: OpenAiChatModel, way: Way):
     request = ChatRequest(
         messages=(UserMessage("Make up a person."),), response_format=ResponseFormat(SCHEMA, "person")
     )
@@ -110,17 +110,17 @@ def test_json_is_asked_for(model: OpenAiChatModel, way: Way):
     assert way.ask(model, request).ai_message.text == '{"name": "Ann"}'
 
 
-def test_a_picture_is_sent(model: OpenAiChatModel, way: Way):
+def test_an_image_is_sent(model: OpenAiChatModel, way: Way):
     question = UserMessage([TextContent("What is in the picture?"), IMAGE])
 
     assert way.ask(model, [question]).ai_message.text == "A red dot."
 
 
-def test_an_answer_that_is_too_long_ends_so(model: OpenAiChatModel, way: Way):
+def test_an_answer_cut_at_the_token_limit_has_finish_reason_length(model: OpenAiChatModel, way: Way):
     assert way.ask(model, [UserMessage("Be long.")]).metadata.finish_reason is FinishReason.LENGTH
 
 
-def test_a_stream_that_is_cut_off_is_an_error(stream: Way):
+def test_an_interrupted_stream_raises(stream: Way):
     with pytest.raises(BrokenStreamError):
         stream.events(model_at(), [UserMessage("Be cut off.")])
 
@@ -134,7 +134,7 @@ def test_a_stream_that_is_cut_off_is_an_error(stream: Way):
         (503, UnavailableError),
     ],
 )
-def test_a_status_is_an_error(way: Way, status: int, error: type[ChatModelError]):
+def test_an_error_status_raises(way: Way, status: int, error: type[ChatModelError]):
     with pytest.raises(error) as caught:
         way.ask(model_at(), [UserMessage(f"Fail {status}.")])
 

@@ -1,4 +1,4 @@
-// Writes what the client sends of its user, as its own Chat makes it: ask.mjs QUESTIONS
+// Write the messages that the client's own Chat sends for its user to a file: ask.mjs QUESTIONS
 
 import { writeFileSync } from 'node:fs';
 import { Chat } from '@ai-sdk/react';
@@ -6,7 +6,7 @@ import { DefaultChatTransport } from 'ai';
 
 const png = 'data:image/png;base64,iVBORw0KGgo=';
 const file = { type: 'file', mediaType: 'image/png', filename: 'ä 😀.png', url: png };
-const said = [
+const messages = [
   { text: 'Hello 😀\n\u2028' },
   { text: 'See', files: [file, { type: 'file', mediaType: 'application/pdf', url: 'https://example.org/a.pdf?b=c' }] },
   { text: '', files: [{ ...file, providerMetadata: { openai: { imageDetail: 'low' } } }] },
@@ -22,7 +22,7 @@ const said = [
 ];
 
 const questions = [];
-for (const message of said) {
+for (const message of messages) {
   let body;
   const transport = new DefaultChatTransport({
     fetch: async (url, init) => {

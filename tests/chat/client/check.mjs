@@ -1,5 +1,5 @@
-// Reads recorded answers with the client's own code: check.mjs RECORDINGS
-// What a page then holds is what it is given of the history, and that is valid by the client's own schemas.
+// Read recorded answers with the client's own code: check.mjs RECORDINGS
+// The page then holds what it would load from the history, which is valid by the client's own schemas.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -14,7 +14,7 @@ const major = Number(version.split('.')[0]);
 const warnings = [];
 console.warn = (...args) => warnings.push(args.join(' '));
 
-// Cut anywhere, as a network does.
+// Cut at arbitrary bytes, as a network does.
 const response = (body) => {
   const bytes = new TextEncoder().encode(body);
   let at = 0;
@@ -32,13 +32,13 @@ const chatWith = (body, messages) => {
   return new Chat({ id: 'chat', transport, messages: structuredClone(messages), generateId: () => 'question-1' });
 };
 
-// Without what only one side has: where a step begins, which texts are at an end, when it was and how long it took.
+// Without what only one side has: step starts, states of texts, time and latency.
 const comparable = (messages) =>
   JSON.parse(JSON.stringify(messages)).map(({ metadata, parts, ...message }) => {
     const { createdAt, latencyMs, ...others } = metadata ?? {};
     const kept = parts.filter((part) => part.type !== 'step-start').map(({ state, rawInput, ...part }) => {
       if (part.type === 'text' || part.type === 'reasoning') return part;
-      // 5 and 6 keep input that is no JSON under another name, which 7 calls deprecated.
+      // Versions 5 and 6 keep input that is not JSON as rawInput, which 7 deprecates.
       return { ...part, state, input: part.input ?? rawInput ?? null };
     });
     return { ...message, metadata: others, parts: kept };
@@ -54,7 +54,7 @@ for (const { name, body, history, error } of recordings) {
     if (!history) continue;
     assert.deepEqual(comparable(chat.messages), comparable(history));
 
-    // A page that was reloaded meanwhile gets the whole stream again: behind the question, or behind the answer.
+    // A page reloaded during the answer gets the whole stream again: after the question, or after the answer.
     for (const known of [history.slice(0, 1), ...(major === 7 ? [history] : [])]) {
       const resumed = chatWith(body, known);
       await resumed.resumeStream();
@@ -81,7 +81,7 @@ const valid = await validateUIMessages({ messages: structuredClone(questions) })
 assert.deepEqual(valid, questions);
 assert.equal((await convertToModelMessages(valid)).length, questions.length);
 
-// Nothing to resume is no error.
+// Nothing to resume is not an error.
 const idle = new Chat({ transport: new DefaultChatTransport({ fetch: async () => new Response(null, { status: 204 }) }) });
 await idle.resumeStream();
 assert.equal(idle.status, 'ready');

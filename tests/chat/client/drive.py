@@ -1,5 +1,4 @@
-"""
-Drives the page of ``page/`` in Chromium, against the example site under uvicorn; its model says what is scripted.
+"""Drive the page of ``page/`` in Chromium, against the example site under uvicorn, with a scripted model.
 
     python drive.py PAGE_FOLDER    where the page is built; the database is that of ``DATABASE_URL``
 
@@ -38,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Model:
-    """What the model's server says. It numbers what it answers, so that no two answers are the same."""
+    """The model's server. It numbers its answers, so that no two are the same."""
 
     def __init__(self, server: ModelServer) -> None:
         self.server = server
@@ -49,7 +48,7 @@ class Model:
 
     @property
     def last_asked(self) -> list[dict[str, Any]]:
-        """The last messages that the model was sent, but for the system's."""
+        """Return the messages of the last request, without the system message."""
         return [message for message in self.server.requests[-1].body["messages"] if message["role"] != "system"]
 
     def reply(self, request: Request) -> Reply:
@@ -59,7 +58,7 @@ class Model:
         text = content if isinstance(content, str) else " ".join(part.get("text", "a file") for part in content)
         self.count += 1
         if last["role"] == "tool":
-            return self.say(request, f"{self.count}. The tool says: {text}")
+            return self.say(request, f"{self.count}. The tool returned: {text}")
         if self.is_failing:
             return Reply((repr(refusal()).encode(),), 400, {"content-type": "application/json"})
         if city := re.fullmatch(r"Weather in (\w+)\?", text):
@@ -73,21 +72,21 @@ class Model:
             return self.stream(f"{self.count}. One", Step.AWAIT_CLIENT)
         if text.startswith("Think"):
             return answer_to(request, {"reasoning_content": "Hm, so.", "content": f"{self.count}. Yes."}, "stop", USAGE)
-        return self.say(request, f"{self.count}. You say: {text}")
+        return self.say(request, f"{self.count}. You wrote: {text}")
 
     def say(self, request: Request, text: str) -> Reply:
-        """Answer *text*."""
+        """Answer with *text*."""
         return answer_to(request, {"content": text}, "stop", USAGE)
 
     def stream(self, *parts: Any) -> Reply:
-        """Answer texts, and do what else *parts* say."""
+        """Stream texts, and run the steps in *parts*."""
         sent = [chunk({"content": part}) if isinstance(part, str) else part for part in parts]
         end = [chunk(finish_reason="stop"), chunk(usage=USAGE), DONE]
         return Reply((*sent, *end), headers={"content-type": "text/event-stream"})
 
 
 class Chat:
-    """A page with a chat, as somebody in front of it sees it."""
+    """A page with a chat, seen through the eyes of its user."""
 
     def __init__(self, page: Page, address: str, front: Server) -> None:
         self.page = page
@@ -100,41 +99,41 @@ class Chat:
         self.load()
 
     def note(self, message: ConsoleMessage) -> None:
-        """Keep what the page complains of; a response that is an error is part of some tests."""
+        """Record what the page's console reports; some tests expect error responses."""
         if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
             self.errors.append(message.text)
 
     def load(self) -> None:
-        """Load the page, for the first time or again."""
+        """Load or reload the page."""
         self.page.goto(self.address)
         expect(self.status).not_to_be_empty()
 
     @property
     def status(self) -> Locator:
-        """The status that useChat has."""
+        """Return useChat's status."""
         return self.page.locator("output")
 
     @property
     def messages(self) -> Locator:
-        """All messages."""
+        """Return all messages."""
         return self.page.locator("article")
 
     @property
     def alert(self) -> Locator:
-        """An error."""
+        """Return the error shown, if any."""
         return self.page.get_by_role("alert")
 
     @property
     def answer(self) -> Locator:
-        """The last answer."""
+        """Return the last answer."""
         return self.page.locator("article[data-role=assistant]").last
 
     def question(self, number: int) -> Locator:
-        """The message of the user of that number, from 0 on."""
+        """Return the user's message with this number, counted from 0."""
         return self.page.locator("article[data-role=user]").nth(number)
 
     def send(self, text: str) -> None:
-        """Say *text*."""
+        """Send *text*."""
         self.page.get_by_label("Message").fill(text)
         self.press("Send")
 
@@ -143,18 +142,18 @@ class Chat:
         (within or self.page).get_by_role("button", name=name).click()
 
     def expect_answer(self, text: str) -> None:
-        """See the answer come to its end, with what it took."""
+        """Expect the answer to end, with its usage."""
         expect(self.answer.locator(".text").last).to_have_text(re.compile(text))
         expect(self.status).to_have_text("ready")
         expect(self.answer.locator("footer")).to_have_text(re.compile(r"gpt-test-2026 \d+ stop"))
         expect(self.alert).to_have_count(0)
 
     def seen(self) -> list[str]:
-        """Return all that can be seen of the messages, their ids too."""
+        """Return everything visible in the messages, including their ids."""
         return self.messages.evaluate_all("all => all.map(each => each.outerHTML)")
 
     def expect_same_after_reload(self) -> None:
-        """See that what is loaded from the history is what the page held."""
+        """Expect that the messages loaded from the history equal those that the page showed."""
         before = self.seen()
         self.load()
         expect(self.status).to_have_text("ready")
@@ -162,7 +161,7 @@ class Chat:
 
 
 def streams(chat: Chat, model: Model) -> None:
-    """An answer is seen while it is made."""
+    """Show an answer while it is being generated."""
     chat.send("Slowly, please.")
     expect(chat.answer.locator(".text")).to_have_text(re.compile("One$"))
     expect(chat.status).to_have_text("streaming")
@@ -172,7 +171,7 @@ def streams(chat: Chat, model: Model) -> None:
 
 
 def thinks(chat: Chat, model: Model) -> None:
-    """What the model thinks is seen, apart from what it says."""
+    """Show the model's reasoning separately from its answer."""
     chat.send("Think!")
     chat.expect_answer("Yes.")
     expect(chat.answer.locator(".reasoning")).to_have_text("Hm, so.")
@@ -180,10 +179,10 @@ def thinks(chat: Chat, model: Model) -> None:
 
 
 def uses_tools(chat: Chat, model: Model) -> None:
-    """A call is seen with its result, and one that fails with its error."""
+    """Show a tool call with its result, and a failed one with its error."""
     for city, state in (("Oslo", "output-available"), ("Atlantis", "output-error")):
         chat.send(f"Weather in {city}?")
-        chat.expect_answer(f"The tool says: .*{city}")
+        chat.expect_answer(f"The tool returned: .*{city}")
         call = chat.answer.locator("dl")
         expect(call).to_have_attribute("data-state", state)
         expect(call.locator("dt")).to_have_text(f'get_weather({{"city":"{city}"}})')
@@ -194,7 +193,7 @@ def uses_tools(chat: Chat, model: Model) -> None:
 
 
 def stops(chat: Chat, model: Model) -> None:
-    """Stop ends the call of the model, and what has come stays; the conversation goes on from there."""
+    """Stop cancels the call of the model, keeps what has arrived, and the conversation continues from there."""
     chat.send("Endlessly, please.")
     expect(chat.answer.locator(".text")).to_have_text(re.compile("One$"))
     model.server.client_has_left.clear()
@@ -206,57 +205,57 @@ def stops(chat: Chat, model: Model) -> None:
     expect(chat.answer).to_contain_text("Stopped.")
     expect(chat.answer.locator(".text")).to_have_text(re.compile("One$"))
     chat.send("And now?")
-    chat.expect_answer("You say: And now?")
-    said = [message["content"] for message in model.last_asked]
-    assert [said[0], said[2]] == ["Endlessly, please.", "And now?"]
+    chat.expect_answer("You wrote: And now?")
+    texts = [message["content"] for message in model.last_asked]
+    assert [texts[0], texts[2]] == ["Endlessly, please.", "And now?"]
     assert chat.messages.count() == 4
     chat.expect_same_after_reload()
 
 
 def regenerates(chat: Chat, model: Model) -> None:
-    """Another answer takes the place of one, of the last and of one further up, before and after a reload."""
+    """Replace an answer by another one: the last and an earlier one, before and after a reload."""
     chat.send("First")
-    chat.expect_answer("You say: First")
+    chat.expect_answer("You wrote: First")
     chat.send("Second")
-    chat.expect_answer("You say: Second")
+    chat.expect_answer("You wrote: Second")
     for reload in (False, True):
         if reload:
             chat.load()
         before = chat.answer.inner_text()
         chat.press("Regenerate", chat.answer)
-        chat.expect_answer("You say: Second")
+        chat.expect_answer("You wrote: Second")
         assert chat.answer.inner_text() != before
         assert chat.messages.count() == 4
         assert [message["role"] for message in model.last_asked] == ["user", "assistant", "user"]
         chat.expect_same_after_reload()
     chat.press("Regenerate", chat.page.locator("article[data-role=assistant]").first)
     expect(chat.messages).to_have_count(2)
-    chat.expect_answer("You say: First")
+    chat.expect_answer("You wrote: First")
     assert [message["content"] for message in model.last_asked] == ["First"]
     chat.expect_same_after_reload()
 
 
 def edits(chat: Chat, model: Model) -> None:
-    """What was said is said in other words: the model is sent those alone. Again and again, also after a reload."""
+    """Edit a message: the model receives only the new text. Repeatedly, and also after a reload."""
     for text in ("First", "Second"):
         chat.send(text)
-        chat.expect_answer(f"You say: {text}")
+        chat.expect_answer(f"You wrote: {text}")
     for text in ("Third", "Fourth"):
         chat.press("Edit", chat.question(0))
         expect(chat.page.get_by_label("Message")).not_to_be_empty()
         chat.send(text)
         expect(chat.messages).to_have_count(2)
-        chat.expect_answer(f"You say: {text}")
+        chat.expect_answer(f"You wrote: {text}")
         assert [message["content"] for message in model.last_asked] == [text]
         chat.expect_same_after_reload()
     chat.send("Fifth")
-    chat.expect_answer("You say: Fifth")
+    chat.expect_answer("You wrote: Fifth")
     assert [message["content"] for message in model.last_asked if message["role"] == "user"] == ["Fourth", "Fifth"]
     chat.expect_same_after_reload()
 
 
 def resumes(chat: Chat, model: Model) -> None:
-    """A page that is loaded again while the answer is made shows what has come, once, and the rest as it comes."""
+    """Reload the page during an answer: it shows what has arrived, once, and the rest as it arrives."""
     chat.send("Slowly, please.")
     expect(chat.answer.locator(".text")).to_have_text(re.compile("One$"))
     for _ in range(2):
@@ -276,14 +275,14 @@ def resumes(chat: Chat, model: Model) -> None:
 
 
 def reconnects(chat: Chat, model: Model) -> None:
-    """An answer goes on where the network does not; meanwhile there is no second one, and afterwards it is there."""
+    """Continue an answer after the network was lost; no second answer starts in the meantime, and none is lost."""
     chat.send("Slowly, please.")
     expect(chat.answer.locator(".text")).to_have_text(re.compile("One$"))
     chat.front.stop()
     expect(chat.status).to_have_text("error")
     chat.front.start()
     chat.press("Retry")
-    expect(chat.alert).to_contain_text("Another answer is being made in this conversation")
+    expect(chat.alert).to_contain_text("Another answer is being generated in this conversation")
     chat.load()
     expect(chat.status).to_have_text("streaming")
     model.go_on.set()
@@ -293,7 +292,7 @@ def reconnects(chat: Chat, model: Model) -> None:
 
 
 def recovers(chat: Chat, model: Model) -> None:
-    """After an error, the same can be tried again, or something else be said. The model's words are not shown."""
+    """After an error, retry or send something else. The provider's words are not shown."""
     model.is_failing = True
     chat.send("First")
     expect(chat.alert).to_contain_text("The model gave no answer.")
@@ -302,7 +301,7 @@ def recovers(chat: Chat, model: Model) -> None:
     expect(chat.status).to_have_text("error")
     model.is_failing = False
     chat.press("Retry")
-    chat.expect_answer("You say: First")
+    chat.expect_answer("You wrote: First")
     assert chat.messages.count() == 2
     assert [message["content"] for message in model.last_asked] == ["First"]
     chat.expect_same_after_reload()
@@ -313,16 +312,16 @@ def recovers(chat: Chat, model: Model) -> None:
     expect(chat.question(1)).to_contain_text("Second")
     model.is_failing = False
     chat.send("Third")
-    chat.expect_answer("You say: Third")
+    chat.expect_answer("You wrote: Third")
     chat.expect_same_after_reload()
 
 
 def takes_files(chat: Chat, model: Model) -> None:
-    """A picture reaches the model, and comes back; a file of another type is refused with a reason."""
+    """Send an image to the model and back; refuse a file of another type with a reason."""
     files = chat.page.get_by_label("Files")
     files.set_input_files({"name": "ä.png", "mimeType": "image/png", "buffer": PNG})
     chat.send("What is this?")
-    chat.expect_answer("You say: a file What is this?")
+    chat.expect_answer("You wrote: a file What is this?")
     image, text = model.last_asked[-1]["content"]
     assert image["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     assert text["text"] == "What is this?"
@@ -330,7 +329,7 @@ def takes_files(chat: Chat, model: Model) -> None:
     chat.expect_same_after_reload()
     files.set_input_files({"name": "a.html", "mimeType": "text/html", "buffer": b"<b>"})
     chat.send("And this?")
-    expect(chat.alert).to_contain_text("mediaType: it must be that of an image, audio, video or application/pdf")
+    expect(chat.alert).to_contain_text("mediaType: it must be a type of image, audio or video, or application/pdf")
     chat.load()
     assert chat.messages.count() == 2
 
@@ -349,13 +348,13 @@ SCENES: list[Callable[[Chat, Model], None]] = [
 ]
 
 CHAT_IDS: list[Callable[[], str]] = [
-    lambda: uuid4().hex[:16],  # as the AI SDK makes them
-    lambda: f"../a chat/{uuid4()}?#ä",  # as they should not be
+    lambda: uuid4().hex[:16],  # as the AI SDK writes them
+    lambda: f"../a chat/{uuid4()}?#ä",  # characters that need escaping
 ]
 
 
 class Server:
-    """A process that listens on a port, for as long as a block lasts."""
+    """A process that listens on a port while a block runs."""
 
     def __init__(self, command: list[str], folder: Path, **environment: str) -> None:
         self.port = free_port()
@@ -371,7 +370,7 @@ class Server:
         self.stop()
 
     def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start the process, and wait until it listens."""
         self.process = subprocess.Popen(self.command, cwd=self.folder, env={**os.environ, **self.environment})
         while self.process.poll() is None:
             with socket.socket() as probe:
@@ -381,13 +380,13 @@ class Server:
         raise RuntimeError(f"{self.command} has ended with {self.process.returncode}.")
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop the process."""
         self.process.kill()
         self.process.wait()
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -395,10 +394,10 @@ def free_port() -> int:
 
 
 def prepare() -> str:
-    """Make the tables and somebody who chats, and return the token of that."""
+    """Create the tables and a user, and return the user's token."""
     django.setup()
     call_command("migrate", verbosity=0)
-    from django.contrib.auth.models import User  # once Django is set up
+    from django.contrib.auth.models import User  # needs django.setup()
     from rest_framework.authtoken.models import Token
 
     user = User.objects.create_user(f"stranger-{uuid4().hex}")
@@ -406,11 +405,11 @@ def prepare() -> str:
 
 
 def play(context: BrowserContext, front: Server, model: Model) -> None:
-    """Play all scenes, each in a chat of its own, where the page sends all messages and where it sends the last one."""
+    """Play all scenes, each in its own chat, once with all messages in each request and once with the last one only."""
     chat_ids = cycle(CHAT_IDS)
     for sends in ("", "&last"):
         for scene in SCENES:
-            # A picture fits only the memory that the example gives to chats whose id is a UUID.
+            # An image fits only the memory that the example gives to chats whose id is a UUID.
             chat_id = str(uuid4()) if scene is takes_files else next(chat_ids)()
             address = f"http://127.0.0.1:{front.port}/?chat={quote(chat_id, safe='')}{sends}"
             chat = Chat(context.new_page(), address, front)
@@ -423,7 +422,7 @@ def play(context: BrowserContext, front: Server, model: Model) -> None:
 
 
 def main(folder: Path) -> None:
-    """See above."""
+    """Run the scenes; see the module's docstring."""
     token = prepare()
     uvicorn = [sys.executable, "-m", "uvicorn", "example_project.asgi:application", "--log-level", "warning"]
     vite = ["node", "node_modules/vite/bin/vite.js", "preview", "--host", "127.0.0.1", "--logLevel", "error"]

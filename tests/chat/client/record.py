@@ -1,5 +1,4 @@
-"""
-Writes what the client is to read: for each answer its stream, and the history that it leaves.
+"""Record what the client is to read: the stream of each answer, and the history that it leaves.
 
     python record.py QUESTIONS RECORDINGS
 
@@ -42,7 +41,7 @@ BROKEN = ToolExecutionRequest("c3", "get_weather", '{"city": "Ro')
 def response(
     text: str | None, thinking: str | None, *calls: ToolExecutionRequest, reason: FinishReason
 ) -> ChatResponse:
-    """A response of the model, with all that one reports."""
+    """Return a response of the model with everything that a model reports."""
     metadata = ChatResponseMetadata(
         id="chatcmpl-1", model_name="gpt-4o-mini", finish_reason=reason, token_usage=TokenUsage(10, 2, 12)
     )
@@ -89,10 +88,10 @@ ANSWERS: dict[str, list[AssistantEvent]] = {
         ToolExecutionResultMessage("c1", "get_weather", "There is no such city.", is_error=True),
         response("Sorry.", None, reason=STOP),
     ],
-    "arguments that are no JSON": [
+    "arguments that are not JSON": [
         PartialToolCall(0, "c3", "get_weather", BROKEN.arguments),
         response(None, None, BROKEN, reason=CALLS),
-        ToolExecutionResultMessage("c3", "get_weather", "The arguments are no JSON.", is_error=True),
+        ToolExecutionResultMessage("c3", "get_weather", "The arguments are not JSON.", is_error=True),
         response("Sorry.", None, reason=STOP),
     ],
     "a call without a result": [response("See.", None, ROME, reason=CALLS)],
@@ -100,22 +99,22 @@ ANSWERS: dict[str, list[AssistantEvent]] = {
 
 
 def streamed(events: list[AssistantEvent], answer_id: str, end: str = "finish") -> str:
-    """The body of the response that streams *events*."""
+    """Return the body of the response that streams *events*."""
     stream = UiStream(answer_id)
     chunks = stream.start() + [chunk for event in events for chunk in stream.feed(event)]
     chunks += stream.error("Sorry, try again.") if end == "error" else getattr(stream, end)()
-    # Pings come at any time between two events.
+    # Pings can come between any two events.
     return PING + PING.join(map(encode, chunks)) + DONE
 
 
 def recording(name: str, events: list[AssistantEvent]) -> dict[str, Any]:
-    """An answer that ends well."""
+    """Record an answer that ends well."""
     rows = [QUESTION, *rows_of_answer(events, "answer-1")]
     return {"name": name, "body": streamed(events, "answer-1"), "history": to_ui_messages(rows)}
 
 
 def cut_recordings() -> list[dict[str, Any]]:
-    """Answers that end badly."""
+    """Record answers that fail or are stopped."""
     known = ANSWERS["a tool"]
     events = [*known[:6], PartialThinking("Hm"), PartialText("It is")]
     rows = [QUESTION, *rows_of_answer(known[:6], "answer-1")]
@@ -131,7 +130,7 @@ def cut_recordings() -> list[dict[str, Any]]:
 
 
 def random_recordings(count: int) -> list[dict[str, Any]]:
-    """Answers of any kind."""
+    """Record random answers."""
     found: list[list[AssistantEvent]] = []
 
     @settings(
@@ -150,7 +149,7 @@ def random_recordings(count: int) -> list[dict[str, Any]]:
 
 
 def check_questions(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is sent to the page of *questions* once they are stored, which must be what it sent."""
+    """Compare what the page gets of *questions* once they are stored with what it sent."""
     rows = [
         StoredRow(from_ui_message(question), question["id"], sequence=sequence)
         for sequence, question in enumerate(questions, 1)
@@ -164,7 +163,7 @@ def check_questions(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(questions: Path, recordings: Path) -> None:
-    """See above."""
+    """Record everything; see the module's docstring."""
     history = check_questions(json.loads(questions.read_text()))
     recorded = [recording(name, events) for name, events in ANSWERS.items()]
     recorded += cut_recordings() + random_recordings(300)

@@ -1,4 +1,4 @@
-"""Drives the live server with the client that openapi-python-client makes of its schema, as ``drive.ts`` does."""
+"""Drive the live server with the client that openapi-python-client generates from its schema, like ``drive.ts``."""
 
 import io
 import os

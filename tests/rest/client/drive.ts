@@ -1,4 +1,4 @@
-// Drives the live server with the client that is generated from its schema: create, post, read, branch, clear, export, import, erase.
+// Drive the live server with the client that is generated from its schema: create, post, read, branch, clear, export, import, erase.
 import assert from "node:assert/strict";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
@@ -23,7 +23,7 @@ const post = () =>
   });
 const [first, second] = [await post(), await post()];
 assert.deepEqual(first.data?.messages.map((each) => each.sequence), [1, 2, 3, 4]);
-assert.equal(first.data.messages[0]?.message, null); // what the site tells the model is not shown to the owner
+assert.equal(first.data.messages[0]?.message, null); // system messages are hidden from the owner
 assert.deepEqual(second.data, first.data);
 
 const history = await client.GET("/api/conversations/{memory_id}/messages/", { params: { ...params, query: { search: "PARCEL" } } });

@@ -1,4 +1,4 @@
-// Drives the live server with OpenAI's client for JavaScript, and with the sessions of the Agents SDK for JavaScript.
+// Drive the live server with OpenAI's client for JavaScript, and with the sessions of the Agents SDK for JavaScript.
 import assert from "node:assert/strict";
 import { OpenAIConversationsSession } from "@openai/agents";
 import OpenAI from "openai";

@@ -1,1 +1,1 @@
-"""People of two more kinds. Django has no table for those who are not in the setting ``AUTH_USER_MODEL``."""
+"""Two more user models. Django creates no table for one that is not in the setting ``AUTH_USER_MODEL``."""

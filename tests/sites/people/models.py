@@ -13,7 +13,7 @@ class People(BaseUserManager):
 
 
 class Person(AbstractBaseUser):
-    """No more than the admin asks for: somebody with a name, who may do everything or nothing."""
+    """The minimum that the admin requires: a name, and all permissions or none."""
 
     username = models.CharField(max_length=150, unique=True)
     is_staff = models.BooleanField(default=False)
@@ -33,12 +33,12 @@ class Person(AbstractBaseUser):
 
 
 class UuidUser(Person):
-    """Somebody whose key is a UUID."""
+    """A user whose primary key is a UUID."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
 
 
 class TextUser(Person):
-    """Somebody whose key is their name."""
+    """A user whose primary key is the name."""
 
     username = models.CharField(max_length=150, primary_key=True)

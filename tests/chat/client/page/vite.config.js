@@ -1,7 +1,7 @@
 import react from '@vitejs/plugin-react';
 import { defineConfig } from 'vite';
 
-// The page is served by Vite, and the API by Django, which it reaches behind the same address.
+// Vite serves the page and forwards requests to /api to Django.
 export default defineConfig({
   plugins: [react()],
   preview: { strictPort: true, proxy: { '/api': process.env.BASE_URL } },

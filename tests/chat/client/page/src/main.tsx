@@ -1,5 +1,5 @@
-// A page of somebody who has read the documentation of the AI SDK, and knows of the server only where it is.
-// The chat is named in the address: /?chat=ID, and with &last only the last message is sent.
+// A page written from the documentation of the AI SDK, which knows nothing of the server but its address.
+// /?chat=ID names the chat; with &last, each request sends only the last message.
 
 import type { UIMessage } from 'ai';
 import { StrictMode } from 'react';
