@@ -1,1 +1,1 @@
-"""How fast, how small and how safe the memory is, beside SQL written by hand and beside its peers. See README.md."""
+"""Speed, size and correctness of the memory, compared with SQL written by hand and with its peers; see README.md."""

@@ -12,7 +12,7 @@ QUESTIONS = ("disk", "leanest", "turn", "flat", "add", "read", "window", "thread
 
 
 def main() -> None:
-    """Ask what the command line says."""
+    """Run the benchmarks that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("questions", nargs="+", choices=(*QUESTIONS, "all"), metavar="QUESTION", help=str(QUESTIONS))
     parser.add_argument("--on", nargs="+", choices=("postgresql", "sqlite", "mariadb"), metavar="SERVER")
@@ -21,17 +21,17 @@ def main() -> None:
     parser.add_argument("--without-peers", action="store_true", help="only this package and the limit")
     parser.add_argument("--write", action="store_true", help="write tables and plots to this folder")
     parser.add_argument("--durable", action="store_true", help="have PostgreSQL wait for the disk at each commit")
-    parser.add_argument("--keep", action="store_true", help="do not drop the databases in the end")
+    parser.add_argument("--keep", action="store_true", help="do not drop the databases at the end")
     options = parser.parse_args()
     asked = QUESTIONS if "all" in options.questions else options.questions
 
     import django
     from django.conf import settings
 
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(settings.ENCODINGS)  # for the peers, which know no other way
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(settings.ENCODINGS)  # for the peers, which have no other option
     django.setup()
 
-    # Now that Django is set up.
+    # needs django.setup()
     from benchmarks import footprint, leanest, questions, threads
     from benchmarks.databases import SERVERS, database
     from benchmarks.histories import prepare

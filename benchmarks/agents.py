@@ -1,8 +1,7 @@
-"""
-How turns of agents are measured: through stores of several kinds, in the same database, in one run.
+"""The loop that measures turns of agents: through stores of several kinds, in the same database, in one run.
 
-Each round takes a turn through each kind, in an order drawn anew. ``DATABASE_URL`` names the database; the tables are
-made beside it, in a test database that is dropped in the end.
+Each round takes a turn through each kind, in a new random order. ``DATABASE_URL`` names the server; the tables are
+created in a test database, which is dropped at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from django.conf import settings
 URL = os.environ.get("DATABASE_URL", "sqlite:///benchmark.sqlite3")
 
 database = {**dj_database_url.parse(URL), "TEST": {"NAME": os.environ.get("TEST_NAME", "benchmark_sessions")}}
-if database["ENGINE"].endswith("sqlite3"):  # as the README has it for production, and as SQLiteSession has it
+if database["ENGINE"].endswith("sqlite3"):  # as the README recommends for production, and as SQLiteSession does
     database["OPTIONS"] = {
         "transaction_mode": "IMMEDIATE",
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
@@ -51,13 +50,13 @@ from chatmemory_django.threads import close_thread_sensitive, in_thread  # noqa:
 
 
 def analyze() -> None:
-    """Have the database know how large its tables are, as autovacuum does in a while."""
+    """Update the database's statistics on its tables, as autovacuum does sooner or later."""
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE TABLE chatmemory_message" if connection.vendor == "mysql" else "ANALYZE")
 
 
 class Measured(NamedTuple):
-    """What is measured: the *kinds* of it for a history of a size, how each is filled, and a turn through it."""
+    """What is measured: the *kinds* for a history of a size, how to fill each, and a turn through it."""
 
     kinds: Callable[[int, AsyncEngine], dict[str, Any]]
     fill: Callable[[Any, int], Awaitable[None]]
@@ -65,7 +64,7 @@ class Measured(NamedTuple):
 
 
 def _url_of_peers() -> str:
-    """Where the peers' tables are: on PostgreSQL beside ours, else in a file of SQLite's of their own."""
+    """Return the URL of the peers' tables: on PostgreSQL the same database, else an SQLite file of their own."""
     name = str(connection.settings_dict["NAME"])
     if connection.vendor == "postgresql":
         return f"postgresql+asyncpg://{URL.partition('://')[2].rpartition('/')[0]}/{name}"
@@ -87,8 +86,8 @@ async def measure(measured: Measured, sizes: list[int], rounds: int) -> None:
                 await measured.turn(made[name])
                 times[name].append(time.perf_counter() - begun)
         medians = {name: 1_000 * statistics.median(found) for name, found in times.items()}
-        told = " | ".join(f"{name} {median:.1f} ms" for name, median in medians.items())
-        print(f"| {connection.vendor} | {size:,} | {told} |")
+        cells = " | ".join(f"{name} {median:.1f} ms" for name, median in medians.items())
+        print(f"| {connection.vendor} | {size:,} | {cells} |")
     await engine.dispose()
     await close_thread_sensitive()
 

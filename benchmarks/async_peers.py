@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from benchmarks.subjects import Bound
 
 ITEMS_LIMIT = 100
-"""How many of the newest items a session of openai-agents gives: enough to fill the window."""
+"""The number of newest items that a session of openai-agents returns: enough to fill the window."""
 
 
 class AsyncPeer(Peer):
-    """A peer that runs in an event loop: one for the whole run."""
+    """A peer that runs in an event loop, which lasts for the whole run."""
 
     def __init__(self, server: str, bound: Bound) -> None:
         super().__init__(server, bound)
@@ -70,7 +70,7 @@ class AsyncPeer(Peer):
 
 
 class OpenAiAgents(AsyncPeer):
-    """openai-agents, whose sessions know a limit of items, but none of tokens."""
+    """openai-agents, whose sessions can limit items but not tokens."""
 
     name = format = "openai_agents"
     label = "openai-agents: `SQLAlchemySession`, own trim"
@@ -89,10 +89,10 @@ class OpenAiAgents(AsyncPeer):
 
     def load(self, key: str, count: int) -> None:
         sessions, messages = self.tables
-        self.read(key)  # makes the tables
+        self.read(key)  # creates the tables
         with connections[self.server].cursor() as cursor:
             cursor.execute(f"INSERT INTO {sessions} (session_id) VALUES (%s)", [key])
-        ago = f"({count} - {PLACE})"  # each a second after the one before
+        ago = f"({count} - {PLACE})"  # each a second after the previous one
         moment = f"LOCALTIMESTAMP - {ago} * INTERVAL '1 second'"
         if self.server == "sqlite":
             moment = f"datetime('now', '-' || {ago} || ' seconds')"
@@ -121,7 +121,7 @@ class OpenAiAgents(AsyncPeer):
 
 
 class _Session(SQLiteSession):
-    """One that syncs as Django's connection does; there is no option for it."""
+    """A session that syncs as Django's connection does; there is no option for it."""
 
     @staticmethod
     def _configure_connection(conn: sqlite3.Connection) -> None:
@@ -141,7 +141,7 @@ class OpenAiAgentsSqlite(OpenAiAgents):
 
 
 class LlamaIndex(AsyncPeer):
-    """llama-index's Memory, which keeps at most 0.7 of its limit, and archives 3,000 tokens at once: its defaults."""
+    """llama-index's Memory, which by default keeps at most 0.7 of its limit and archives 3,000 tokens at once."""
 
     name = format = "llama_index"
     label = "llama-index: `Memory` in its SQL store"
@@ -156,7 +156,7 @@ class LlamaIndex(AsyncPeer):
         )
 
     def load(self, key: str, count: int) -> None:
-        self.read(key)  # makes the table
+        self.read(key)  # creates the table
         active = int(0.7 * self.bound.limit) // COST
         columns = {
             "key": key,
@@ -181,5 +181,5 @@ class LlamaIndex(AsyncPeer):
 
 
 def async_peers(server: str) -> list[type[Peer]]:
-    """Those that know *server*."""
+    """Return the asynchronous peers that support *server*."""
     return [OpenAiAgents, LlamaIndex, *([OpenAiAgentsSqlite] if server == "sqlite" else [])]

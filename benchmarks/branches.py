@@ -1,4 +1,4 @@
-"""``python -m benchmarks.branches``: what going back takes in a short history and in a long one; see README.md."""
+"""``python -m benchmarks.branches``: rewinding and switching in short and long histories; see README.md."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LENGTHS = (100, 10_000, 100_000)
-"""How many messages the history has."""
+"""The number of messages in the history."""
 
 WINDOW = 20
-"""How many of them are in the memory."""
+"""The number of messages in the memory."""
 
 BACK = 40
-"""How many messages are gone back: past the window, so that the memory is filled again."""
+"""The number of messages rewound: past the window, so that the memory is filled again."""
 
 ROUNDS = 60
 
 
 def main(servers: list[str]) -> None:
-    """Print, for each of *servers*, the medians of each verb for each length."""
+    """Print, for each of *servers*, the medians of each operation for each length."""
     from benchmarks import histories
     from benchmarks.databases import database
     from benchmarks.subjects import Bound

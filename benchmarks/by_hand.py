@@ -1,4 +1,4 @@
-"""The limit: the same tables, read and written with SQL by hand on the bare driver, by somebody who knows them."""
+"""The limit: the same tables, read and written with SQL written by hand on the bare driver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UPDATE = (
     "total_messages = total_messages + 1, "
     "window_start = %s, memory_messages = %s, memory_tokens = %s, counted_by = %s, updated_at = %s WHERE id = %s"
 )
-# It knows that nothing is pinned here, and that what is in the memory fits the window.
+# It assumes that nothing is pinned, and that the memory fits the window.
 READ = (
     "SELECT m.type, m.text FROM chatmemory_conversation AS c "
     "JOIN chatmemory_message AS m ON m.conversation_id = c.id AND m.sequence >= c.window_start "
@@ -106,7 +106,7 @@ class ByHand(Subject):
 
 
 class ByHandOnDjango(ByHand):
-    """The same SQL on Django's connection: what of our time is Django's."""
+    """The same SQL on Django's connection: the part of our time that is Django's."""
 
     name = "limit_django"
     label = "the same SQL through Django's cursor"

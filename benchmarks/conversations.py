@@ -1,8 +1,7 @@
-"""
-A turn of an agent through the store of pydantic-ai's conversations, in one run.
+"""A turn of an agent through a conversation store of pydantic-ai, in one run.
 
-A turn is what a view does around ``agent.run``: it loads the last messages, and saves what came of them. pydantic-ai
-has no store for a database; its own in memory is beside it.
+A turn is what a view does around ``agent.run``: it loads the last messages, and saves the new ones. pydantic-ai
+has no store for a database; its own store in memory is measured for comparison.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from benchmarks.agents import Measured, main
 from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
 
 LIMIT = 100
-"""How many messages a turn loads."""
+"""The number of messages that a turn loads."""
 
 TURN = [
     ModelRequest.user_text_prompt("Where is my parcel? " * 12),
@@ -36,13 +35,13 @@ class Stored(NamedTuple):
 
 
 def conversations(size: int, engine: AsyncEngine) -> dict[str, Stored]:
-    """A conversation of *size* in a store of each kind; pydantic-ai has none for an *engine*."""
+    """Return a conversation of *size* in a store of each kind; pydantic-ai has none for an *engine*."""
     stores: tuple[ConversationStore, ...] = (DjangoConversationStore(), InMemoryConversationStore())
     return {type(store).__name__: Stored(store, f"of-{size}") for store in stores}
 
 
 async def fill(stored: Stored, size: int) -> None:
-    """Have the conversation hold so many messages."""
+    """Fill the conversation with this many messages."""
     conversation = Conversation(conversation_id=stored.id)
     for first in range(0, size, 1_000):
         conversation.messages = (TURN * 250)[: min(1_000, size - first)]

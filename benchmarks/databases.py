@@ -1,4 +1,4 @@
-"""The databases that are measured on: made for a run, dropped after it."""
+"""The databases for the measurements: created for a run, dropped after it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ SERVERS = ("postgresql", "sqlite", "mariadb")
 
 @contextmanager
 def database(server: str, *, durable: bool = False, keep: bool = False) -> Iterator[None]:
-    """
-    An empty database with Django's tables on *server*; dropped in the end unless it is to *keep*.
+    """Create an empty database with Django's tables on *server*, and drop it at the end unless it is to *keep*.
 
-    Where it is not *durable*, PostgreSQL's commits do not wait for the disk, as SQLite's do not in WAL: the disk takes
-    the same for every subject, makes all ratios small, and may be busy with something else.
+    Unless *durable*, PostgreSQL's commits do not wait for the disk, as SQLite's do not in WAL: the disk costs
+    each subject the same, makes all ratios small, and may be busy with something else.
     """
     _drop(server)
     if server != "sqlite":
@@ -40,7 +39,7 @@ def database(server: str, *, durable: bool = False, keep: bool = False) -> Itera
 
 
 def connect(server: str) -> Any:
-    """A connection of the bare driver, in autocommit."""
+    """Return a connection of the bare driver, in autocommit."""
     given = settings.DATABASES[server]
     if server == "sqlite":
         import sqlite3
@@ -53,7 +52,7 @@ def connect(server: str) -> Any:
 
 
 def server_version(server: str) -> str:
-    """What *server* says it is."""
+    """Return the version that *server* reports."""
     question = "SELECT sqlite_version()" if server == "sqlite" else "SELECT version()"
     connection = connect(server) if server == "sqlite" else _connect(server, _first_database(server))
     cursor = connection.cursor()
@@ -64,7 +63,7 @@ def server_version(server: str) -> str:
 
 
 def settle(server: str) -> None:
-    """What the server does by itself some time after many rows have come: not while it is measured."""
+    """Do now what the server would do some time after many inserts, so that it does not do it during measurements."""
     with connections[server].cursor() as cursor:
         if server == "postgresql":
             cursor.execute("VACUUM ANALYZE")

@@ -1,4 +1,4 @@
-"""What it takes beside time: bytes on disk, and what importing the package costs a process."""
+"""Costs other than time: bytes on disk, and what importing the package adds to a process."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 
 def disk(bench: Bench) -> None:
-    """Bytes a message, indexes and all, beside the leanest table that says the same."""
+    """Measure the bytes per message, including indexes, and compare with the leanest table of the same information."""
     count = 20_000 if bench.quick else 100_000
     server = bench.server
-    ours_before = _bytes(server, "chatmemory_message")  # nothing yet, as this question is the first
+    ours_before = _bytes(server, "chatmemory_message")  # still empty, as this question comes first
     load_conversation(server, "disk", count, Bound())
     ours = (_bytes(server, "chatmemory_message") - ours_before) / count
     with connections[server].cursor() as cursor:
@@ -82,7 +82,7 @@ def disk(bench: Bench) -> None:
 
 
 def startup(report: Report, *, quick: bool) -> None:
-    """What the package adds to the start of a process."""
+    """Measure what the package adds to the startup of a process."""
     kinds = {
         "Django": STARTUP.format(apps=[], imports=""),
         "Django and **chatmemory_django**": STARTUP.format(apps=["chatmemory_django"], imports=IMPORTS),
@@ -93,7 +93,7 @@ def startup(report: Report, *, quick: bool) -> None:
             environment = {"PATH": os.environ["PATH"]}
             command = [sys.executable, "-c", code]
             ran = subprocess.run(command, cwd=HERE.parent, env=environment, capture_output=True, check=True)
-            if number:  # the first warms the disk's cache
+            if number:  # the first run warms the disk's cache
                 taken[name].append(json.loads(ran.stdout))
     rows = []
     for name, runs in taken.items():
@@ -110,7 +110,7 @@ def _bytes(server: str, name: str) -> int:
     with connections[server].cursor() as cursor:
         if server == "postgresql":
             cursor.execute("SELECT pg_total_relation_size(%s)", [name])
-        elif server == "sqlite":  # there is nothing else that writes
+        elif server == "sqlite":  # nothing else writes
             cursor.execute(
                 "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, "
                 "pragma_freelist_count, pragma_page_size"

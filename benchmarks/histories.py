@@ -1,4 +1,4 @@
-"""Real text, and long histories made of it, written by the database itself: it takes seconds for a million messages."""
+"""Real text and long histories made of it, written by the database itself: a million messages take seconds."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from benchmarks.subjects import Bound
 
 TOKENS = 60
-"""How long a message is."""
+"""The length of a message in tokens."""
 
 COST = 4 + TOKENS
-"""What the estimator makes of it."""
+"""Its count by the estimator."""
 
 TEXTS = 1000
-"""How many different messages there are; longer histories repeat them."""
+"""The number of different messages; longer histories repeat them."""
 
 PLACE = f"(block.n * {TEXTS} + texts.n)"
-"""In SQL: the index of a message in its history."""
+"""The index of a message in its history, in SQL."""
 
 estimator = OpenAiTokenCountEstimator("gpt-4o-mini")
 
 
 @cache
 def texts() -> list[str]:
-    """What people wrote to each other in the chitchat dataset, in pieces of ``TOKENS`` tokens."""
+    """Return texts of the chitchat dataset's chats, in pieces of ``TOKENS`` tokens."""
     from chitchat_dataset import Dataset
 
     from chatmemory_django.tokens.encodings import get_encoding
@@ -49,13 +49,13 @@ def texts() -> list[str]:
         while len(tokens := encoding.encode_ordinary(text)) < TOKENS:
             text = f"{text} {next(line)}"
         text = encoding.decode(tokens[:TOKENS]).replace("\0", "")
-        if estimator.estimate_token_count_in_text(text) == TOKENS:  # cut within a character, it would not be
+        if estimator.estimate_token_count_in_text(text) == TOKENS:  # cut within a character, it would differ
             made.append(text)
     return made
 
 
 def prepare(server: str) -> None:
-    """Make the table that ``load`` takes its messages from."""
+    """Create the table that ``load`` copies its messages from."""
     with connections[server].cursor() as cursor:
         cursor.execute(
             "CREATE TABLE bench_texts "
@@ -65,7 +65,7 @@ def prepare(server: str) -> None:
 
 
 def add_format(server: str, name: str, encode: Callable[[str, bool], str]) -> None:
-    """Have the messages also as *encode* writes them."""
+    """Store the messages also in the format of *encode*."""
     rows = [
         (name, n, "USER" if n % 2 == 0 else "AI", encode(text, n % 2 == 0))  # a user begins
         for n, text in enumerate(texts())
@@ -97,7 +97,7 @@ class Sql(str):
 
 
 def load_conversation(server: str, key: str, count: int, bound: Bound) -> None:
-    """A conversation of *count* messages as our own store would have written it, unless there is one."""
+    """Create a conversation of *count* messages as our own store would write it, unless it exists."""
     if Conversation.objects.using(server).filter(memory_id=key).exists():
         return
     counts_tokens = bound.unit == "tokens"

@@ -1,7 +1,6 @@
-"""
-The leanest: what somebody writes who wants messages kept and the newest read, and nothing else, on PostgreSQL.
+"""The leanest implementation: only stores messages and reads the newest, on PostgreSQL.
 
-No window is kept, nothing is counted and nothing is checked. So this is no limit of what the package does, but of what
+It has no window, counts nothing and checks nothing. So it is not a limit for the package, but shows what
 a turn could cost that does less.
 """
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from chatmemory_django.messages import ChatMessage
 
 NEWEST = 80
-"""How many messages are read."""
+"""The number of messages to read."""
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS bench_lean_conversation (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, "
@@ -44,7 +43,7 @@ READ = (
 
 
 class Leanest(Subject):
-    """One statement adds, one reads, on the bare driver."""
+    """One statement adds and one reads, on the bare driver."""
 
     name = "leanest"
     label = "the leanest: append, and read the last 80"
@@ -84,7 +83,7 @@ class Leanest(Subject):
 
 
 def leanest(bench: Bench) -> None:
-    """A turn, beside the leanest's: with commits that wait for the disk, and with commits that do not."""
+    """Compare a turn with the leanest: with commits that wait for the disk, and with commits that do not."""
     if bench.server != "postgresql":
         return
     sizes = bench.sizes or (100, 100_000)

@@ -1,4 +1,4 @@
-"""The loop that measures: in each round each subject does the same once, so that all see the same machine."""
+"""The measuring loop: in each round each subject does the same once, so that all see the same machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 WARM_UP = 8
-"""How often an operation runs before it is measured: psycopg prepares a statement at its sixth use."""
+"""The number of runs before the measurement: psycopg prepares a statement at its sixth use."""
 
 
 class Effort(NamedTuple):
@@ -20,7 +20,7 @@ class Effort(NamedTuple):
 
     rounds: int
     seconds: float
-    """What an operation may take in all, ..."""
+    """The total time that an operation may take ..."""
     least: int
     """... unless it ran fewer times than this."""
 
@@ -30,18 +30,17 @@ QUICK = Effort(rounds=20, seconds=0.8, least=1)
 
 
 class Timing(NamedTuple):
-    """What an operation took."""
+    """The duration of an operation."""
 
     microseconds: float
     runs: int
 
 
 def interleaved(operations: Mapping[str, Callable[[int], object]], effort: Effort) -> dict[str, Timing]:
-    """
-    The median of what each of *operations* takes, told how often it ran before.
+    """Return the median of what each of *operations* takes, called with the number of its earlier runs.
 
     A slow one runs in fewer of the rounds, spread over all of them. The garbage collector stays on; what was loaded
-    before is frozen, so that nobody pays for the modules of others.
+    before is frozen, so that no subject pays for the modules of others.
     """
     taken: dict[str, list[int]] = {name: [] for name in operations}
     done = dict.fromkeys(operations, 0)
@@ -56,13 +55,13 @@ def interleaved(operations: Mapping[str, Callable[[int], object]], effort: Effor
         for _ in range(WARM_UP):
             if (elapsed := run(name)) > effort.seconds * 1e9 / (4 * WARM_UP):
                 if elapsed > effort.seconds * 1e9:
-                    taken[name].append(elapsed)  # too dear to throw away
+                    taken[name].append(elapsed)  # too expensive to throw away
                 break
     gc.collect()
     gc.freeze()
     shuffled = random.Random(2026)  # not a secret, but the same each time
     for number in range(effort.rounds):
-        # Whoever follows one with the same code finds it in the processor's caches, so nobody always does.
+        # A subject that follows one with the same code finds it in the processor's caches, so the order changes.
         for name in shuffled.sample(sorted(operations), len(operations)):
             times = taken[name]
             is_due = sum(times) <= effort.seconds * 1e9 * number / effort.rounds

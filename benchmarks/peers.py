@@ -1,5 +1,4 @@
-"""
-The peers, used as their documents tell users to. One object serves the whole run: it is told whose turn it is.
+"""The peers, used as their documentation recommends. One object serves the whole run; each call names the conversation.
 
 Their histories are written by the database, in the form that they write themselves: loading through them takes hours.
 """
@@ -23,7 +22,7 @@ from benchmarks.subjects import Bound, Subject
 
 
 class Peer(Subject):
-    """What peers have in common. *format* names the form in which they keep messages."""
+    """The base class of peers. *format* names their format of messages."""
 
     format: str
     id_attribute = "session_id"
@@ -38,7 +37,7 @@ class Peer(Subject):
         self.path = given["NAME"]
 
     def conversation(self, key: str) -> Any:
-        """The peer's object, for the conversation *key*. Making one anew would be dear for some of them."""
+        """Return the peer's object, for the conversation *key*. Some peers are expensive to construct."""
         if self.object is None:
             self.object = self.open(key)
         setattr(self.object, self.id_attribute, self.id(key))
@@ -48,11 +47,11 @@ class Peer(Subject):
         raise NotImplementedError
 
     def id(self, key: str) -> str:
-        """What the peer calls *key*."""
+        """Return the peer's id for *key*."""
         return key
 
     def written(self, text: str, is_user: bool) -> str:
-        """The text that the peer keeps of a message."""
+        """Return the text that the peer stores for a message."""
         raise NotImplementedError
 
     def load_rows(self, table: str, columns: dict[str, Any], count: int) -> None:
@@ -62,7 +61,7 @@ class Peer(Subject):
         load(self.server, table, columns, count, self.format)
 
     def engine_options(self) -> tuple[str, Any]:
-        """The URL of the database, without the driver, and what SQLite has to be told to sync as Django's does."""
+        """Return the database's URL, without the driver, and the options with which SQLite syncs as Django's does."""
         if self.server == "sqlite":
             return f"sqlite%s:///{self.path}", lambda raw, _record: raw.execute("PRAGMA synchronous=NORMAL")
         return f"postgresql%s://{self.postgresql}/{settings.DATABASE}", None
@@ -80,7 +79,7 @@ class LangChain(Peer):
         if server == "postgresql":
             self.id_attribute = "_session_id"
             self.connection = connect(server)
-            self.connection.autocommit = False  # psycopg's default, and so what its documents show
+            self.connection.autocommit = False  # psycopg's default, and so what its documentation shows
             PostgresChatMessageHistory.create_tables(self.connection, "bench_langchain")
         else:
             self.label = "langchain-community: `SQLChatMessageHistory`, `trim_messages`"
@@ -94,7 +93,7 @@ class LangChain(Peer):
         return SQLChatMessageHistory(self.id(key), "bench_langchain", connection=self.engine)
 
     def load(self, key: str, count: int) -> None:
-        self.conversation(key)  # makes the table
+        self.conversation(key)  # creates the table
         message = "CAST(texts.body AS jsonb)" if self.server == "postgresql" else "texts.body"
         self.load_rows("bench_langchain", {"session_id": self.id(key), "message": Sql(message)}, count)
 

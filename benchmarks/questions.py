@@ -1,4 +1,4 @@
-"""What is asked about time and memory: a turn, an add and a read, by the length of the history and by the window."""
+"""Questions of time and memory: a turn, an add and a read, by the length of the history and by the window."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     Operation: TypeAlias = Callable[[int], object]
 
 SHARED = 100_000
-"""From this size on, subjects that use the same tables use the same conversation: loading it takes time."""
+"""From this size on, subjects with the same tables share a conversation, since loading it takes time."""
 
 OTHERS = 500
-"""How many other conversations there are."""
+"""The number of other conversations."""
 
 
 @dataclass
@@ -42,11 +42,11 @@ class Bench:
         return QUICK if self.quick else FULL
 
     def subjects(self) -> list[Subject]:
-        """All that can be measured on this server, made once."""
+        """The subjects of this server, created once."""
         if not self._subjects:
             kinds = [ByHand, ByHandOnDjango, *own_subjects(self.server)]
             if self.with_peers:
-                from benchmarks.async_peers import async_peers  # the peers' group may not be installed
+                from benchmarks.async_peers import async_peers  # the peers' dependency group is optional
                 from benchmarks.peers import LangChain
 
                 kinds += [] if self.server == "mariadb" else [LangChain, *async_peers(self.server)]
@@ -60,9 +60,9 @@ class Bench:
         return {subject.name: subject.label for subject in self.subjects()}
 
     def keys(self, subject: Subject, size: int, what: str) -> list[str]:
-        """Conversations of *size* messages for *what*, loaded; so many that none grows by much more than a tenth."""
+        """Load conversations of *size* messages for *what*; enough that none grows by much more than a tenth."""
         if size >= SHARED and not isinstance(subject, OriginalsWay):
-            # The hand-written SQL does not keep what ours remembers, so they would disturb each other.
+            # The hand-written SQL does not maintain all of our columns, so they cannot share a conversation.
             keys = [f"shared-{size}-limit" if isinstance(subject, ByHand) else f"shared-{size}"]
         else:
             copies = -(-(self.effort.rounds + WARM_UP) // max(1, size // 20))
@@ -72,7 +72,7 @@ class Bench:
         return keys
 
     def load_others(self, subject: Subject) -> None:
-        """Load conversations that nobody asks for: with one alone in its table, planners read all of it."""
+        """Load other conversations: with a single one in its table, planners read the whole table."""
         for number in range(OTHERS // 5 if self.quick else OTHERS):
             self._load(subject, f"other-{number}", 40)
 
@@ -87,7 +87,7 @@ class Bench:
 
 
 def turn(bench: Bench) -> None:
-    """A user's message added, the memory read, a reply added."""
+    """Measure a turn: add a user's message, read the memory, add a reply."""
     sizes = (10, 1000, 100_000) if bench.quick else (10, 100, 1000, 10_000, 100_000, 1_000_000)
     results = _by_size(bench, sizes, turning)
     name = f"turn-{bench.server}"
@@ -96,7 +96,7 @@ def turn(bench: Bench) -> None:
 
 
 def flat(bench: Bench) -> None:
-    """Turns at several lengths of history in one loop, without peers: the only way to compare lengths."""
+    """Measure turns at several lengths of history in one loop, without peers: the only way to compare lengths."""
     sizes = bench.sizes or ((100, 100_000) if bench.quick else (100, 10_000, 1_000_000))
     subjects = [each for each in bench.subjects() if isinstance(each, (ByHand, Ours))]
     operations = {
@@ -115,19 +115,19 @@ def flat(bench: Bench) -> None:
 
 
 def add(bench: Bench) -> None:
-    """One message added."""
+    """Measure an add of one message."""
     results = _by_size(bench, (1000,) if bench.quick else (100, 10_000), _adding)
     bench.report.timings(f"add-{bench.server}", results, bench.labels(), "messages in the history")
 
 
 def read(bench: Bench) -> None:
-    """The memory read."""
+    """Measure a read of the memory."""
     results = _by_size(bench, (1000,) if bench.quick else (100, 10_000), _reading)
     bench.report.timings(f"read-{bench.server}", results, bench.labels(), "messages in the history")
 
 
 def window(bench: Bench) -> None:
-    """An add and a read, by the size of the window; the history is long enough to fill it."""
+    """Measure an add and a read, by the size of the window; the history is long enough to fill it."""
     tokens = (1000, 8000, 128_000) if bench.quick else (1000, 4000, 16_000, 64_000, 128_000)
     messages = (10, 1000) if bench.quick else (10, 100, 1000)
     kinds = [
@@ -158,12 +158,12 @@ def _with_window(bench: Bench, kinds: Sequence[type[Subject]], bound: Bound) -> 
     reads = {subject.name: _reading(subject, [keys[subject.name]]) for subject in subjects}
     found = {"add": interleaved(adds, bench.effort), "read": interleaved(reads, bench.effort)}
     _check(subjects, keys["limit"])
-    subjects[0].close()  # the others share their connections with what comes
+    subjects[0].close()  # the others share their connections with what follows
     return found
 
 
 def memory(bench: Bench) -> None:
-    """The most memory that a read takes, in Python."""
+    """Measure the most memory that a read takes, in Python."""
     size = 1000 if bench.quick else 10_000
     rows = []
     for subject in bench.subjects():
@@ -176,19 +176,21 @@ def memory(bench: Bench) -> None:
         _now, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         rows.append([subject.label, len(result), f"{(peak - before) / 1024:,.0f} KiB"])
-    head = [f"a read of {size:,} messages of history", "messages given", "peak"]
+    head = [f"a read of {size:,} messages of history", "messages returned", "peak"]
     bench.report.section(f"memory-{bench.server}", table(head, rows))
 
 
 def turning(subject: Subject, keys: list[str]) -> Operation:
-    """A turn with the next of *keys* each time."""
-    said = texts()
-    return lambda n: subject.turn(keys[n % len(keys)], said[2 * n % len(said)], said[(2 * n + 1) % len(said)])
+    """Return a turn that uses the next of *keys* each time."""
+    messages = texts()
+    return lambda n: subject.turn(
+        keys[n % len(keys)], messages[2 * n % len(messages)], messages[(2 * n + 1) % len(messages)]
+    )
 
 
 def _adding(subject: Subject, keys: list[str]) -> Operation:
-    said = texts()
-    return lambda n: subject.add(keys[n % len(keys)], said[n % len(said)], is_user=n % 2 == 0)
+    messages = texts()
+    return lambda n: subject.add(keys[n % len(keys)], messages[n % len(messages)], is_user=n % 2 == 0)
 
 
 def _reading(subject: Subject, keys: list[str]) -> Operation:
@@ -209,7 +211,7 @@ def _by_size(bench: Bench, sizes: Sequence[int], make: Callable[[Subject, list[s
 
 
 def _check(subjects: Sequence[Subject], key: str) -> None:
-    """Whether the hand-written SQL and our store agree about a conversation that the former wrote to."""
+    """Check that the hand-written SQL and our store agree about a conversation that the former wrote to."""
     by_hand = next(subject for subject in subjects if isinstance(subject, ByHand))
     ours = next(subject for subject in subjects if type(subject) is Ours)
     if by_hand.read(key) != ours.read(key):

@@ -25,17 +25,17 @@ PACKAGES = (
 )
 
 Results = dict[str, dict[int, "Timing"]]
-"""By the name of the subject and the size, what something took."""
+"""Durations by the name of the subject and the size."""
 
 
 class Report:
-    """Takes results as they come: prints them and, if it *writes*, keeps them in README.md."""
+    """Prints results as they come and, if it *writes*, stores them in README.md."""
 
     def __init__(self, *, writes: bool) -> None:
         self.writes = writes
 
     def section(self, name: str, markdown: str) -> None:
-        """Keep *markdown* between the markers *name*."""
+        """Store *markdown* between the markers *name*."""
         print(f"\n[{name}]\n{markdown}\n", flush=True)
         if not self.writes:
             return
@@ -51,7 +51,7 @@ class Report:
         readme.write_text(text)
 
     def timings(self, name: str, results: Results, labels: Mapping[str, str], unit: str = "") -> None:
-        """A table of medians, and of their ratios to the limit."""
+        """Return a table of medians and their ratios to the limit."""
         sizes = sorted({size for timings in results.values() for size in timings})
         limit = results["limit"]
         rows = []
@@ -71,7 +71,7 @@ class Report:
         self.section(name, table([unit, *(f"{size:,}" for size in sizes)], rows))
 
     def plot(self, name: str, results: Results, labels: Mapping[str, str], axis: str) -> None:
-        """A line for each subject, both scales logarithmic."""
+        """Draw a line for each subject, with logarithmic scales."""
         if not self.writes:
             return
         import matplotlib as mpl
@@ -79,8 +79,8 @@ class Report:
         mpl.use("svg")
         from matplotlib import pyplot
 
-        mpl.rcParams["svg.fonttype"] = "none"  # text stays text: smaller
-        mpl.rcParams["svg.hashsalt"] = "benchmarks"  # the same figures, the same file
+        mpl.rcParams["svg.fonttype"] = "none"  # text stays text, which is smaller
+        mpl.rcParams["svg.hashsalt"] = "benchmarks"  # the same figures give the same file
         figure, axes = pyplot.subplots(figsize=(9, 5))
         for subject, timings in results.items():
             sizes = sorted(timings)
@@ -103,7 +103,7 @@ class Report:
         pyplot.close(figure)
 
     def machine(self, servers: Sequence[str]) -> None:
-        """What all this ran on."""
+        """Describe the machine and the versions."""
         processor = platform.processor()
         if (cpuinfo := Path("/proc/cpuinfo")).exists():
             processor = re.search(r"model name\s*: (.*)", cpuinfo.read_text())[1]
@@ -117,7 +117,7 @@ class Report:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [head, ["---", *(["--:"] * (len(head) - 1))], *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 

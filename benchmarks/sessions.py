@@ -1,7 +1,6 @@
-"""
-A turn of an agent through a session: ours beside the Agents SDK's own, in the same database, in one run.
+"""A turn of an agent through a session: ours and the Agents SDK's own, in the same database, in one run.
 
-A turn is what ``Runner.run`` does: it reads the session, adds what the user said, and adds what came of it.
+A turn is what ``Runner.run`` does: it reads the session, adds the user's message, and adds the new items.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from benchmarks.agents import Measured, connection, main
 from chatmemory_django.integrations.openai_agents import DjangoSession
 
 LIMIT = 100
-"""How many items a session gives, so that no turn reads a whole history."""
+"""The number of items that a session returns, so that no turn reads a whole history."""
 
 TURN = [
     [{"role": "user", "content": "Where is my parcel? " * 12}],
@@ -35,7 +34,7 @@ TURN = [
 
 
 def sessions(size: int, engine: AsyncEngine) -> dict[str, Any]:
-    """A session of each kind for a history of *size*."""
+    """Return a session of each kind for a history of *size*."""
     options: Any = {"session_settings": {"limit": LIMIT}}
     made = {
         "DjangoSession": DjangoSession(f"of-{size}", **options),
@@ -48,7 +47,7 @@ def sessions(size: int, engine: AsyncEngine) -> dict[str, Any]:
 
 
 async def fill(session: Any, size: int) -> None:
-    """Have *session* hold so many items."""
+    """Fill *session* with this many items."""
     items = [item for part in TURN for item in part]
     for first in range(0, size, 1_000):
         await session.add_items((items * 250)[: min(1_000, size - first)])

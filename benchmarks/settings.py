@@ -28,11 +28,11 @@ SERVERS = {
         },
     },
 }
-# The names of the subjects that use Django's connections. One each: a process of the server that has just worked for
-# one is warm for the next.
+# The names of the subjects that use Django's connections. Each has its own: a server process that has just worked
+# for one is warm for the next.
 SUBJECTS = ("limit_django", "ours", "ours_turn", "original")
 DATABASES = {
-    "default": {},  # so that what forgets to name its database fails
+    "default": {},  # so that code which does not name its database fails
     **SERVERS,
     **{f"{server}_{subject}": SERVERS[server] for server in SERVERS for subject in SUBJECTS},
     # Parameters apart from the statement, and statements prepared at their sixth use, psycopg's own default.

@@ -1,9 +1,8 @@
-"""
-A turn through LangChain's or LlamaIndex's store of messages: ours beside their own, in the same database, in one run.
+"""A turn through a message store of LangChain or LlamaIndex: ours and their own, in the same database, in one run.
 
-``python -m benchmarks.stores langchain`` or ``llama_index``. A turn of
-LangChain is what ``RunnableWithMessageHistory`` does: it reads the history, which is all of it, and adds what both
-said. One of LlamaIndex is what an agent does with its ``Memory``: it puts what the user said, gets what is active, and
+``python -m benchmarks.stores langchain`` or ``llama_index``. A turn of LangChain is what
+``RunnableWithMessageHistory`` does: it reads the whole history, and adds the question and the answer. One of
+LlamaIndex is what an agent does with its ``Memory``: it puts the user's message, gets the active messages, and
 puts the answer; of its history, all but the last 20 messages are archived.
 """
 
@@ -25,11 +24,11 @@ from chatmemory_django.integrations.llama_index import DjangoChatStore
 
 QUESTION, ANSWER = "Where is my parcel? " * 12, "It left Hamburg this morning. " * 12
 ACTIVE = 20
-"""How many messages a ``Memory`` has active."""
+"""The number of active messages of a ``Memory``."""
 
 
 def histories(size: int, engine: AsyncEngine) -> dict[str, Any]:
-    """A history of each kind."""
+    """Return a history of each kind."""
     return {
         "DjangoChatMessageHistory": DjangoChatMessageHistory(f"of-{size}"),
         "SQLChatMessageHistory": SQLChatMessageHistory(f"of-{size}", connection=engine, async_mode=True),
@@ -37,10 +36,10 @@ def histories(size: int, engine: AsyncEngine) -> dict[str, Any]:
 
 
 async def fill_history(history: Any, size: int) -> None:
-    """Have *history* hold so many messages."""
+    """Fill *history* with this many messages."""
     for first in range(0, size, 1_000):
-        said = [HumanMessage(QUESTION), AIMessage(ANSWER, id="run-1", response_metadata={"model_name": "m"})]
-        await history.aadd_messages((said * 500)[: min(1_000, size - first)])
+        exchange = [HumanMessage(QUESTION), AIMessage(ANSWER, id="run-1", response_metadata={"model_name": "m"})]
+        await history.aadd_messages((exchange * 500)[: min(1_000, size - first)])
 
 
 async def take_turn(history: Any) -> None:
@@ -51,7 +50,7 @@ async def take_turn(history: Any) -> None:
 
 
 def memories(size: int, engine: AsyncEngine) -> dict[str, Any]:
-    """A memory over a store of each kind."""
+    """Return a memory over a store of each kind."""
     stores = {
         "DjangoChatStore": DjangoChatStore(),
         "SQLAlchemyChatStore": SQLAlchemyChatStore("messages", async_engine=engine),
@@ -71,12 +70,12 @@ def memories(size: int, engine: AsyncEngine) -> dict[str, Any]:
 
 
 async def fill_memory(memory: Memory, size: int) -> None:
-    """Have the store of *memory* hold so many messages."""
-    said = [ChatMessage(QUESTION), ChatMessage(ANSWER, role="assistant")]
+    """Fill the store of *memory* with this many messages."""
+    exchange = [ChatMessage(QUESTION), ChatMessage(ANSWER, role="assistant")]
     for first in range(0, size - ACTIVE, 1_000):
-        archived = (said * 500)[: min(1_000, size - ACTIVE - first)]
+        archived = (exchange * 500)[: min(1_000, size - ACTIVE - first)]
         await memory.sql_store.add_messages(memory.session_id, archived, MessageStatus.ARCHIVED)
-    await memory.sql_store.add_messages(memory.session_id, (said * (ACTIVE // 2))[: min(ACTIVE, size)])
+    await memory.sql_store.add_messages(memory.session_id, (exchange * (ACTIVE // 2))[: min(ACTIVE, size)])
 
 
 async def converse(memory: Memory) -> None:

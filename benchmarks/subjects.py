@@ -1,4 +1,4 @@
-"""What is measured: ways to keep a conversation, all asked the same. Here those that are made of this package."""
+"""The subjects: ways to store a conversation, with one interface. This module has those made of this package."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class Bound(NamedTuple):
-    """How much a memory holds."""
+    """The limit of a memory."""
 
     limit: int = 4000
     unit: Literal["tokens", "messages"] = "tokens"
 
 
 class Subject(ABC):
-    """A way to keep conversations in the database of *server*, with a memory of *bound*."""
+    """A way to store conversations in the database of *server*, with a memory of *bound*."""
 
     name: str
     label: str
     largest = 100_000
-    """The longest history it is measured with."""
+    """The longest history that it is measured with."""
 
     def __init__(self, server: str, bound: Bound) -> None:
         self.server = server
@@ -43,7 +43,7 @@ class Subject(ABC):
 
     @abstractmethod
     def load(self, key: str, count: int) -> None:
-        """Make the conversation *key*, with *count* messages in its history."""
+        """Create the conversation *key*, with *count* messages in its history."""
 
     @abstractmethod
     def add(self, key: str, text: str, is_user: bool) -> None:
@@ -51,26 +51,26 @@ class Subject(ABC):
 
     @abstractmethod
     def read(self, key: str) -> Sequence[Any]:
-        """The memory of the conversation *key*."""
+        """Return the memory of the conversation *key*."""
 
     def turn(self, key: str, user: str, reply: str) -> None:
-        """What a site does per exchange."""
+        """Do what a site does for each exchange."""
         self.add(key, user, is_user=True)
         self.read(key)
         self.add(key, reply, is_user=False)
 
     def tell(self, statement: str) -> None:
-        """Run *statement*, which is about the connection."""
+        """Run *statement*, which configures the connection."""
         with connections[self.using].cursor() as cursor:
             cursor.execute(statement)
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close connections."""
         connections[self.using].close()
 
 
 class Ours(Subject):
-    """The package, as a site uses it: a memory is made for every request."""
+    """The package, as a site uses it: every request creates a memory."""
 
     name = "ours"
     label = "**chatmemory_django**"
@@ -106,7 +106,7 @@ class OursWithBinding(Ours):
 
 
 class OursAsTurn(Ours):
-    """The package, a turn being one unit."""
+    """The package, with a turn as one unit."""
 
     name = "ours_turn"
     label = "**chatmemory_django**, `memory.turn()`"
@@ -119,17 +119,17 @@ class OursAsTurn(Ours):
 
 
 class OursAsTurnWithBinding(OursAsTurn):
-    """The package, a turn being one unit, with psycopg's server-side binding and prepared statements."""
+    """The package, with a turn as one unit, and psycopg's server-side binding and prepared statements."""
 
     name = "ours_turn_binding"
     label = "**chatmemory_django**, `memory.turn()`, server-side binding"
 
 
 class OriginalsWay(Subject):
-    """LangChain4j's way, retold: every add reads all, counts all, deletes all and inserts all of the memory."""
+    """LangChain4j's algorithm: every add reads, counts, deletes and inserts the whole memory."""
 
     name = "original"
-    label = "the original's way, retold"
+    label = "LangChain4j's algorithm on the ORM"
 
     def load(self, key: str, count: int) -> None:
         load_conversation(self.server, key, min(count, self.bound.limit // COST), self.bound)  # it keeps no more
@@ -158,5 +158,5 @@ class OriginalsWay(Subject):
 
 
 def own_subjects(server: str) -> list[type[Subject]]:
-    """The subjects made of this package that *server* has."""
+    """Return the subjects made of this package that support *server*."""
     return [Ours, *([OursWithBinding] if server == "postgresql" else []), OursAsTurn, OriginalsWay]

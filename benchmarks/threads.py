@@ -1,4 +1,4 @@
-"""Many writers at once: how much they get done, whether anything is lost, and what a reader sees meanwhile."""
+"""Concurrent writers: their throughput, whether anything is lost, and what a reader sees while they write."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 THREADS = 32
 HISTORY = 100
-"""How many messages a conversation has before."""
+"""The number of messages in a conversation at the start."""
 
 PAUSE = 0.005
-"""Seconds between two reads, so that it is the writers who have the machine."""
+"""Seconds between two reads, so that the machine is left to the writers."""
 
 
 class Writers:
@@ -35,13 +35,13 @@ class Writers:
         self.added = [0] * THREADS
         self.errors: list[BaseException] = []
         self.disorder = 0
-        """How often the reader saw a message appear before one that it had read."""
+        """How often a message appeared before one that the reader had already read."""
         self.reads = 0
         self._start = threading.Barrier(THREADS + 2)
         self._until = 0.0
 
     def run(self) -> float:
-        """Let them; adds a second."""
+        """Run the threads, and return the adds per second."""
         threads = [threading.Thread(target=self._guarded, args=(self._write, n)) for n in range(THREADS)]
         threads.append(threading.Thread(target=self._guarded, args=(self._read, 0)))
         for thread in threads:
@@ -55,7 +55,7 @@ class Writers:
         return sum(self.added) / (time.perf_counter() - begun)
 
     def lost(self) -> int:
-        """How many of the added messages are not in the database, or not one after the other."""
+        """Return how many of the added messages are missing in the database or out of order."""
         rows = Message.objects.using(self.server).filter(conversation__memory_id__in=self.keys)
         found = list(rows.order_by("conversation", "sequence").values_list("conversation", "sequence"))
         missing = HISTORY * len(self.keys) + sum(self.added) - len(found)
@@ -98,7 +98,7 @@ class Writers:
 
 
 def threads(bench: Bench) -> None:
-    """32 threads that add, to one conversation and to 32, with a reader."""
+    """Measure 32 threads that add, to one conversation and to 32, with a reader."""
     kinds: list[type[Subject]] = [ByHand, ByHandOnDjango, Ours]
     kinds += [OursWithBinding] if bench.server == "postgresql" else []
     repeats, seconds = (1, 1.5) if bench.quick else (3, 3.0)
@@ -126,5 +126,5 @@ def threads(bench: Bench) -> None:
             lost, disorder, reads, errors = notes[kind.name]
             figures = [f"{rate:,.0f}", f"**{rate / limit:.2f} {TIMES}**", lost, f"{disorder} of {reads:,}", errors]
             rows.append([f"{conversations} conversation{'s' * (conversations > 1)}: {kind.label}", *figures])
-    head = [f"{THREADS} threads", "adds a second", "of the limit", "lost", "reads out of order", "errors"]
+    head = [f"{THREADS} threads", "adds per second", "of the limit", "lost", "reads out of order", "errors"]
     bench.report.section(f"threads-{bench.server}", table(head, rows))

@@ -1,1 +1,1 @@
-"""What the chat adds to a turn, what its streams take, and what clients that drop leave behind."""
+"""What the chat adds to a turn, what its streams take, and what disconnected clients leave behind."""

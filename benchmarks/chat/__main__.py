@@ -19,18 +19,18 @@ QUESTIONS = {
     "streams": ("postgresql-pool",),
     "dropped": ("sqlite", "postgresql-pool", "mariadb"),
 }
-"""On which configurations of the settings each is asked."""
+"""The configurations of the settings that each question is asked of."""
 
 
 def main() -> int:
-    """Ask what the command line says, each configuration in a process of its own; 1 if anything was found."""
+    """Run the benchmark in the command line, each configuration in a process of its own; return 1 on findings."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chat", description=__doc__)
     parser.add_argument("question", choices=QUESTIONS)
     parser.add_argument("--on", nargs="+", choices=QUESTIONS["turn"], metavar="CONFIGURATION")
     parser.add_argument("--sizes", nargs="+", type=int, default=(10, 1_000, 100_000), help="lengths of history: turn")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: for debugging, not for figures")
-    parser.add_argument("--streams", type=int, default=200, help="how many at once")
-    parser.add_argument("--clients", type=int, default=1_000, help="how many drop")
+    parser.add_argument("--streams", type=int, default=200, help="the number of concurrent streams")
+    parser.add_argument("--clients", type=int, default=1_000, help="the number of clients")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--write", action="store_true", help="write the tables to README.md")
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def _asked_apart(options: argparse.Namespace) -> dict[str, Any]:
-    """What came of the question, by configuration. Clients that drop do so everywhere at once: they mostly wait."""
+    """Return the results by configuration. Disconnecting clients run on all at once, as they mostly wait."""
     started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for on in options.on or QUESTIONS[options.question]:
@@ -80,7 +80,7 @@ def _ask(options: argparse.Namespace) -> Any:
 
     django.setup()
 
-    # Now that Django is set up.
+    # needs django.setup()
     from benchmarks.chat import dropped, streams, turn
     from benchmarks.databases import database
 

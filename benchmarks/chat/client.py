@@ -1,4 +1,4 @@
-"""A client of the chat over HTTP: a bare socket, so that hundreds take little of the machine, and can be cut off."""
+"""A client of the chat over HTTP: a bare socket, so that hundreds take few resources and can be cut off."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from collections.abc import Awaitable
 from typing import Any
 
 WORD = re.compile(rb'"type":"text-delta","id":"[^"]*","delta":"(\d+) "')
-"""What the model says: the time at which it says it."""
+"""A word of the model: the time at which it was sent."""
 
 
 class Exchange(asyncio.Protocol):
-    """One request, and what comes of it; ``done`` is set when the connection ends."""
+    """One request and its response; ``done`` is set when the connection ends."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
         self.received = bytearray()
         self.delays: list[float] = []
-        """For each word, how many seconds after it was said it came."""
+        """For each word, the seconds from the model to the client."""
         self.sent = self.began = 0.0
-        """When it was sent, and when the first word came."""
+        """When the request was sent, and when the first word arrived."""
         self.done = asyncio.Event()
         self._place = 0
         self._transport: asyncio.Transport | None = None
@@ -47,7 +47,7 @@ class Exchange(asyncio.Protocol):
         self.done.set()
 
     def drop(self, *, rudely: bool) -> None:
-        """End the connection as a browser that is closed or, *rudely*, as one whose network is gone."""
+        """End the connection like a closed browser or, if *rudely*, like a lost network."""
         if self._transport is None or self.done.is_set():
             return
         if rudely:
@@ -64,7 +64,7 @@ class Exchange(asyncio.Protocol):
 
     @property
     def body(self) -> bytes:
-        """The body as far as it has come."""
+        """The part of the body that has arrived."""
         head, _, rest = bytes(self.received).partition(b"\r\n\r\n")
         if b"transfer-encoding: chunked" not in head.lower():
             return rest
@@ -76,48 +76,48 @@ class Exchange(asyncio.Protocol):
         return body
 
     def events(self) -> list[dict[str, Any]]:
-        """The events of the stream that came whole."""
+        """The complete events of the stream."""
         lines = self.body.decode(errors="replace").split("\n\n")[:-1]
         return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
 
     def text(self) -> str:
-        """The text of the answer, as far as it has come."""
+        """The part of the answer's text that has arrived."""
         return "".join(event["delta"] for event in self.events() if event["type"] == "text-delta")
 
     @property
     def has_finished(self) -> bool:
-        """Whether the last event but one has come: that the answer is whole."""
+        """Whether the last event but one has arrived, so that the answer is whole."""
         return b'"type":"finish"' in self.received
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stream came to a good end."""
+        """Whether the stream ended correctly."""
         return self.has_finished and self.body.endswith(b"data: [DONE]\n\n")
 
 
 class Client:
-    """Whoever has *token*, at the server on *port*."""
+    """The user with *token*, at the server on *port*."""
 
     def __init__(self, port: int, token: str) -> None:
         self.port = port
         self.token = token
 
     async def ask(self, chat_id: str, message_id: str, text: str, *, part: float = 1.0) -> Exchange:
-        """POST a message, or a *part* of the request alone, and return what comes of it while it comes."""
+        """POST a message, or only a *part* of the request, and return the exchange at once."""
         message = {"id": message_id, "role": "user", "parts": [{"type": "text", "text": text}]}
         body = {"id": chat_id, "trigger": "submit-message", "messages": [message]}
         return await self.send("POST", "/api/chat", json.dumps(body).encode(), part=part)
 
     async def listen(self, chat_id: str) -> Exchange:
-        """GET the stream of the answer that is being made."""
+        """GET the stream of the answer that is being generated."""
         return await self.send("GET", f"/api/chat/{chat_id}/stream")
 
     async def stop(self, chat_id: str) -> Exchange:
-        """Have the answer that is being made broken off."""
+        """Stop the answer that is being generated."""
         return await self.send("POST", f"/api/chat/{chat_id}/stop", b"{}")
 
     async def state(self) -> dict[str, Any]:
-        """The tasks and threads of the server."""
+        """Return the tasks and threads of the server."""
         answered = await self.send("GET", "/state")
         await answered.done.wait()
         state: dict[str, Any] = json.loads(answered.body)
@@ -137,7 +137,7 @@ class Client:
 
 
 async def ended(asked: Awaitable[Exchange]) -> Exchange:
-    """Return what is asked once its connection has ended."""
+    """Return the exchange once its connection has ended."""
     exchange = await asked
     await exchange.done.wait()
     return exchange

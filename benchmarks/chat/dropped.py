@@ -1,4 +1,4 @@
-"""Clients that drop at random moments: what is left of it, in the server and in the database."""
+"""Clients that disconnect at random moments, and what they leave behind in the server and in the database."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from benchmarks.chat.site import Site
 from benchmarks.chat.watch import Watch
 
 AT_ONCE = 50
-"""How many clients there are at a time."""
+"""The number of concurrent clients."""
 
 SLACK = 10.0
-"""How many seconds a busy machine may take beyond what is promised."""
+"""The seconds that a busy machine may take in addition to what is promised."""
 
 PATIENCE = 60.0
-"""How many seconds a client waits for the moment at which it wants to drop."""
+"""The seconds that a client waits for the moment at which it wants to disconnect."""
 
 OWN_TASKS = ("Server.serve", "ASGIHandler.listen_for_disconnect")
 OWN_THREADS = 2
-"""What a server at rest has: its loop, who asks for its state, and the thread for what is not in a request."""
+"""The tasks and threads of an idle server: its loop, the request for its state, and the thread outside of requests."""
 
 NEXT = Plan(words=1, pause=0)
 
 
 def ask(using: str, clients: int, seed: int) -> dict[str, Any]:
-    """What was done, and what was found in the end."""
+    """Return the actions taken and the findings."""
     from benchmarks.chat.killed import Ending
 
     site = Site(using)
@@ -53,7 +53,7 @@ def ask(using: str, clients: int, seed: int) -> dict[str, Any]:
 
 
 class Dropping:
-    """Clients of *site* that drop, at *server*."""
+    """Clients of *site* that disconnect from *server*."""
 
     def __init__(self, site: Site, server: Server, seed: int) -> None:
         self.site = site
@@ -63,7 +63,7 @@ class Dropping:
         self.keys: list[str] = []
 
     async def run(self, clients: int) -> None:
-        """Let *clients* drop, and ask once more in each of their conversations."""
+        """Let *clients* disconnect, and ask once more in each of their conversations."""
         await self._at_once([uuid4().hex[:16] for _ in range(AT_ONCE)], self._next)
         self.keys = [uuid4().hex[:16] for _ in range(clients)]
         with Watch(self.server, self.site.using) as watch:
@@ -71,7 +71,7 @@ class Dropping:
             await self._wait(watch)
             await self._at_once(self.keys, self._next)
             await self._wait(watch)
-        self.site.done["connections at most"] = watch.connections
+        self.site.done["maximum connections"] = watch.connections
         if self.site.most_connections is not None:
             holds = watch.connections <= self.site.most_connections
             self.site.findings.check("more connections than the pool has", watch.connections, holds=holds)
@@ -86,7 +86,7 @@ class Dropping:
         await asyncio.gather(*map(done, keys))
 
     async def _drop(self, key: str) -> None:
-        """Ask, and drop; some come back at once."""
+        """Ask, and disconnect; some come back at once."""
         chance, done = self.random.random, self.site.done
         plan = Plan(self.random.randint(3, 40), 0.01, self.random.choice((0, 0, 1, 2)))
         asked = await self.client.ask(key, "question", str(plan), part=chance() if chance() < 0.05 else 1.0)
@@ -98,8 +98,10 @@ class Dropping:
                 await asyncio.sleep(self.random.uniform(0, plan.seconds))
             case 2:
                 await _until(lambda: asked.has_finished)
-        when = "at the end" if asked.has_finished else "in the middle" if asked.received else "before the first byte"
-        done[f"clients that dropped {when}"] += 1
+        when = (
+            "at the end" if asked.has_finished else "during the stream" if asked.received else "before the first byte"
+        )
+        done[f"clients that disconnected {when}"] += 1
         asked.drop(rudely=chance() < 0.5)
         if chance() < 0.25:
             done["came back to listen"] += 1
@@ -119,20 +121,20 @@ class Dropping:
                 self.site.note(again, {200, 409}, "to ask again")
 
     async def _next(self, key: str) -> None:
-        """Ask, and stay: a conversation can be gone on with."""
+        """Ask, and stay: the conversation can be continued."""
         exchange = await ended(self.client.ask(key, uuid4().hex, str(NEXT)))
         self.site.note(exchange, {200}, "to ask next")
         self.site.findings.check("next answer that is not whole", exchange.received[-300:], holds=exchange.is_whole)
 
     async def _wait(self, watch: Watch) -> None:
-        """Wait until the server has nothing left of what it did; findings where that takes too long."""
+        """Wait until the server has finished everything; note a finding if that takes too long."""
         most, findings = self.site.most_connections or 0, self.site.findings
         end = time.monotonic() + SLACK
         while True:
             state = await self.client.state()
             tasks = [name for name in state["tasks"] if name not in OWN_TASKS]
             threads = [name for name in state["threads"] if name.startswith("ThreadPoolExecutor")]
-            await asyncio.sleep(0.2)  # in which the watch looks again
+            await asyncio.sleep(0.2)  # for the next look of the watch
             is_at_rest = not tasks and len(threads) <= OWN_THREADS and watch.connections_now <= most
             if is_at_rest or time.monotonic() > end:
                 break
@@ -140,7 +142,7 @@ class Dropping:
         findings.check("thread left", threads, holds=len(threads) <= OWN_THREADS)
         findings.check("connection left", watch.connections_now, holds=watch.connections_now <= most)
         for key in watch.streams_now:
-            findings.add("answer that nobody makes, marked as being made", key)
+            findings.add("answer marked as running without a task", key)
 
 
 async def _until(is_so: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""What must never be found in the history of a conversation, whatever became of those who asked."""
+"""What must never be found in the history of a conversation, whatever its clients did."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import known_window
 
 EXAMPLES = 3
-"""How many findings of a kind are printed."""
+"""The number of findings of each kind that are printed."""
 
 
 class Findings:
-    """What was found, by its kind."""
+    """The findings, by kind."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, list[str]] = {}
 
     def add(self, kind: str, example: object) -> None:
-        """Take note of one more."""
+        """Add a finding."""
         self.kinds.setdefault(kind, []).append(str(example))
 
     def check(self, kind: str, example: object, *, holds: bool) -> None:
-        """Take note of *example* unless it *holds*."""
+        """Add *example* as a finding unless it *holds*."""
         if not holds:
             self.add(kind, example)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of findings."""
         return sum(map(len, self.kinds.values()))
 
     def __iter__(self) -> Iterator[str]:
@@ -41,13 +41,15 @@ class Findings:
 
 
 def judge(using: str, stopped: set[str], findings: Findings) -> None:
-    """Look at every conversation; those that were *stopped* may have a part of an answer, or none."""
+    """Check every conversation; those that were *stopped* may have a partial answer, or none."""
     for conversation in Conversation.objects.using(using):
         rows = list(conversation.history().order_by("sequence"))
         for wrong in _wrong(rows, is_stopped=conversation.memory_id in stopped):
             findings.add(wrong, f"{conversation.memory_id}: {_shown(rows)}")
     operations.check(
-        Conversation.objects.using(using), known_window, lambda found: findings.add("finding of the check", found)
+        Conversation.objects.using(using),
+        known_window,
+        lambda found: findings.add("finding of check_chatmemory", found),
     )
 
 
@@ -75,7 +77,7 @@ def _wrong(rows: Sequence[Message], *, is_stopped: bool) -> Iterator[str]:
                 elif not asked.is_complete:
                     yield "answered question that is marked as incomplete"
                 if not calls and not row.text.rstrip().endswith(END) and not (is_stopped and is_partial):
-                    yield "half an answer"
+                    yield "partial answer"
                 asked = asked if calls else None
             case MessageType.TOOL_EXECUTION_RESULT:
                 if not calls:
@@ -83,7 +85,7 @@ def _wrong(rows: Sequence[Message], *, is_stopped: bool) -> Iterator[str]:
                 else:
                     calls.pop()
             case _:
-                yield "message that nobody sent"
+                yield "message that no client sent"
     if calls:
         yield "call without a result"
     if asked is not None and not (is_stopped and not asked.is_complete):

@@ -1,4 +1,4 @@
-"""Servers that end while they answer: what those find who come back to the next one."""
+"""Servers that end while they answer, and what clients find when they come back to the next server."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message
 
 COUNT = 20
-"""How many answers are being made when a server ends."""
+"""The number of answers that are being generated when a server ends."""
 
 STAYED, GONE = Plan(words=40, pause=0.05), Plan(words=80, pause=0.05)
-"""What those ask who stay, and those who are gone by then: a server waits for who is there."""
+"""The questions of clients that stay, and of those that have disconnected: a server waits for connected clients."""
 
 
 class Ending:
-    """A server of *site* that *number* ends, half of those who asked being gone; then those come back to another."""
+    """A server of *site* that *number* ends while half of its clients are gone; they come back to another server."""
 
     def __init__(self, site: Site, number: Signals, log: Path) -> None:
         self.site = site
@@ -42,14 +42,14 @@ class Ending:
         """Ask, end the server, and ask again."""
         server = Server(self.log).start()
         whole = asyncio.run(self._interrupted(server))
-        self._check("question that is not as it was left", {key: [key in whole] for key in self.plans})
+        self._check("question that has changed", {key: [key in whole] for key in self.plans})
         with Server(self.log, port=server.port, BENCHMARK_CHAT_PACE="0") as server:
             client = Client(server.port, self.site.token)
             asyncio.run(self._gone_on(client, [key for key in self.plans if key not in whole]))
         self._check("question that is not answered", {key: [True] for key in self.plans})
 
     def _check(self, kind: str, expected: dict[str, list[bool]]) -> None:
-        """Each question must be there once, and complete or not, as *expected*."""
+        """Check that each question is stored once, and is complete or not, as *expected*."""
         asked = Message.objects.using(self.site.using).filter(in_history=True, type=MessageType.USER)
         for key, completes in expected.items():
             found = list(asked.filter(conversation__memory_id=key).values_list("is_complete", flat=True))
@@ -57,7 +57,7 @@ class Ending:
         connections.close_all()
 
     async def _interrupted(self, server: Server) -> set[str]:
-        """Ask, end the server in the middle of its answers, and return in which conversations they came whole."""
+        """Ask, end the server during its answers, and return the conversations that received whole answers."""
         client = Client(server.port, self.site.token)
         asked = {key: await client.ask(key, "question", str(plan)) for key, plan in self.plans.items()}
         while not all(each.delays for each in asked.values()):
@@ -77,7 +77,7 @@ class Ending:
         return whole
 
     async def _gone_on(self, client: Client, keys: Sequence[str]) -> None:
-        """Ask again where a dead server was answering until that is let; the first one listens before."""
+        """Ask again where a dead server was answering until the request is accepted; the first one listens before."""
         begun = time.monotonic()
         end = begun + DEAD_AFTER + SLACK
 
@@ -88,7 +88,7 @@ class Ending:
                     break
                 await asyncio.sleep(INTERVAL)
             self.site.note(exchange, {200}, "to ask again at the next server")
-            slowest = f"ms until the last one had an answer, {self.number.name}"
+            slowest = f"ms until the last client had an answer, {self.number.name}"
             self.site.done[slowest] = round((time.monotonic() - begun) * 1000)
 
         async def listened(key: str) -> None:
@@ -97,7 +97,7 @@ class Ending:
                 if exchange.status == 204 or time.monotonic() > end:
                     break
                 await asyncio.sleep(INTERVAL)
-            self.site.note(exchange, {204}, "to listen to who is dead")
+            self.site.note(exchange, {204}, "to listen to a dead server's answer")
             await asked(key)
 
         first, *rest = keys

@@ -1,4 +1,4 @@
-"""The model that the chat is measured with: what it says, how fast and with which tools, is up to who asks."""
+"""The model of these benchmarks: the question decides the words, their speed and the calls of tools."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage
 
-TEXT = "It is a fine day, and there is nothing that I would rather talk about than what you have just said to me. " * 2
+TEXT = "It is a fine day, and there is nothing that I would rather talk about than what you have just sent to me. " * 2
 METADATA = ChatResponseMetadata(model_name="clock", finish_reason=FinishReason.STOP, token_usage=TokenUsage(1, 2, 3))
 PACE = float(os.environ.get("BENCHMARK_CHAT_PACE", "1"))
-"""What the pauses between words are multiplied with."""
+"""The factor for the pauses between words."""
 
 END = "."
-"""How an answer ends that is whole."""
+"""The end of a whole answer."""
 
 
 class Plan(NamedTuple):
-    """An answer of so many words, one every *pause* seconds, after so many *calls* of a tool."""
+    """An answer of a number of words, one every *pause* seconds, after a number of *calls* of a tool."""
 
     words: int
     pause: float
@@ -43,18 +43,18 @@ class Plan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """The duration of the answer."""
         return self.words * self.pause
 
     @classmethod
     def of(cls, text: str) -> Self | None:
-        """The plan in a question; None if there is none."""
+        """Return the plan in a question, or None."""
         found = re.search(r"(\d+) words, ([\d.]+) s apart, (\d+) calls", text)
         return None if found is None else cls(int(found[1]), float(found[2]), int(found[3]))
 
 
 class Clock(ChatModel):
-    """Answers at once or, asked by a ``Plan``, with words that are the times in ns at which it says them."""
+    """Answers at once or, given a ``Plan``, with words that are the times in ns at which they were sent."""
 
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         return ChatResponse(AiMessage(TEXT), METADATA)
@@ -87,7 +87,7 @@ class Clock(ChatModel):
 
 
 def look(at: str) -> str:
-    """Return what there is to be seen."""
+    """Return what is visible."""
     return f"{at}: it ticks"
 
 

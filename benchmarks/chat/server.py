@@ -1,4 +1,4 @@
-"""The site under uvicorn, in a process of its own, and what the system knows of that."""
+"""The site under uvicorn, in a process of its own, and that process's resources."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Self
 
 WAIT_SECONDS = 30
-"""How long a server may take to start, and to stop."""
+"""The seconds that a server may take to start, and to stop."""
 
 
 class Server:
-    """A uvicorn with one process, which writes what goes wrong to *log*; on *port*, or where there is a free one."""
+    """A uvicorn with one process, which logs errors to *log*; on *port*, or on a free one."""
 
     def __init__(self, log: Path, *, port: int | None = None, **environment: str) -> None:
         self.log = log
@@ -26,7 +26,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Start it, and wait until it listens."""
+        """Start the server, and wait until it listens."""
         command = [sys.executable, "-m", "uvicorn", "--factory", "django.core.asgi:get_asgi_application"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--log-level", "warning", "--lifespan", "off"]
         with self.log.open("ab") as file:
@@ -43,7 +43,7 @@ class Server:
                 return self
 
     def end(self, number: int = signal.SIGTERM, *, within: float = WAIT_SECONDS) -> float:
-        """Send it a signal, and return after how many seconds it has ended; after *within*, it is killed."""
+        """Send a signal, and return the seconds until the end; kill the process after *within*."""
         if self._process is None:
             return 0.0
         begun = time.monotonic()
@@ -58,21 +58,21 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """The process id."""
         if self._process is None:
             raise RuntimeError("The server does not run.")
         return self._process.pid
 
     def kib(self) -> int:
-        """How much memory it has, as the system counts it."""
+        """The resident memory of the process in KiB."""
         return self._status("VmRSS")
 
     def threads(self) -> int:
-        """How many threads it has."""
+        """The number of its threads."""
         return self._status("Threads")
 
     def opened(self, name: str) -> int:
-        """How often it has the file *name* open."""
+        """Return how many times it has the file *name* open."""
         folder = Path(f"/proc/{self.pid}/fd")
         return sum(os.path.realpath(file) == name for file in folder.iterdir())
 

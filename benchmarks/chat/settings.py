@@ -6,7 +6,7 @@ from benchmarks.settings import *  # noqa: F403
 from benchmarks.settings import INSTALLED_APPS, SERVERS
 
 POOL = 8
-"""How many connections psycopg's pool has at most."""
+"""The maximum size of psycopg's pool."""
 
 CONFIGURATIONS = {
     "sqlite": SERVERS["sqlite"],

@@ -1,4 +1,4 @@
-"""The site that is measured, and what is known of it."""
+"""The site that is measured, and what was recorded about it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Site:
         self.using = using
         self.findings = Findings()
         self.done: Counter[str] = Counter()
-        """What was done, and how often."""
+        """The actions taken, with their counts."""
         self.stopped: set[str] = set()
-        """The conversations in which somebody stopped an answer."""
+        """The conversations with a stopped answer."""
         self.most_connections: int | None = None
         pool = settings.DATABASES["default"].get("OPTIONS", {}).get("pool")
         if pool is not None:
@@ -32,12 +32,12 @@ class Site:
         connections.close_all()
 
     def note(self, exchange: Exchange, expected: set[int], what: str) -> None:
-        """Take note of a response if it is not *expected*."""
+        """Record a response that is not *expected*."""
         kind = f"response {what}: {exchange.status or 'none'}"
         self.findings.check(kind, exchange.received[-300:], holds=exchange.status in expected)
         self.findings.check(f"error {what}", exchange.received[-300:], holds=b'"type":"error"' not in exchange.received)
 
     def judge(self) -> None:
-        """Look at all that is stored."""
+        """Check everything stored."""
         judge(self.using, self.stopped, self.findings)
         connections.close_all()

@@ -1,4 +1,4 @@
-"""200 streams at once, in one process with a small pool of connections: what they take, and when each word arrives."""
+"""200 streams at once, in one process with a small pool of connections: their cost, and when each word arrives."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from chatmemory_django.models import Message
 PLAN = Plan(words=50, pause=0.05)
 
 A_SECOND = 20
-"""How many begin in a second where not all do at once."""
+"""The number of streams started per second, where not all start at once."""
 
 Run = Callable[[Client, Client], Awaitable[tuple[list[str], list[Exchange]]]]
-"""What is asked of one server and another, in which conversations, and what came of it."""
+"""A scenario: takes one server and another, and the conversations, and returns the exchanges."""
 
 
 def ask(using: str, count: int) -> dict[str, Any]:
-    """What came of *count* streams, in each of several ways, as the rows of a table."""
+    """Return the results of *count* streams, in each of several ways, as the rows of a table."""
     streams = Streams(using, count)
     rows = {}
     for kept in ("DatabaseStreams", "RedisStreams"):
         streams.kept = kept
-        rows[f"{count} streams, begun at once, `{kept}`"] = streams.asked()
-        rows[f"{count} streams, begun {A_SECOND} a second, `{kept}`"] = streams.asked(a_second=A_SECOND)
-        rows[f"{count} that listen to one, `{kept}`"] = streams.listened()
-        rows[f"{count} that listen to one at another process, `{kept}`"] = streams.listened(elsewhere=True)
+        rows[f"{count} streams, started at once, `{kept}`"] = streams.asked()
+        rows[f"{count} streams, started {A_SECOND} per second, `{kept}`"] = streams.asked(a_second=A_SECOND)
+        rows[f"{count} listeners to one, `{kept}`"] = streams.listened()
+        rows[f"{count} listeners to one, from another process, `{kept}`"] = streams.listened(elsewhere=True)
     return {
         "head": HEAD,
         "rows": [(name, found.row()) for name, found in rows.items()],
@@ -51,23 +51,23 @@ def ask(using: str, count: int) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """What came of many streams."""
+    """The results of many streams."""
 
     streams: int
     lost: int
-    """How many clients have not got all, or have got something else than what is stored."""
+    """The number of clients that did not receive exactly what is stored."""
     first: list[float]
-    """For each, how many seconds after the model's first word it came."""
+    """For each, the delay of its first word after the model's, in seconds."""
     every: list[float]
-    """The same of all words."""
+    """The delays of all words."""
     begun: list[float]
-    """For each, how many seconds after the request its first word came."""
+    """For each, the seconds from the request to its first word."""
     kib_each: float
     threads: int
     connections: int
 
     def row(self) -> list[str]:
-        """As a row of the table."""
+        """Return a row of the table."""
         return [
             f"{self.streams - self.lost} of {self.streams}",
             f"{_ms(self.first, 0.5)} / {_ms(self.first, 0.99)}",
@@ -86,7 +86,7 @@ HEAD = (
     "first word, s after the request: median / last",
     "KiB each",
     "threads",
-    "connections at most",
+    "maximum connections",
 )
 
 
@@ -98,13 +98,13 @@ class Streams:
         self.count = count
         self.findings: list[str] = []
         self.kept = "DatabaseStreams"
-        """Where the server keeps them."""
+        """The class that stores the server's streams."""
         user = User.objects.db_manager(using).create_user("ann")
         self.token = Token.objects.using(using).create(user=user).key
         connections.close_all()
 
     def asked(self, *, a_second: float = math.inf) -> Found:
-        """Each client asks in a conversation of its own: all at once, or so many *a_second* that in the end all do."""
+        """Have each client ask in its own conversation: all at once, or *a_second* per second until all run."""
         plan = PLAN._replace(words=PLAN.words + math.ceil(self.count / a_second / PLAN.pause))
 
         async def run(client: Client, _: Client) -> tuple[list[str], list[Exchange]]:
@@ -119,7 +119,7 @@ class Streams:
         return self._served(1, run)
 
     def listened(self, *, elsewhere: bool = False) -> Found:
-        """Many listen to one answer: at the process that makes it, or *elsewhere*."""
+        """Have many listen to one answer: at the process that generates it, or *elsewhere*."""
 
         async def run(client: Client, listener: Client) -> tuple[list[str], list[Exchange]]:
             key = uuid4().hex[:16]
@@ -129,7 +129,7 @@ class Streams:
             exchanges = [await listener.listen(key) for _ in range(self.count)]
             await asyncio.gather(*(each.done.wait() for each in (first, *exchanges)))
             for each in exchanges:
-                del each.delays[: 2 * PLAN.words]  # what was said before came at once
+                del each.delays[: 2 * PLAN.words]  # earlier words arrived at once
             return [key] * self.count, exchanges
 
         return self._served(2 if elsewhere else 1, run)

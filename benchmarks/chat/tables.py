@@ -1,4 +1,4 @@
-"""What came of the questions, as Markdown in README.md."""
+"""The results as Markdown tables in README.md."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAMES = {
 }
 
 BY_HAND = "`model.chat(messages)`, a list"
-JSON_BY_HAND = "a view that does this, as JSON"
-STREAM_BY_HAND = "a view that does this, as a stream"
-BESIDE = {
+JSON_BY_HAND = "a view that calls the model, as JSON"
+STREAM_BY_HAND = "a view that calls the model, as a stream"
+COMPARED_WITH = {
     BY_HAND: None,
     "`assistant.chat`": BY_HAND,
     "`await assistant.achat`": BY_HAND,
@@ -28,11 +28,11 @@ BESIDE = {
     STREAM_BY_HAND: None,
     "`POST /api/chat`, a stream": STREAM_BY_HAND,
 }
-"""What is measured, and what it is compared with."""
+"""The subjects, and what each is compared with."""
 
 
 def write(question: str, found: dict[str, Any], *, writes: bool) -> int:
-    """Print the tables, to README.md if it *writes*; 1 if anything was found that must not be."""
+    """Print the tables, to README.md if it *writes*; return 1 if there were findings."""
     report = Report(writes=writes)
     match question:
         case "turn":
@@ -50,12 +50,11 @@ def write(question: str, found: dict[str, Any], *, writes: bool) -> int:
 
 
 def _turns(on: str, by_size: dict[str, dict[str, float]]) -> str:
-    """A row for each door; beside its time in ms, what it is above what it is compared with."""
+    """Return a row for each subject: its time in ms, and the difference from what it is compared with."""
     rows = []
-    for label, beside in BESIDE.items():
+    for label, other in COMPARED_WITH.items():
         cells = [
-            f"{each[label] / 1000:.2f}"
-            + ("" if beside is None else f" · **+{(each[label] - each[beside]) / 1000:.2f}**")
+            f"{each[label] / 1000:.2f}" + ("" if other is None else f" · **+{(each[label] - each[other]) / 1000:.2f}**")
             for each in by_size.values()
         ]
         rows.append([label, *cells])
@@ -63,9 +62,9 @@ def _turns(on: str, by_size: dict[str, dict[str, float]]) -> str:
     return f"{_when()}\n\n{table(head, rows)}"
 
 
-def _milliseconds(microseconds: dict[str, float], label: str, beside: str | None) -> str:
+def _milliseconds(microseconds: dict[str, float], label: str, other: str | None) -> str:
     taken = f"{microseconds[label] / 1000:.2f}"
-    return taken if beside is None else f"{taken} · **+{(microseconds[label] - microseconds[beside]) / 1000:.2f}**"
+    return taken if other is None else f"{taken} · **+{(microseconds[label] - microseconds[other]) / 1000:.2f}**"
 
 
 def _dropped(found: dict[str, Any]) -> str:

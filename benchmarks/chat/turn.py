@@ -1,4 +1,4 @@
-"""What the app adds to a turn of a model that answers at once: through each of its doors, at each length of history."""
+"""What the app adds to a turn of a model that answers at once: through each interface, at each length of history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.db import connection
 from rest_framework.authtoken.models import Token
 
 from benchmarks.chat.model import assistant
-from benchmarks.chat.tables import BESIDE
+from benchmarks.chat.tables import COMPARED_WITH
 from benchmarks.databases import settle
 from benchmarks.histories import load_conversation, prepare, texts
 from benchmarks.measure import FULL, QUICK, WARM_UP, Timing, interleaved
@@ -24,11 +24,11 @@ from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 
 Operation = Callable[[str, str], Any]
-"""A turn in a conversation, with what is said."""
+"""A turn in a conversation, given the message."""
 
 
 def ask(server: str, sizes: Sequence[int], *, quick: bool) -> dict[str, dict[str, float]]:
-    """What each takes in microseconds, by the length of the history."""
+    """Return the microseconds of each operation, by the length of the history."""
     turns = Turns(server)
     found = {str(size): turns.measure(size, quick=quick) for size in sizes}
     turns.close()
@@ -36,7 +36,7 @@ def ask(server: str, sizes: Sequence[int], *, quick: bool) -> dict[str, dict[str
 
 
 class Turns:
-    """Turns of one user, in one process, in the database that is the default one."""
+    """Turns of one user, in one process, in the default database."""
 
     def __init__(self, server: str) -> None:
         prepare(server)
@@ -48,7 +48,7 @@ class Turns:
         self.list = [UserMessage(text) for text in texts()[:60]]
 
     def operations(self) -> dict[str, Operation]:
-        """What is measured, by what it is called."""
+        """The operations to measure, by label."""
         model, user = assistant.model, self.user
 
         async def streamed(key: str, text: str) -> None:
@@ -68,27 +68,27 @@ class Turns:
             posting("/stream-by-hand", "text/event-stream"),
             posting("/api/chat", "text/event-stream"),
         ]
-        return dict(zip(BESIDE, operations, strict=True))
+        return dict(zip(COMPARED_WITH, operations, strict=True))
 
     def measure(self, size: int, *, quick: bool) -> dict[str, Timing]:
-        """What each takes in histories of *size* messages, none of which grows by much more than a tenth."""
+        """Measure each operation in histories of *size* messages, none of which grows by much more than a tenth."""
         effort = QUICK if quick else FULL
         copies = -(-(effort.rounds + WARM_UP) // max(1, size // 20))
-        said = texts()
+        messages = texts()
 
         def measured(number: int, operation: Operation) -> Callable[[int], Any]:
             keys = [str(uuid.uuid5(uuid.NAMESPACE_OID, f"{size} {number} {copy}")) for copy in range(copies)]
             for key in keys:
                 load_conversation(self.server, key, size, Bound())
             Conversation.objects.filter(memory_id__in=keys).update(owner=self.user)
-            return lambda n: operation(keys[n % copies], f"{said[n % len(said)]} {n}")
+            return lambda n: operation(keys[n % copies], f"{messages[n % len(messages)]} {n}")
 
         subjects = {name: measured(place, each) for place, (name, each) in enumerate(self.operations().items())}
         settle(self.server)
         return interleaved(subjects, effort)
 
     def close(self) -> None:
-        """End the loop, and what of the database is open."""
+        """Close the loop and the database connections."""
         self.runner.close()
         connection.close()
         if settings.DATABASES["default"]["OPTIONS"].get("pool"):
@@ -101,7 +101,7 @@ class Turns:
         return lambda key, text: self.runner.run(awaited(key, text))
 
     async def _post(self, path: str, accept: str, key: str, text: str) -> None:
-        """A request through the whole of Django's handler, but no socket."""
+        """Send a request through Django's whole handler, without a socket."""
         message = {"id": uuid.uuid4().hex, "role": "user", "parts": [{"type": "text", "text": text}]}
         body = json.dumps({"id": key, "trigger": "submit-message", "message": message}).encode()
         headers = {"host": "127.0.0.1", "authorization": f"Bearer {self.token}", "accept": accept}

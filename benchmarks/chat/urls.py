@@ -1,4 +1,4 @@
-"""The chat, what it is compared with, and what tells how its process is."""
+"""The chat, the views that it is compared with, and one that reports the state of the process."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ async def _asked(request: HttpRequest) -> list[UserMessage]:
 
 @csrf_exempt
 async def by_hand(request: HttpRequest) -> HttpResponse:
-    """What a site would write without a memory: who it is, and the model."""
+    """Do what a site would write without a memory: authenticate, and call the model."""
     response = await Clock().achat(await _asked(request))
     return JsonResponse({"text": response.ai_message.text})
 
 
 @csrf_exempt
 async def stream_by_hand(request: HttpRequest) -> StreamingHttpResponse:
-    """The same as a stream."""
+    """Do the same as a stream."""
     asked = await _asked(request)
 
     async def pieces():  # type: ignore[no-untyped-def]
@@ -48,7 +48,7 @@ async def stream_by_hand(request: HttpRequest) -> StreamingHttpResponse:
 
 
 async def state(request: HttpRequest) -> JsonResponse:
-    """How many tasks and threads there are."""
+    """Return the numbers of tasks and threads."""
     coroutines = [task.get_coro() for task in asyncio.all_tasks() - {asyncio.current_task()}]
     tasks = [coroutine.__qualname__ for coroutine in coroutines if coroutine is not None]
     return JsonResponse({"tasks": tasks, "threads": [thread.name for thread in threading.enumerate()]})

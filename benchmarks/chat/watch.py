@@ -1,4 +1,4 @@
-"""What a server has: connections and streams, as the database knows it, memory and threads, as the system does."""
+"""A server's resources: connections and streams as the database reports them, memory and threads as the system does."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ STREAMS = "SELECT memory_id FROM chatmemory_chat_answerstream"
 
 
 class Watch(threading.Thread):
-    """Looks several times a second at what *server* has: memory, threads, connections to the database *name*."""
+    """Records several times a second the memory and threads of *server*, and its connections to the database *name*."""
 
     def __init__(self, server: Server, name: str) -> None:
         super().__init__(daemon=True)
         self.kib_before = self.kib = server.kib()
         self.connections = 0
-        """The most that there were."""
+        """The maximum."""
         self.connections_now = 0
         self.streams_now: list[str] = []
-        """The conversations in which answers are marked as being made."""
+        """The conversations with an answer marked as running."""
         self.threads: list[int] = []
-        """How many there were, each time."""
+        """The number at each look."""
         self._server = server
         self._name = name
         self._ended = threading.Event()

@@ -1,1 +1,1 @@
-"""How quick the REST API is, beside plain views of the same rows."""
+"""The speed of the REST API, compared with plain views of the same rows."""

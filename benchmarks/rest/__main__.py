@@ -1,7 +1,6 @@
-"""
-``python -m benchmarks.rest``: requests a second for a memory of 85 messages, beside a plain view and a bare one.
+"""``python -m benchmarks.rest``: requests per second for a memory of 85 messages, compared with other views.
 
-The database is that of ``DATABASE_URL``, by default SQLite in a new folder; in it, a test database is made.
+``DATABASE_URL`` names the server, by default SQLite in a new folder; the rows are in a test database.
 """
 
 import os
@@ -17,6 +16,6 @@ if __name__ == "__main__":
 
     django.setup()
 
-    from benchmarks.rest.measure import main  # now that Django is set up
+    from benchmarks.rest.measure import main  # needs django.setup()
 
     main()

@@ -1,4 +1,4 @@
-"""Requests, measured in an order drawn anew for each round, each through the whole of Django's handler."""
+"""Requests, measured in a new random order for each round, each through Django's whole handler."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from chatmemory_django.provider import get_chat_memory
 MESSAGES = 85
 ROUNDS = 60
 EACH = 5
-"""Requests of each subject in a round."""
+"""The number of requests of each subject per round."""
 
 SUBJECTS = {
     "GET memory/": "/api/conversations/memory/memory/",
     "GET messages/, the newest 85": f"/api/conversations/memory/messages/?page_size={MESSAGES}",
-    "the rows by a plain ModelSerializer": "/plain/",
-    "a bare view": "/bare/",
+    "the same rows by a plain ModelSerializer": "/plain/",
+    "a view that only authenticates": "/bare/",
 }
 
 
@@ -64,8 +64,8 @@ def _measure() -> None:
                 if number >= 0:
                     took[name].append(seconds)
     print(f"{connection.vendor}, {MESSAGES} messages\n")
-    print("| | requests a second | ms, median | of a bare view |\n|---|---|---|---|")
-    bare = statistics.median(took["a bare view"])
+    print("| | requests per second | ms, median | of a view that only authenticates |\n|---|---|---|---|")
+    bare = statistics.median(took["a view that only authenticates"])
     for name, each in took.items():
         median = statistics.median(each)
         print(f"| {name} | {1 / median:.0f} | {median * 1000:.2f} | {bare / median:.2f} |")

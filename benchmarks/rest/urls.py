@@ -10,7 +10,7 @@ from chatmemory_django.models import Conversation, Message
 
 
 class PlainSerializer(serializers.ModelSerializer[Message]):
-    """What a site would write first."""
+    """The serializer that a site would write first."""
 
     class Meta:
         model = Message
@@ -18,25 +18,25 @@ class PlainSerializer(serializers.ModelSerializer[Message]):
 
 
 class PlainView(generics.ListAPIView[Message]):
-    """The same rows by DRF alone."""
+    """The same rows with nothing but DRF."""
 
     permission_classes = (permissions.IsAuthenticated,)
     serializer_class = PlainSerializer
     pagination_class = None
 
     def get_queryset(self):  # type: ignore[no-untyped-def]
-        """The rows of the memory of the user's conversation."""
+        """Return the rows of the memory of the user's conversation."""
         conversations = Conversation.objects.owned_by(self.request.user)
         return generics.get_object_or_404(conversations, memory_id="memory").memory()
 
 
 class BareView(views.APIView):
-    """Nothing but signing in."""
+    """A view that only authenticates."""
 
     permission_classes = (permissions.IsAuthenticated,)
 
     def get(self, request):  # type: ignore[no-untyped-def]
-        """Nothing."""
+        """Return nothing."""
         return Response({})
 
 

@@ -1,1 +1,1 @@
-"""What a search takes, and what its index costs."""
+"""How long a search takes, and what its index costs."""

@@ -11,14 +11,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
     servers = ("postgresql", "sqlite", "mariadb")
     parser.add_argument("--on", nargs="+", choices=servers, default=servers, metavar="SERVER")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="how many messages are searched")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="the number of messages to search")
     options = parser.parse_args()
 
     import django
 
     django.setup()
 
-    from benchmarks.search import measure  # now that Django is set up
+    from benchmarks.search import measure  # needs django.setup()
 
     for server in options.on:
         measure.main(server, options.messages)

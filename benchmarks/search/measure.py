@@ -1,4 +1,4 @@
-"""Adds with the index and without it, and searches: real messages, as often as it takes, in a database of their own."""
+"""Adds with and without the index, and searches: real messages, repeated as needed, in a database of their own."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 BASE = 100_000
-"""How many different messages there are at most; more of them are the same in other conversations."""
+"""The maximum number of different messages; further conversations repeat them."""
 
 LENGTH = 100
-"""How many messages a conversation has."""
+"""The number of messages in a conversation."""
 
 OWNED = 50
-"""How many conversations the user has who searches in their own."""
+"""The number of conversations of the user who searches only those."""
 
 FEW = 20_000
-"""How many messages are there where adds are measured: the index is built anew in each round."""
+"""The number of messages in the table for adds: the index is rebuilt in each round."""
 
 ADDS = 300
 ROUNDS = 4
 
 
 def main(server: str, count: int) -> None:
-    """Measure on *server*, with *count* messages, and print what it takes."""
+    """Measure on *server*, with *count* messages, and print the results."""
     with database(server):
         _load(server, FEW)
         _adds(server)
@@ -49,20 +49,20 @@ def main(server: str, count: int) -> None:
         print(f"\n{server}: {count:,} messages, indexed in {taken:,.0f} s, {_size(server)}")
         for name, wanted in (
             ("in 10 messages", "zyxomatic"),
-            ("in one of a thousand", "weather"),
-            ("in every tenth", "what"),
+            ("in one of a thousand messages", "weather"),
+            ("in every tenth message", "what"),
             ("two words", "favorite movie"),
-            ("no word", "qxqxqx"),
+            ("no match", "qxqxqx"),
         ):
             mine = Message.objects.using(server).search
-            for who, owner in (("everybody's", None), ("one's own", user)):
+            for who, owner in (("all conversations", None), ("own conversations", user)):
                 times = [_timed(lambda: list(mine(wanted, owner=owner)[:20])) * 1000 for _ in range(5)]  # noqa: B023
                 rest = statistics.median(times[1:])
                 print(f"| {name}: {wanted} | {who} | {times[0]:,.1f} | {rest:,.1f} |", flush=True)
 
 
 def _adds(server: str) -> None:
-    """An add, its message of one sentence or 4 kB, with the index and without, by turns."""
+    """Measure an add, of one sentence and of 4 kB, alternately with and without the index."""
     taken: dict[tuple[str, str], list[float]] = {}
     sentences = list(itertools.islice(_texts(), 2 * ADDS))
     long = " ".join(sentences)[:4_000]
@@ -115,7 +115,7 @@ def _load(server: str, count: int) -> User:
 
 def _texts() -> Any:
     for conversation in chitchat_dataset.Dataset().values():
-        yield from (said["text"] for part in conversation["messages"] for said in part)
+        yield from (message["text"] for part in conversation["messages"] for message in part)
 
 
 def _index(server: str, *to: str) -> None:
@@ -123,7 +123,7 @@ def _index(server: str, *to: str) -> None:
 
 
 def _size(server: str) -> str:
-    """What the tables have on disk, and what of it the index is."""
+    """Return the tables' size on disk, and the index's part of it."""
     question = {
         "postgresql": "SELECT pg_total_relation_size('chatmemory_message'), SUM(pg_relation_size(indexname::regclass)) "
         "FROM pg_indexes WHERE indexname LIKE 'chatmemory_search%%'",

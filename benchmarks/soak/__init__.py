@@ -1,9 +1,9 @@
-"""
-The soak: many processes do random verbs to the same conversations while processes, connections and servers are killed.
+"""The soak: many processes run random operations ("verbs") on the same conversations, while processes, connections and
+servers are killed.
 
-Triggers of the database write down each state that a conversation was ever in, in the transaction that made it, and
-each message that was ever stored. Every write grows the conversation's version by one, so these are the writes in
-their order, whoever made them and whatever he was told. Afterwards the judge goes through them: each must follow from
-the one before by a verb that a worker had begun by then, as the store that lives in the process does it, and each
-read must have given one of the states that stood while it ran.
+Database triggers record each state of a conversation, in the transaction that writes it, and each message ever stored.
+Every write increments the conversation's version, so these are the writes in order, independent of their authors and
+of the results that these saw. Afterwards the judge checks them: each state must follow from the previous one by a verb
+that a worker had started by then, as the in-process store does it, and each read must have returned one of the states
+that were current while it ran.
 """

@@ -24,23 +24,23 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.soak.settings")
 
 
 def main() -> int:
-    """Soak each of the databases that the command line names; 1 if anything happened that must not."""
+    """Soak each of the databases that the command line names; return 1 if there were findings."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, help="how long, for each database (default: 5)")
-    length.add_argument("--seconds", type=float, help="the same in seconds")
+    length.add_argument("--minutes", type=float, help="minutes for each database (default: 5)")
+    length.add_argument("--seconds", type=float, help="seconds for each database")
     parser.add_argument("--databases", type=_names, default=list(SERVERS), help=f"of {','.join(SERVERS)}")
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--calm", action="store_true", help="kill nobody, and cut nothing")
-    parser.add_argument("--logs", type=Path, help="where to keep what workers and servers log")
+    parser.add_argument("--calm", action="store_true", help="do not kill workers or servers, nor cut connections")
+    parser.add_argument("--logs", type=Path, help="folder for the logs of workers, servers and triggers")
     parser.add_argument("--write", action="store_true", help="write the table to README.md")
     parser.add_argument("--orders", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.orders:
         return _work(options.orders)
     seconds = options.seconds or 60 * (options.minutes or 5)
-    # However it ends, what was started is stopped.
+    # Whatever was started is stopped in any case.
     signal.signal(signal.SIGTERM, _interrupt)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="soak-"))
@@ -92,4 +92,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("Stopped, and all that was started with it.")
+        sys.exit("Stopped, with everything that the soak had started.")

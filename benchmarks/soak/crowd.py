@@ -1,4 +1,4 @@
-"""The workers of a soak, and what is done to them while they work."""
+"""The workers of a soak, and their disturbances."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from benchmarks.soak.servers import Server
 
 RESTART_SECONDS = 40
-"""How often a server is killed; in a shorter soak once."""
+"""How many times a server is killed; in a shorter soak once."""
 
 CALM_SECONDS = 3
-"""How long nobody does anything to the workers before they end."""
+"""The undisturbed seconds at the end."""
 
 
 class Crowd:
@@ -36,10 +36,10 @@ class Crowd:
         self.generations = [0] * processes
         self.done = {"workers killed": 0, "connections cut": 0, "servers killed": 0}
         self.crashes: list[str] = []
-        """What workers said who ended by themselves."""
+        """The output of workers that ended by themselves."""
 
     def work(self, *, disturbed: bool) -> None:
-        """Have them work until the time is over, *disturbed* or not."""
+        """Let the workers run until the time is over, *disturbed* or not."""
         self.workers = [self._start(number) for number in range(len(self.generations))]
         numbers = range(len(self.workers))
         while not all(self._has_begun(number) or self.workers[number].poll() is not None for number in numbers):
@@ -73,7 +73,7 @@ class Crowd:
                 self._note(number)
 
     def end(self) -> None:
-        """Kill who still works."""
+        """Kill the remaining workers."""
         for worker in self.workers:
             worker.kill()
             stop(worker)
@@ -99,14 +99,14 @@ class Crowd:
                 [sys.executable, "-m", "benchmarks.soak", "--orders", encode(orders)],
                 env={**os.environ, "SOAK_DATABASES": json.dumps(databases)},
                 stderr=errors,
-                start_new_session=True,  # so that Ctrl-C is for the one who cleans up
+                start_new_session=True,  # so that Ctrl-C reaches only the process that cleans up
             )
 
     def _has_begun(self, number: int) -> bool:
         return (self.folder / f"{number}.{self.generations[number]}.jsonl").stat().st_size > 0
 
     def _replace(self, number: int) -> None:
-        """Kill a worker, and have another go on where it stopped."""
+        """Kill a worker, and start another that continues its log."""
         if self.workers[number].poll() is not None:
             self._note(number)
         self.workers[number].kill()
@@ -116,7 +116,7 @@ class Crowd:
         self.done["workers killed"] += 1
 
     def _note(self, number: int) -> None:
-        """Note it if a worker ended by itself, and not as it should."""
+        """Record a worker that ended by itself with an error."""
         if self.workers[number].returncode > 0:
-            said = (self.folder / f"{number}.{self.generations[number]}.stderr").read_text()
-            self.crashes.append(f"worker {number} ended: {said[-2000:]}")
+            output = (self.folder / f"{number}.{self.generations[number]}.stderr").read_text()
+            self.crashes.append(f"worker {number} ended: {output[-2000:]}")

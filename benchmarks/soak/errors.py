@@ -1,4 +1,4 @@
-"""Which errors a soak brings with it, by what the databases' drivers say."""
+"""The errors that a soak provokes, recognized by the messages of the databases' drivers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ LOCK_TIMEOUT = "lock time-out"
 DEADLOCK = "deadlock"
 SERIALIZATION = "serialization failure"
 CONNECTION = "connection lost"
-LOST_TRANSACTION = "in a transaction that is lost"
-ERASED = "erased meanwhile"
+LOST_TRANSACTION = "aborted transaction"
+ERASED = "erased concurrently"
 NO_MESSAGE = "no such message"
 
 SQLSTATES = {
@@ -31,7 +31,7 @@ MYSQL_ERRORS = {
 
 
 def kind_of(error: Exception) -> tuple[str, bool]:
-    """What kind of error it is, and whether it is one of those that a soak brings with it."""
+    """Return the kind of an error, and whether a soak provokes it."""
     if isinstance(error, TransactionManagementError):
         return LOST_TRANSACTION, "current transaction" in str(error)
     if isinstance(error, ConversationErasedError) or str(error).startswith("Save with update_fields did not affect"):
@@ -46,8 +46,8 @@ def kind_of(error: Exception) -> tuple[str, bool]:
         kind = SQLSTATES.get(getattr(cause, "sqlstate", None) or "") or MYSQL_ERRORS.get(number)
         if kind is None and number == "database is locked":
             kind = LOCK_TIMEOUT
-        # psycopg has no code for what the server did not say. InternalError is its word for an answer too many,
-        # which PgBouncer gives when a server of its ends.
+        # psycopg has no code for errors that the server did not report. It raises InternalError for a surplus response,
+        # which PgBouncer sends when one of its servers ends.
         if isinstance(error, (OperationalError, InternalError)) and getattr(cause, "sqlstate", "") is None:
             kind = CONNECTION
         if kind is not None:

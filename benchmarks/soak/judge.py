@@ -1,14 +1,13 @@
-"""
-What a soak came to: the states that the database wrote down, replayed in plain Python, beside what workers were told.
+"""The verdict on a soak: the recorded states, replayed in plain Python and compared with the workers' logs.
 
-A state must follow from the one before it by one verb that somebody had begun by then and did not see end before. Its
-rows, its memory and its columns tell which verbs that may have been; one of them, done in the store that lives in the
-process, must come to the same: see ``Reference``. Of a summary, its text tells what it was made of, and that must be
-what had left the memory and no summary covered.
+A state must follow from the previous one by one verb that a worker had started by then and had not seen end before. Its
+rows, its memory and its columns show which verbs are possible; one of them, executed by the in-process store, must have
+the same result: see ``Reference``. A summary's text names what it covers, which must be what had been evicted and was
+not covered by a summary.
 
-Who was told that a verb was done, or that a message is not there, and who saw a memory, must be right about one of the
-states that stood meanwhile. A fork or an import must have the memory and the path that one of those states comes to.
-Its other branches, and its summaries that no memory has, are left to the check.
+What a worker saw (that a verb was done, that a message is missing, a memory) must be right about one of the states
+that were current in the meantime. A fork or an import must have the memory and the path of one of those states. Its
+other branches, and summaries outside of a memory, are left to ``check_chatmemory``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from django.utils import timezone
 
 from benchmarks.soak.errors import CONNECTION, DEADLOCK, LOST_TRANSACTION, NO_MESSAGE, SERIALIZATION
 from benchmarks.soak.questions import is_absent, is_copied_as, is_done, is_seen
-from benchmarks.soak.records import ESTIMATORS, WINDOWS, Fault, Intent, Outcome, Seen, Told, label_of, part_of
+from benchmarks.soak.records import ESTIMATORS, WINDOWS, Announced, Fault, Intent, Outcome, Seen, label_of, part_of
 from benchmarks.soak.reference import ImpossibleError, rearranges
 from benchmarks.soak.replay import Columns, Question, Row, State, Story, by_version
 from benchmarks.soak.triggers import written
@@ -41,31 +40,31 @@ if TYPE_CHECKING:
     from chatmemory_django.messages import ChatMessage
 
 EXAMPLES = 5
-"""How many of each kind of finding are told."""
+"""The number of examples printed for each kind of finding."""
 
 NEVER = (
     "lost",
-    "doubled",
-    "undone, yet there",
-    "half written",
+    "duplicated",
+    "rolled back, yet stored",
+    "partially written",
     "no effect",
-    "wrong answer",
+    "wrong return value",
     "wrong refusal",
     "unexplained state",
     "wrong counters",
     "torn read",
-    "told of what is not there",
+    "signal for missing messages",
     "erased too early",
     "wrong rows",
     "unexpected error",
     "crash",
-    "finding of the check",
+    "finding of check_chatmemory",
 )
-"""What must not happen, not once."""
+"""Findings that must not occur at all."""
 
 
 class Judge:
-    """Looks at what *records* and the database *using* say, and counts what must not be."""
+    """Checks *records* and the database *using*, and counts findings."""
 
     def __init__(self, using: str, records: Sequence[Record], *, disturbed: bool) -> None:
         self.using = using
@@ -74,19 +73,19 @@ class Judge:
         self.outcomes = {record.id: record for record in records if isinstance(record, Outcome)}
         self.faults = [record for record in records if isinstance(record, Fault)]
         self.seen = [record for record in records if isinstance(record, Seen)]
-        self.told = [record for record in records if isinstance(record, Told)]
+        self.announced = [record for record in records if isinstance(record, Announced)]
         self.tried_once = {intent.id for intent in self.intents if intent.kind in {"title", "copy"}}
         self.naming = {intent.id for intent in self.intents if intent.to is not None}
-        """The verbs that name a message, which may not be there."""
+        """The verbs that name a message, which can be missing."""
         self.findings: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = defaultdict(list)
         self.dirty_reads = 0
         self.acknowledged = 0
-        """How many messages were."""
+        """The number of acknowledged messages."""
         self._load()
 
     def judge(self) -> None:
-        """Look at everything."""
+        """Check everything."""
         copies = [key for key, story in self.stories.items() if is_copy(story)]
         for key in copies:
             self._replay(key, self.stories[key])
@@ -96,25 +95,25 @@ class Judge:
         for attempts in self.by_verb.values():
             for part in range(len(attempts[0].parts)):
                 if attempts[0].kind in {"add", "turn"}:
-                    self._judge_said(attempts, part)
+                    self._judge_messages(attempts, part)
         for intent in self.intents:
             if self._state(intent, 0) == "acknowledged":
                 self._judge_effect(intent)
         for seen in self.seen:
             self._judge_read(seen)
-        self._judge_told()
+        self._judge_announced()
         self._judge_erased()
         self._judge_rows()
         self._judge_errors()
 
     def find(self, what: str, *details: object) -> None:
-        """Count *what*, which must not be."""
+        """Count a finding of the kind *what*."""
         self.findings[what] += 1
         if len(self.examples[what]) < EXAMPLES:
             self.examples[what].append(" ".join(map(str, details)))
 
     def errors(self) -> Counter[str]:
-        """How many errors of each kind there were that a soak brings with it."""
+        """Count the errors that a soak provokes, by kind."""
         return Counter(fault.kind for fault in self.faults if self._is_allowed(fault))
 
     def _load(self) -> None:
@@ -127,7 +126,7 @@ class Judge:
             if intent.kind == "set":
                 self.by_memory[intent.conversation, self._memory_set(intent)].append(intent)
         states: dict[int, list[State]] = defaultdict(list)
-        # An UPDATE that changes nothing is how one takes a lock where there is no SELECT … FOR UPDATE.
+        # An UPDATE that changes nothing takes a lock where there is no SELECT … FOR UPDATE.
         for values in dict.fromkeys(written(self.using, "soak_state")):
             state = State(*values)
             states[state.conversation].append(state)
@@ -140,14 +139,14 @@ class Judge:
             part = json.loads(metadata).get("by") if metadata else None
             columns = Columns(bool(in_history), bool(superseded), bool(on_path), parent)
             rows[key][sequence] = Row(to_message(kind, text, payload), label, part or part_of(label), columns)
-            if in_history and part in {None, part_of(label)}:  # else somebody said again what was said before
+            if in_history and part in {None, part_of(label)}:  # else the same message was sent again
                 self.places[label].append((key, sequence))
         self.erased = {key: _aware(updated_at) for key, updated_at in written(self.using, "soak_erased")}
         changes: dict[int, list[tuple[int, int, Columns | None]]] = defaultdict(list)
         for key, sequence, version, is_deleted, *columns_now in written(self.using, "soak_change"):
             if not is_deleted:
                 changes[key].append((version, sequence, Columns(*map(bool, columns_now[:3]), columns_now[3])))
-            elif key not in self.erased:  # else it may have gone with its conversation
+            elif key not in self.erased:  # else it may have been deleted with its conversation
                 changes[key].append((version, sequence, None))
         self.stories = {
             key: Story(sorted(found, key=lambda state: state.version), rows[key], by_version(changes[key]))
@@ -166,7 +165,7 @@ class Judge:
         for version, state in enumerate(story.states, start=1):
             if state.version != version and not made_at_once:
                 self.find("unexplained state", f"{story.name} ({key}): version {state.version} is number {version}.")
-            if made_at_once:  # it is written more than once before anybody sees it
+            if made_at_once:  # written more than once before it is visible
                 state = state._replace(version=version)
             touched = story.go_on(before.next_sequence, state)
             if not made_at_once:
@@ -178,17 +177,17 @@ class Judge:
             before = state
 
     def _judge_state(self, key: int, story: Story, before: State, state: State, touched: set[int]) -> None:
-        """Whether there is a verb that makes *state* of the one before; if so, what it makes is the reference."""
+        """Return whether a verb turns the previous state into *state*; if so, its result is the new reference."""
         if state.version == 1 and story.is_as(state, story.reference, None):
-            return  # made, to be written to
+            return  # created, to be written to
         new = range(before.next_sequence, state.next_sequence)
         there = [story.rows[sequence].message for sequence in new if sequence in story.rows]
         for intent, part in self._candidates(story, before, state):
             if not self._in_time(intent, key, state.version):
                 continue
-            said = said_by(intent.parts[part]) if intent.parts else []
+            sent = messages_of_part(intent.parts[part]) if intent.parts else []
             try:
-                expected = story.reference.done(intent, said, part, there)
+                expected = story.reference.done(intent, sent, part, there)
             except (ImpossibleError, MessageNotFoundError):
                 continue
             if story.is_as(state, expected, None if rearranges(intent) else touched):
@@ -196,26 +195,26 @@ class Judge:
                 if intent.kind == "set":
                     story.rewritten |= set(new)
                 return
-        was, said_now, now = (
+        was, sent_now, now = (
             [story.rows[sequence].label if sequence in story.rows else "?" for sequence in sequences]
             for sequences in (story.memories[before.version], new, story.memories[state.version])
         )
         where = f"{story.name} ({key}) version {state.version}"
-        self.find("unexplained state", f"{where}: {was} + {said_now} became {now}: {before} became {state}.")
+        self.find("unexplained state", f"{where}: {was} + {sent_now} became {now}: {before} became {state}.")
         story.adopt(state)
 
     def _candidates(self, story: Story, before: State, state: State) -> Iterator[tuple[Intent, int]]:
-        """The verbs that may have made *state* of the one *before*, each with the number of its part."""
+        """Yield the verbs that can have turned *before* into *state*, each with the number of its part."""
         new = range(before.next_sequence, state.next_sequence)
-        said = [story.rows[sequence] for sequence in new if sequence in story.rows]
+        sent = [story.rows[sequence] for sequence in new if sequence in story.rows]
         memory = story.memories[state.version]
         name = story.name
-        if said and said[0].part:
-            verb, _, part = said[0].part.rpartition("/")
+        if sent and sent[0].part:
+            verb, _, part = sent[0].part.rpartition("/")
             for intent in self.by_verb.get(verb, ()):
                 if intent.kind in {"add", "turn", "summarize"}:
                     yield intent, int(part)
-        elif new and not said:  # all of them left at once, and are not kept
+        elif new and not sent:  # all of them were evicted at once, and are not kept
             for intent in self.by_kind[name, "add"] + self.by_kind[name, "turn"]:
                 if not intent.keep_history:
                     yield from ((intent, part) for part in range(len(intent.parts)))
@@ -227,7 +226,7 @@ class Judge:
             if state.total_messages < before.total_messages or len(memory) < len(story.memories[before.version]):
                 others += self.by_kind[name, "pop"] + self.by_kind[name, "remove"]
             if state.parent_sequence is not None:
-                # An add rewinds, too, where it adds nothing: the system message is there.
+                # An add rewinds even if it adds nothing, as with an existing system message.
                 going_on = self.by_kind[name, "rewind"] + self.by_kind[name, "add"]
                 others += (each for each in going_on if each.to == state.parent_sequence)
                 others += self.by_kind[name, "switch"]
@@ -236,7 +235,7 @@ class Judge:
         yield from ((intent, 0) for intent in others)
 
     def _in_time(self, intent: Intent, key: int, version: int) -> bool:
-        """Whether *intent* may have made that version: it began before, and was not seen to end before."""
+        """Return whether *intent* can have written that version: it started before, and was not seen to end before."""
         after = outcome.after if (outcome := self.outcomes.get(intent.id)) else None
         began = intent.before is None or intent.before < (key, version)
         return began and (after is None or (key, version) <= after) and self._state(intent, 0) != "undone"
@@ -251,10 +250,10 @@ class Judge:
         if counted != kept:
             self.find("wrong counters", f"{story.name} ({key}) version {state.version}: {kept}, but has {counted}.")
 
-    # What workers were told
+    # The workers' logs
 
     def _ask(self) -> None:
-        """Ask of the states that stood while something was done what must hold of one of them."""
+        """Register the questions about the states that were current while something was done."""
         by_id = {intent.id: intent for intent in self.intents}
         for intent in self.intents:
             outcome = self.outcomes.get(intent.id)
@@ -279,62 +278,66 @@ class Judge:
     def _ask_between(
         self, what: str, holds: Callable[[Reference], bool], about: Intent | Seen, before: Place, after: Place
     ) -> None:
-        """Ask it of the states from *before* to *after*, or to the last one, if they are of one conversation."""
+        """Register a question about the states from *before* to *after*, or to the last one, of one conversation."""
         if before is None or (after is not None and after[0] != before[0]):
             return
         key, version = before
         last = len(self.stories[key].states) if after is None else after[1]
         self.stories[key].questions[version].append(Question(what, about, last, holds))
 
-    def _judge_said(self, attempts: list[Intent], part: int) -> None:
-        """Whether the messages of one part of a verb are there once, if they have to be, or not at all."""
+    def _judge_messages(self, attempts: list[Intent], part: int) -> None:
+        """Check that the messages of one part of a verb are stored once, if required, or not at all."""
         states = [self._state(intent, part) for intent in attempts]
-        said = [label for label in labels(said_by(attempts[0].parts[part])) if label.startswith(f"{attempts[0].verb}/")]
+        sent = [
+            label
+            for label in labels(messages_of_part(attempts[0].parts[part]))
+            if label.startswith(f"{attempts[0].verb}/")
+        ]
         where = f"{attempts[0].conversation}: {attempts[0].verb}/{part} ({attempts[0].kind})"
-        found = {label: Counter(key for key, _sequence in self._originals(label)) for label in said}
+        found = {label: Counter(key for key, _sequence in self._originals(label)) for label in sent}
         keys = set().union(*found.values())
-        # Where rows do not stay, those that would leave at once are not written.
+        # Where evicted rows are deleted, messages evicted at once are not written.
         all_stay = all(intent.keep_history for intent in attempts)
         for counts in found.values():
             for key, count in counts.items():
                 if count > 1:
-                    self.find("doubled", f"{where} is {count} times in {key}.")
+                    self.find("duplicated", f"{where} is {count} times in {key}.")
         for key in keys:
             if all_stay and not all(key in counts for counts in found.values()):
-                self.find("half written", f"{where} in {key}: {[label for label in said if key in found[label]]}.")
+                self.find("partially written", f"{where} in {key}: {[label for label in sent if key in found[label]]}.")
         if set(states) == {"undone"} and keys:
-            self.find("undone, yet there", f"{where} in {sorted(keys)}.")
+            self.find("rolled back, yet stored", f"{where} in {sorted(keys)}.")
         if "acknowledged" in states:
-            self.acknowledged += len(said)
+            self.acknowledged += len(sent)
         for intent, state in zip(attempts, states, strict=True):
             if state != "acknowledged":
                 continue
             outcome = self.outcomes[intent.id]
             before, after = intent.before, outcome.after
             is_same = before is not None and after is not None and before[0] == after[0]
-            if said and all_stay and (before[0] not in keys if is_same else not keys):
+            if sent and all_stay and (before[0] not in keys if is_same else not keys):
                 self.find("lost", f"{where} by {intent.id}, between {before} and {after}.")
             elif intent.kind == "add" and is_same:
                 self._judge_answer(intent, outcome, self.stories[after[0]], all_stay=all_stay)
 
     def _judge_answer(self, intent: Intent, outcome: Outcome, story: Story, *, all_stay: bool) -> None:
-        """Whether what an add returned are the places of its messages, and were written while it ran."""
-        said = labels(said_by(intent.parts[0]))
+        """Check that an add returned the sequences of its messages, and that they were written while it ran."""
+        sent = labels(messages_of_part(intent.parts[0]))
         found = [story.rows[place].label if place in story.rows else "?" for place in outcome.answer]
-        if len(found) != len(said) or (all_stay and found != said):
-            self.find("wrong answer", f"{intent.id} got {outcome.answer}, which are {found}, not {said}.")
+        if len(found) != len(sent) or (all_stay and found != sent):
+            self.find("wrong return value", f"{intent.id} got {outcome.answer}, which are {found}, not {sent}.")
         if any(place >= story.states[outcome.after[1] - 1].next_sequence for place in outcome.answer):
-            self.find("no effect", f"{intent.id} was acknowledged before it was there.")
+            self.find("no effect", f"{intent.id} was acknowledged before it was stored.")
 
     def _judge_effect(self, intent: Intent) -> None:
-        """Whether a verb that says nothing was done while it ran."""
+        """Check that a verb without messages was done while it ran."""
         before, after = intent.before, self.outcomes[intent.id].after
         if "maybe" in self.outcomes[intent.id].states:
-            return  # it may still go on
+            return  # it may still take effect
         if before is None or after is None or before[0] != after[0]:
             is_erased = before is None or before[0] in self.erased
             if intent.kind not in {"copy", "fork"} and not is_erased:
-                self.find("lost", f"{intent.conversation}: {before[0]} is gone, and nobody erased it.")
+                self.find("lost", f"{intent.conversation}: {before[0]} is missing, and no verb erased it.")
             return
         story = self.stories[before[0]]
         versions = range(before[1], after[1] + 1)
@@ -356,9 +359,9 @@ class Judge:
             self.find("no effect", f"{intent.conversation}: {intent.id} ({intent.kind}) between {before} and {after}.")
 
     def _judge_read(self, seen: Seen) -> None:
-        """Whether a memory that somebody saw was one while he looked."""
+        """Check that a memory that a worker saw existed at that time."""
         if seen.rewound_to is not None:
-            return  # it is asked in the replay
+            return  # the replay checks this
         candidates = [
             (key, version)
             for key in self.by_name[seen.conversation]
@@ -378,14 +381,16 @@ class Judge:
             was = f"between {seen.before} and {seen.after}"
             self.find("torn read", f"{seen.reader} saw {seen.conversation} {was} as {seen.labels}.")
 
-    def _judge_told(self) -> None:
-        counts = Counter((told.conversation, sequence) for told in self.told for sequence in told.sequences)
+    def _judge_announced(self) -> None:
+        counts = Counter(
+            (announced.conversation, sequence) for announced in self.announced for sequence in announced.sequences
+        )
         for (key, sequence), count in counts.items():
             if count > 1 or key not in self.stories or sequence not in self.stories[key].rows:
-                self.find("told of what is not there", f"{sequence} of {key}, {count} times")
+                self.find("signal for missing messages", f"{sequence} of {key}, {count} times")
 
     def _judge_erased(self) -> None:
-        """Whether idle conversations were idle when they were erased."""
+        """Check that idle conversations were idle when they were erased."""
         for key, updated_at in self.erased.items():
             name = self.stories[key].name
             erasing = [
@@ -397,7 +402,7 @@ class Judge:
                 self.find("erased too early", f"{name} ({key}), written to at {updated_at}")
 
     def _judge_rows(self) -> None:
-        """Whether the rows of the conversations that live are those that were written and are kept, and no others."""
+        """Check that the rows of existing conversations are those that were written and kept, and no others."""
         found: dict[int, set[int]] = defaultdict(set)
         for key, sequence in Message.objects.using(self.using).values_list("conversation_id", "sequence").iterator():
             found[key].add(sequence)
@@ -420,13 +425,13 @@ class Judge:
 
     def _is_allowed(self, fault: Fault) -> bool:
         if fault.kind in {DEADLOCK, SERIALIZATION, LOST_TRANSACTION}:
-            # Model.save() is Django's, and tries nothing again; an import has read its lines already.
+            # Model.save() is Django's, and retries nothing; an import has already read its lines.
             return fault.in_transaction or fault.verb in self.tried_once
         if fault.kind == NO_MESSAGE:
             return fault.verb in self.naming
         return fault.is_known and (self.disturbed or fault.kind != CONNECTION)
 
-    # What is asked of the records
+    # Look-ups
 
     def _state(self, intent: Intent, part: int) -> str:
         outcome = self.outcomes.get(intent.id)
@@ -435,11 +440,11 @@ class Judge:
         return outcome.states[part] if part < len(outcome.states) else "undone"
 
     def _memory_set(self, intent: Intent) -> tuple[str, ...]:
-        """The memory that a set makes."""
-        return tuple(labels(WINDOWS[intent.window].trim(said_by(intent.parts[0]))))
+        """Return the memory that a set writes."""
+        return tuple(labels(WINDOWS[intent.window].trim(messages_of_part(intent.parts[0]))))
 
     def _originals(self, label: str) -> list[tuple[int, int]]:
-        """Where a message is in a history as who said it first has said it."""
+        """Return where a message is in a history as its original."""
         return [
             (key, sequence)
             for key, sequence in self.places[label]
@@ -448,18 +453,18 @@ class Judge:
 
 
 def is_copy(story: Story) -> bool:
-    """Whether the conversation was made of another one."""
+    """Return whether the conversation is a copy of another one."""
     return story.name.startswith(("copy", "fork"))
 
 
 @cache
-def said_by(part: str) -> list[ChatMessage]:
-    """The messages of a part of a verb."""
+def messages_of_part(part: str) -> list[ChatMessage]:
+    """Return the messages of a part of a verb."""
     return messages_from_json(part)
 
 
 def _aware(moment: Any) -> datetime.datetime:
-    """The moment that a driver gives, in UTC."""
+    """Return a driver's time in UTC."""
     if isinstance(moment, str):
         moment = datetime.datetime.fromisoformat(moment)
     return moment if timezone.is_aware(moment) else moment.replace(tzinfo=datetime.UTC)

@@ -1,4 +1,4 @@
-"""What must hold of one of the states of a conversation that stood while a worker did something."""
+"""Conditions that one of the states of a conversation must meet that were current while a worker did something."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def is_done(intent: Intent, answer: list[int]) -> Callable[[Reference], bool] | None:
-    """What holds once *intent* was done, which got *answer*; None where the judge asks otherwise."""
+    """Return what holds once *intent* was done with *answer*; None where the judge checks otherwise."""
     match intent.kind:
         case "rewind":
             return lambda reference: reference.head() == (intent.to or 0)
         case "switch":
             return lambda reference: reference.head() == answer[0]
         case "pop" if answer:
-            return lambda reference: answer[0] not in map(digest, labels(reference.said()))
+            return lambda reference: answer[0] not in map(digest, labels(reference.without_summary()))
         case "pop":
             return lambda reference: reference.newest_in_memory() is None
         case "remove":
@@ -35,12 +35,12 @@ def is_done(intent: Intent, answer: list[int]) -> Callable[[Reference], bool] | 
 
 
 def is_copied_as(intent: Intent, story: Story) -> Callable[[Reference], bool]:
-    """Whether *story* is what *intent* copies: its memory and its path."""
+    """Return whether *story* is a copy by *intent*: of the memory and the path."""
     copied = labels(story.messages(len(story.states))), labels(story.path())
     through = intent.to if intent.kind == "fork" else None
 
     def holds(reference: Reference) -> bool:
-        if through is not None and not reference.has_said(through):
+        if through is not None and not reference.has_message(through):
             return False
         memory, path = reference.forked(through, WINDOWS[intent.window])
         return (labels(memory), labels(path)) == copied
@@ -49,15 +49,15 @@ def is_copied_as(intent: Intent, story: Story) -> Callable[[Reference], bool]:
 
 
 def is_absent(intent: Intent, reference: Reference) -> bool:
-    """Whether a message is not there that *intent* goes by."""
+    """Return whether a message that *intent* names is missing."""
     to = intent.to or 0
     if intent.kind == "remove":
-        return to == 0 or not (reference.has_said(to) or to in reference.memory())
+        return to == 0 or not (reference.has_message(to) or to in reference.memory())
     aside = reference.labelled(f"{intent.verb}/0.0") if intent.kind == "turn" else None
-    return not reference.has_said(to) or (aside is not None and not reference.has_said(aside))
+    return not reference.has_message(to) or (aside is not None and not reference.has_message(aside))
 
 
 def is_seen(seen: Seen, reference: Reference) -> bool:
-    """Whether a turn sees that memory which goes on from elsewhere."""
+    """Return whether a turn that continues from an earlier message sees that memory."""
     to = seen.rewound_to or 0
-    return reference.has_said(to) and labels(reference.read(WINDOWS[seen.window], to)) == seen.labels
+    return reference.has_message(to) and labels(reference.read(WINDOWS[seen.window], to)) == seen.labels

@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from chatmemory_django.windows import Window
 
 APPENDED = ("appended-1", "appended-2")
-"""Conversations that are only added to."""
+"""Conversations to which messages are only added."""
 
 CONVERSATIONS = (*APPENDED, "any-1", "any-2", "any-3", "fleeting-1", "forgetful-1", "again-1", "again-2", "idle-1")
-"""
-All of them: *fleeting* ones lose the rows that leave the memory; *forgetful* ones, too, but for what some writers keep,
-and they have no branches; *again* are erased, copied, and made again; *idle* ones are erased if nobody wrote to them
+"""All conversations: *fleeting* ones lose evicted rows; *forgetful* ones, too, except what some writers keep, and
+they have no branches; *again* are erased, copied, and created again; *idle* ones are erased if they were not written to
 for a moment.
 """
 
 
 class JointWords:
-    """Counts words; each costs *weight*. A list takes more than its messages do, so that no count can be kept."""
+    """Counts words; each costs *weight*. A list costs more than its messages do, so that no count can be stored."""
 
     weight = 1
     per_message = 1
@@ -48,7 +47,7 @@ class JointWords:
 
 
 class Words(JointWords):
-    """Counts words so that the counts can be kept and added up."""
+    """Counts words so that the counts can be stored and added up."""
 
     per_message = 0
     tokens_per_list = 3
@@ -70,11 +69,11 @@ LIMITS: tuple[tuple[int, JointWords | None, bool], ...] = (
     (400, DOUBLE, False),
     (90, JointWords(), False),
 )
-"""The windows: a limit, what counts it if not messages, and whether the system message stays first."""
+"""The windows: a limit, its estimator unless it counts messages, and whether the system message stays first."""
 
 
 def memory_of(conversation: str, window: int, *, keep_history: bool = True) -> ChatMemory:
-    """A memory of *conversation* through a window of ``LIMITS``."""
+    """Return a memory of *conversation* through a window of ``LIMITS``."""
     limit, estimator, first = LIMITS[window]
     store = DjangoChatMemoryStore(keep_history=keep_history)
     if estimator is None:
@@ -96,7 +95,7 @@ WINDOWS: tuple[Window, ...] = tuple(memory_of("any", number).window() for number
 def summarizing(
     conversation: str, window: int, summarize: Callable[[str | None, list[ChatMessage]], str]
 ) -> SummarizingChatMemory:
-    """A memory of *conversation* through a window of tokens in ``LIMITS``, which *summarize* summarizes when asked."""
+    """Return a memory of *conversation* through a token window in ``LIMITS``, summarized by *summarize* on request."""
     limit, estimator, first = LIMITS[window]
     if estimator is None:
         raise ValueError(f"Window {window} has no tokens.")
@@ -114,35 +113,35 @@ def summarizing(
 
 
 def text_of(message: ChatMessage) -> str:
-    """The text of a message, of the kinds that workers say."""
+    """Return the text of a message, of the kinds that workers write."""
     if isinstance(message, (AiMessage, SystemMessage)):
         return message.text or ""
     return " ".join(content.text for content in message.contents if isinstance(content, TextContent))  # type: ignore[union-attr]
 
 
 def label_of(text: str) -> str:
-    """What tells a message from all others: the first word of its text, ``WORKER-NUMBER/PART.INDEX``."""
+    """Return the first word of a message's text, which identifies it: ``WORKER-NUMBER/PART.INDEX``."""
     return text.partition(" ")[0]
 
 
 def part_of(label: str) -> str:
-    """The part of a verb that a message was said in: ``WORKER-NUMBER/PART``."""
+    """Return the part of a verb that wrote a message: ``WORKER-NUMBER/PART``."""
     return label.rpartition(".")[0]
 
 
 def summary_text(verb: str, previous: str | None, labels: Sequence[str]) -> str:
-    """A summary by *verb*, that tells by its text what it was made of: the label of another one, and of messages."""
+    """Return a summary by *verb*, whose text names what it covers: the label of another summary, and of messages."""
     covered = digest(repr([previous and label_of(previous), *labels]))
     return f"{verb}/0.0 {len(labels)}-{covered:08x}"
 
 
 def digest(text: str) -> int:
-    """A number that tells *text* from others."""
+    """Return a number that identifies *text*."""
     return zlib.crc32(text.encode())
 
 
 Place: TypeAlias = tuple[int, int] | None
-"""A conversation's key and version, or None where there is no such conversation."""
+"""A conversation's key and version, or None for a missing conversation."""
 
 Kind = Literal[
     "add",
@@ -168,39 +167,39 @@ class Intent(msgspec.Struct, tag="intent", omit_defaults=True):
 
     id: str
     verb: str
-    """The id of its first attempt, which its messages are labelled with."""
+    """The id of its first attempt, with which its messages are labelled."""
     kind: Kind
     conversation: str
     window: int
     before: Place
-    """The conversation before it began: before its transaction."""
+    """The conversation before it started: before its transaction."""
     keep_history: bool = True
     parts: list[str] = []
-    """The messages it says in each of its writes, as JSON."""
+    """The messages of each of its writes, as JSON."""
     client_ids: list[str] = []
     metadata: bool = False
     """Whether they are stored with the name of their part as metadata."""
     attempts: int = 0
-    """How often it was tried before."""
+    """The number of earlier attempts."""
     fails: bool = False
-    """Whether it is a turn that fails once all is said, or a summary that never comes."""
+    """Whether it is a turn that fails after its messages, or a summary that never arrives."""
     to: int | None = None
-    """The message that it is about: that it rewinds to, or adds after, or removes, or copies up to."""
+    """The message that it rewinds to, adds after, removes, or copies up to."""
     with_results: bool = False
-    """Whether it removes what belongs to that message, too."""
+    """Whether it also removes what belongs to that message."""
     cutoff: str = ""
-    """What an idle conversation must not have been written to since, in ISO format."""
+    """The time since which an idle conversation must not have been written to, in ISO format."""
 
 
 State = Literal["acknowledged", "maybe", "undone"]
 
 
 class Outcome(msgspec.Struct, tag="outcome", omit_defaults=True):
-    """What came of a verb. Of one without an outcome, nobody knows whether it was done."""
+    """The result of a verb. For one without an outcome, it is unknown whether it was done."""
 
     id: str
     states: list[State]
-    """Of each of its writes; of one that is not named, "undone"."""
+    """The state of each of its writes; missing ones are "undone"."""
     after: Place
     answer: list[int] = []
 
@@ -225,26 +224,26 @@ class Seen(msgspec.Struct, tag="seen", omit_defaults=True):
     after: Place
     labels: list[str]
     is_dirty: bool = False
-    """Whether the reader had asked to see what is not committed."""
+    """Whether the reader had asked for uncommitted data."""
     reader: str = ""
     rewound_to: int | None = None
-    """The message that a turn goes on from, which sees the memory as if it were rewound."""
+    """The message that a turn continues from, which sees the memory as if it were rewound."""
 
 
-class Told(msgspec.Struct, tag="told"):
+class Announced(msgspec.Struct, tag="announced"):
     """The signal ``messages_added``."""
 
     conversation: int
     sequences: list[int]
 
 
-Record: TypeAlias = Intent | Outcome | Fault | Seen | Told
+Record: TypeAlias = Intent | Outcome | Fault | Seen | Announced
 encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Intent | Outcome | Fault | Seen | Told)
+_decoder = msgspec.json.Decoder(Intent | Outcome | Fault | Seen | Announced)
 
 
 def unfinished(path: Path) -> list[Intent]:
-    """The adds with client ids in a log that may have been done or not."""
+    """Return the adds with client ids in a log whose outcome is unknown."""
     found: dict[str, Intent] = {}
     for record in read_log(path):
         if isinstance(record, Intent) and record.client_ids:
@@ -255,6 +254,6 @@ def unfinished(path: Path) -> list[Intent]:
 
 
 def read_log(path: Path) -> list[Record]:
-    """The records of a worker; who was killed may have left half a line at the end."""
+    """Yield the records of a worker; a killed one may have left half a line at the end."""
     lines = path.read_bytes().split(b"\n")
     return [_decoder.decode(line) for line in lines[:-1]]

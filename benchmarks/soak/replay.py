@@ -1,8 +1,7 @@
-"""
-Conversations as the database wrote them down, and what is asked of them while they are replayed.
+"""Conversations as the database recorded them, and the questions about them during the replay.
 
-Beside each state stands the ``Reference`` that a verb has made of the one before: its columns, the order of its memory,
-and of each row whether it is in the history, whether it is on the path and what it follows must be the same.
+Each state is compared with the ``Reference`` that a verb has made of the previous one: its columns, the order of its
+memory, and of each row whether it is in the history, whether it is on the path and what it follows must be the same.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class State(NamedTuple):
-    """A conversation as a write left it."""
+    """A conversation after a write."""
 
     conversation: int
     memory_id: str
@@ -40,7 +39,7 @@ class State(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What of a row changes."""
+    """The columns of a row that can change."""
 
     in_history: bool
     superseded: bool
@@ -54,16 +53,16 @@ class Row(NamedTuple):
     message: ChatMessage
     label: str
     part: str
-    """The part of a verb that it was said in."""
+    """The part of a verb that wrote it."""
     columns: Columns
-    """Those that it was stored with."""
+    """The columns at the time of the INSERT."""
 
 
 class Question(NamedTuple):
-    """What must hold of one of the states from a version on to the *last* one, both of them included."""
+    """A condition for one of the states from a version to the *last* one, both included."""
 
     what: str
-    """What is found if it does not."""
+    """The kind of finding if no state meets it."""
     about: object
     last: int
     holds: Callable[[Reference], bool]
@@ -71,7 +70,7 @@ class Question(NamedTuple):
 
 @dataclass
 class Story:
-    """A conversation from when it was made to when it was erased, or now."""
+    """A conversation from its creation to its end, or to now."""
 
     states: list[State]
     rows: dict[int, Row]
@@ -80,13 +79,13 @@ class Story:
     memories: dict[int, list[int]] = field(default_factory=dict)
     """By version, the sequences in the memory."""
     columns: dict[int, Columns] = field(default_factory=dict)
-    """The rows as the last version left them that was replayed."""
+    """The rows after the last replayed version."""
     reference: Reference = field(default_factory=lambda: Reference(""))
-    """What that version must be."""
+    """The expected state of that version."""
     rewritten: set[int] = field(default_factory=set)
-    """The sequences of the rows that a set wrote; it may say again what was said before."""
+    """The sequences of the rows that a set wrote; it can repeat earlier messages."""
     questions: dict[int, list[Question]] = field(default_factory=lambda: defaultdict(list))
-    """By the first version that they are asked of."""
+    """By the first version that they apply to."""
     _open: list[Question] = field(default_factory=list)
 
     @property
@@ -97,7 +96,7 @@ class Story:
         return [self.rows[sequence].message for sequence in self.memories[version]]
 
     def read(self, version: int, window: Window) -> list[ChatMessage]:
-        """The memory as *window* shows it."""
+        """Return the memory as *window* shows it."""
         summary = None if version == 0 else self.states[version - 1].summary_sequence
         place = None if summary is None else self.memories[version].index(summary)
         eviction = Eviction.of(self.messages(version), window, summary=place)
@@ -105,11 +104,11 @@ class Story:
         return eviction.messages()
 
     def path(self) -> list[ChatMessage]:
-        """The messages that are on the path now."""
+        """Return the messages that are on the path now."""
         return [self.rows[sequence].message for sequence, columns in sorted(self.columns.items()) if columns.on_path]
 
     def go_on(self, before: int, state: State) -> set[int]:
-        """Go on to *state*, from the one in which *before* was the next sequence; returns which rows have changed."""
+        """Continue to *state*, from the one in which *before* was the next sequence; return the changed rows."""
         new = range(before, state.next_sequence)
         touched = set(new)
         self.columns |= {sequence: self.rows[sequence].columns for sequence in new if sequence in self.rows}
@@ -123,7 +122,7 @@ class Story:
         return touched
 
     def is_as(self, state: State, expected: Reference, touched: set[int] | None) -> bool:
-        """Whether *state* is *expected*; of rows, those *touched*, or all."""
+        """Return whether *state* is *expected*, comparing the *touched* rows, or all."""
         columns = (
             state.next_sequence,
             state.pinned_sequence,
@@ -146,7 +145,7 @@ class Story:
         return all(self._is_row(sequence, expected) for sequence in touched or self.columns.keys() | expected.rows)
 
     def adopt(self, state: State) -> None:
-        """Take *state* for what it must be, so that what follows from it is judged by itself."""
+        """Take *state* as correct, so that the following ones are judged separately."""
         rows = {}
         for sequence, (in_history, _, on_path, parent) in sorted(self.columns.items()):
             row = self.rows[sequence]
@@ -167,7 +166,7 @@ class Story:
         )
 
     def ask(self, version: int) -> list[Question]:
-        """Ask the present *version* what is asked of it, and return what no later one can answer."""
+        """Ask the current *version* its questions, and return those that no later one can answer."""
         open_now = [*self._open, *self.questions.pop(version, ())]
         unanswered = [each for each in open_now if not each.holds(self.reference)]
         self._open = [each for each in unanswered if each.last > version]
@@ -184,7 +183,7 @@ class Story:
         )
 
     def _memory(self, state: State) -> list[int]:
-        """What is in the memory by what the database wrote down."""
+        """Return the sequences in the memory as the database recorded it."""
         front = [each for each in (state.pinned_sequence, state.summary_sequence) if each is not None]
         window = [
             sequence
@@ -195,7 +194,7 @@ class Story:
 
 
 def by_version(changes: list[tuple[int, int, Columns | None]]) -> dict[int, list[tuple[int, Columns | None]]]:
-    """*changes* of rows, with their version first, by version."""
+    """Return *changes* of rows, which have their version first, by version."""
     found: dict[int, list[tuple[int, Columns | None]]] = defaultdict(list)
     for version, sequence, columns in changes:
         found[version].append((sequence, columns))

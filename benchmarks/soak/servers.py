@@ -1,4 +1,4 @@
-"""The servers of a soak's own, on 127.0.0.1 and in a folder that goes with them: to be cut off and killed."""
+"""Servers of the soak's own, on 127.0.0.1 and in a temporary folder, which can be disconnected and killed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 LEVELS = ("read uncommitted", "read committed", "repeatable read", "serializable")
 WAIT_SECONDS = 30
-"""How long a server may take to start or stop."""
+"""The seconds that a server may take to start or stop."""
 
 
 class Server:
-    """A database for a soak in *folder*. This one is SQLite's, which is no server at all."""
+    """A database for a soak in *folder*. This class is for SQLite, which has no server."""
 
     name = "sqlite"
     label = "SQLite"
@@ -31,11 +31,11 @@ class Server:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The time that the server runs."""
+        """Run the server while the block lasts."""
         yield
 
     def plain(self) -> dict[str, Any]:
-        """Django's settings for a connection as most sites have it."""
+        """Return Django's settings for a connection as most sites have it."""
         return {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": str(self.folder / "soak.sqlite3"),
@@ -47,28 +47,28 @@ class Server:
         }
 
     def of_worker(self, number: int) -> dict[str, Any]:
-        """Django's settings for a worker: not all of them connect in the same way."""
+        """Return Django's settings for a worker: workers connect in different ways."""
         plain = self.plain()
         if number % 4 == 3:
             plain["OPTIONS"]["transaction_mode"] = "DEFERRED"
         return plain
 
     def is_dirty(self, number: int) -> bool:
-        """Whether that worker sees what is not committed."""
+        """Return whether that worker sees uncommitted data."""
         return False
 
     def prepare(self) -> None:
-        """What comes before Django makes its tables."""
+        """Prepare the database before Django creates its tables."""
 
     def cut(self) -> None:
-        """End somebody's connection."""
+        """End a random connection."""
 
     def restart(self) -> None:
         """Kill the server, and start it again."""
 
 
 class PostgreSql(Server):
-    """A cluster of PostgreSQL, and PgBouncer in front of it."""
+    """A cluster of PostgreSQL, with PgBouncer in front of it."""
 
     name = "postgresql"
     label = "PostgreSQL"
@@ -83,7 +83,7 @@ class PostgreSql(Server):
         give(self.folder, "postgres")
         self._run("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
         with (self.data / "postgresql.conf").open("a") as file:
-            # Without fsync a server that is killed loses nothing, only one whose machine is switched off.
+            # Without fsync a killed server loses nothing; only a machine that is switched off does.
             file.write(
                 f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{self.folder}'\n"
                 "fsync = off\nmax_connections = 80\ndeadlock_timeout = 200ms\ntimezone = 'UTC'\n"
@@ -106,7 +106,7 @@ class PostgreSql(Server):
         }
 
     def of_worker(self, number: int) -> dict[str, Any]:
-        """In each level, directly and behind PgBouncer; half of the direct ones with server-side binding."""
+        """Use all isolation levels, directly and through PgBouncer; half the direct ones with server-side binding."""
         level = number % len(LEVELS)
         # Django sets the level of transactions; the role's setting is for statements outside of any.
         settings = {**self.plain(), "USER": f"soak_{level}", "OPTIONS": {"isolation_level": level + 1}}
@@ -229,8 +229,8 @@ class MariaDb(Server):
         command = [binary("mariadbd"), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}"]
         command += [f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}"]
         command += ["--bind-address=127.0.0.1", "--skip-log-bin", "--innodb-lock-wait-timeout=3"]
-        command += ["--innodb-autoinc-lock-mode=2"]  # the triggers number rows; nobody waits for a number
-        # What the operating system has been given outlives the server.
+        command += ["--innodb-autoinc-lock-mode=2"]  # the triggers number rows, and must not wait for numbers
+        # Data passed to the operating system survives the server.
         command += ["--innodb-flush-log-at-trx-commit=2", "--character-set-server=utf8mb4"]
         with (self.folder / "mariadb.log").open("ab") as file:
             self.server = subprocess.Popen(
@@ -255,7 +255,7 @@ SERVERS: dict[str, type[Server]] = {kind.name: kind for kind in (Server, Postgre
 
 @contextmanager
 def process(command: list[object], user: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """*command* running as *user*, and ended."""
+    """Run *command* as *user*, and end it."""
     with log.open("ab") as file:
         running = subprocess.Popen(
             list(map(str, command)), stdout=file, stderr=file, start_new_session=True, **as_user(user)
@@ -277,7 +277,7 @@ def stop(running: subprocess.Popen[bytes]) -> None:
 
 
 def binary(name: str) -> str:
-    """The path of the program *name*, which Debian may keep where no user looks for it."""
+    """Return the path of the program *name*, which Debian may keep outside of PATH."""
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     path = os.pathsep.join([os.environ["PATH"], *map(str, places), "/usr/sbin", "/sbin"])
     found = shutil.which(name, path=path)
@@ -287,7 +287,7 @@ def binary(name: str) -> str:
 
 
 def as_user(name: str) -> dict[str, Any]:
-    """What has a process run as *name*: no database server will run as root."""
+    """Return the arguments that run a process as *name*, since no database server runs as root."""
     if os.geteuid():
         return {}
     entry = pwd.getpwnam(name)
@@ -295,13 +295,13 @@ def as_user(name: str) -> dict[str, Any]:
 
 
 def give(folder: Path, name: str) -> None:
-    """Give *folder* to the user that *name* is."""
+    """Give *folder* to the user *name*."""
     if not os.geteuid():
         shutil.chown(folder, name)
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
@@ -309,7 +309,7 @@ def free_port() -> int:
 
 
 def wait_for(port: int) -> None:
-    """Wait until somebody listens on *port*."""
+    """Wait until something listens on *port*."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Django's settings for the soak: the databases are those that the environment tells of."""
+"""Django's settings for the soak: the environment defines the databases."""
 
 import json
 import os

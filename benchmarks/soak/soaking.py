@@ -1,4 +1,4 @@
-"""A soak of one database, from its first table to the verdict, and the table that tells of several."""
+"""The soak of one database, from its first table to the verdict, and the table of all results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Soaking:
         self.judge: Judge
 
     def run(self) -> None:
-        """Let them work, and judge."""
+        """Let the workers run, and judge."""
         print(f"{self.server.label}: {self.processes} processes, {self.seconds:.0f} s", flush=True)
         try:
             with self.server.running():
@@ -74,25 +74,25 @@ class Soaking:
         for crash in crowd.crashes:
             judge.find("crash", crash)
         for finding in check(self.server.name):
-            judge.find("finding of the check", finding)
+            judge.find("finding of check_chatmemory", finding)
         states = Counter(outcome.states[-1] if outcome.states else "undone" for outcome in judge.outcomes.values())
         self.figures = {
             "verbs": len(judge.intents),
             "… acknowledged": states["acknowledged"],
-            "… undone": states["undone"],
+            "… rolled back": states["undone"],
             "… unknown": len(judge.intents) - states["acknowledged"] - states["undone"],
             "states replayed": sum(len(story.states) for story in judge.stories.values()),
             "messages acknowledged": judge.acknowledged,
             "reads": len(judge.seen),
             **crowd.done,
             **{f"errors: {kind}": count for kind, count in sorted(judge.errors().items())},
-            "dirty reads, where asked for": judge.dirty_reads,
+            "dirty reads (READ UNCOMMITTED)": judge.dirty_reads,
         }
         print(f"(judged in {time.perf_counter() - begun:.0f} s)", flush=True)
 
 
 def report(soakings: Sequence[Soaking], *, writes: bool) -> int:
-    """Tell what came of them, also in README.md if it *writes*; 1 if anything happened that must not."""
+    """Print the results, to README.md if it *writes*; return 1 if there were findings."""
     names = dict.fromkeys(name for soaking in soakings for name in soaking.figures)
     rows = [
         *([name, *(f"{soaking.figures.get(name, 0):,}" for soaking in soakings)] for name in names),
@@ -109,7 +109,7 @@ def report(soakings: Sequence[Soaking], *, writes: bool) -> int:
 
 
 def check(using: str) -> list[Finding]:
-    """What ``check_chatmemory`` finds wrong in the database *using*. Windows differ by writer, so it knows of none."""
+    """Return findings of ``check_chatmemory`` in the database *using*, without a window, since writers differ."""
     found: list[Finding] = []
     operations.check(Conversation.objects.using(using), lambda memory_id: None, found.append)
     return found

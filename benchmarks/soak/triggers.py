@@ -1,7 +1,6 @@
-"""
-What the database itself writes down, in the transaction that it is about: each state of a conversation, each message.
+"""Triggers that record, in the transaction itself, each state of a conversation and each message.
 
-Nothing here is read while workers run, and nothing is looked up, so nobody waits for anybody here.
+While workers run, the triggers read and look up nothing, so no transaction waits for another because of them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ TABLES = {
     "in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint",
     "soak_erased": "conversation bigint, updated_at {moment}",
 }
-"""The columns of each table. Its key numbers the rows as they were written: a transaction may change one twice."""
+"""The columns of each table. Its key numbers the rows as they were written: a transaction can change one twice."""
 
 STATE = (
     "INSERT INTO soak_state VALUES (NEW.id, NEW.memory_id, NEW.version, NEW.next_sequence, NEW.window_start, "
@@ -55,12 +54,12 @@ TYPES = {
 }
 KEYS = {
     "sqlite": ("", "rowid"),
-    # PostgreSQL writes where there is space, also in front of what was written before.
+    # PostgreSQL writes wherever there is space, also before earlier rows.
     "postgresql": (", id bigserial", "id"),
-    # Without a key, InnoDB gives rows numbers of its own, and after a crash it may give two rows the same.
+    # Without a key, InnoDB numbers rows itself, and after a crash it can use a number twice.
     "mysql": (", id bigint AUTO_INCREMENT PRIMARY KEY INVISIBLE", "id"),
 }
-"""How each database numbers rows, without a value for that in an INSERT: a definition, and the name."""
+"""How each database numbers rows that an INSERT gives no number: a definition, and the name."""
 
 FORMS = {
     "sqlite": ["CREATE TRIGGER {name} AFTER {event} ON {table} BEGIN {statement}; END"],
@@ -73,7 +72,7 @@ FORMS = {
 
 
 def create_triggers(using: str) -> None:
-    """Have the database *using* write down what happens to its conversations."""
+    """Have the database *using* record what happens to its conversations."""
     vendor = connections[using].vendor
     with connections[using].cursor() as cursor:
         for name, columns in TABLES.items():
@@ -85,7 +84,7 @@ def create_triggers(using: str) -> None:
 
 
 def written(using: str, table: str) -> list[tuple[Any, ...]]:
-    """All that was written to *table*, in that order."""
+    """Return everything written to *table*, in order."""
     columns = ", ".join(column.partition(" ")[0] for column in TABLES[table].split(", "))
     with connections[using].cursor() as cursor:
         cursor.execute(f"SELECT {columns} FROM {table} ORDER BY {KEYS[connections[using].vendor][1]}")

@@ -1,4 +1,4 @@
-"""The verbs that workers do: drawn at random, told as an ``Intent``, and done as it tells."""
+"""The verbs of workers: chosen at random, described as an ``Intent``, and executed."""
 
 from __future__ import annotations
 
@@ -59,27 +59,27 @@ WEIGHTS = {
 """How often each is done to any conversation, and ..."""
 
 MORE_WEIGHTS = {"set": 6, "clear": 2, "pop": 3, "remove": 4}
-"""... to those that are more than added to, ..."""
+"""... to those with other verbs than adds, ..."""
 
 BRANCHING_WEIGHTS = {"rewind": 5, "switch": 5}
 """... and to those that have branches."""
 
 SPECIAL_WEIGHTS = {"any": {"erase": 0.1}, "again": {"erase": 4, "copy": 3}, "idle": {"erase idle": 10}}
-"""What is done to some kinds of conversation alone."""
+"""Verbs for only some kinds of conversation."""
 
 RECENT = 40
-"""From how many of the newest messages one is taken to go on from."""
+"""The number of newest messages of which one is chosen to continue from."""
 
 
-FORGETTING = ("forgetful", "fleeting")
+LOSING_ROWS = ("forgetful", "fleeting")
 """The kinds of conversation that lose rows."""
 
 ANSWERED = {"add", "turn", "switch", "pop", "remove", "summarize"}
-"""The verbs whose writes have answers of their own."""
+"""The verbs whose writes have return values."""
 
 
-class Undone(Exception):  # noqa: N818  # it is no error
-    """Raised on purpose: a transaction or a turn is to end without having happened."""
+class Undone(Exception):  # noqa: N818  # not an error
+    """Raised on purpose: a transaction or a turn is to be rolled back."""
 
 
 class Verbs:
@@ -94,16 +94,16 @@ class Verbs:
         """Acknowledged adds with client ids."""
 
     def draw(self, conversation: str, before: Place) -> Intent:
-        """A verb for *conversation*, which is at *before*."""
+        """Return a verb for *conversation*, which is at *before*."""
         weights, kind = dict(WEIGHTS), conversation.partition("-")[0]
         if conversation not in APPENDED:
             weights |= MORE_WEIGHTS
             weights |= BRANCHING_WEIGHTS if has_branches(conversation) else {}
-            # Who sees what is not committed would copy that, and not erase what somebody else may yet leave there.
+            # With uncommitted reads, these would copy uncommitted data, and miss what another writer still adds.
             weights |= {} if self.is_dirty else SPECIAL_WEIGHTS.get(kind, {})
         if kind == "fleeting":
             weights["summarize"] = 0  # there is nothing to summarize
-        if self.is_dirty:  # and it would summarize what is then taken back
+        if self.is_dirty:  # and it would summarize what is rolled back afterwards
             weights |= {"summarize": 0, "fork": 0}
         known = [intent for intent in self.known if intent.conversation == conversation]
         if not known:
@@ -119,18 +119,18 @@ class Verbs:
             conversation=conversation,
             window=self.random.randrange(len(LIMITS)),
             before=before,
-            keep_history=kind not in FORGETTING,
+            keep_history=kind not in LOSING_ROWS,
         )
         getattr(self, f"_{name.replace(' ', '_')}")(intent)
         return intent
 
     def again(self, intent: Intent, before: Place) -> Intent:
-        """The same messages with the same client ids once more."""
+        """Return the same messages with the same client ids once more."""
         self.number += 1
         return msgspec.structs.replace(intent, id=f"{self.name}-{self.number}", before=before)
 
     def do(self, intent: Intent, answers: list[list[int]], see: Callable[[list[str]], None]) -> None:
-        """Do what *intent* tells. *answers* gets one for each write; *see* gets what a turn finds when it begins."""
+        """Execute *intent*. *answers* gets one for each write; *see* gets what a turn finds when it begins."""
         memory = memory_of(intent.conversation, intent.window, keep_history=intent.keep_history)
         parts = [messages_from_json(part) for part in intent.parts]
         named = Conversation.objects.filter(memory_id=intent.conversation)
@@ -200,7 +200,7 @@ class Verbs:
         if not systems:
             return self._system(intent)
         users = [UserMessage(self._text(intent, 1))] * self.random.randrange(2)
-        self._say(intent, [systems[0], *users], named=True)  # it may be gone by then, and so be stored anew
+        self._say(intent, [systems[0], *users], named=True)  # it may have been evicted, and is stored again
         return None
 
     def _tools(self, intent: Intent) -> None:
@@ -219,9 +219,9 @@ class Verbs:
     def _early_turn(self, intent: Intent) -> None:
         self._turn(intent)
         if intent.to is not None and not intent.keep_history:
-            return self._late_turn(intent)  # where nothing is kept, that is what it is
-        said = (UserMessage(self._text(intent, 0)), AiMessage(self._text(intent, 0, part=1)))
-        intent.parts = [messages_to_json([message]) for message in said]
+            return self._late_turn(intent)  # without a history, this is what it is
+        sent = (UserMessage(self._text(intent, 0)), AiMessage(self._text(intent, 0, part=1)))
+        intent.parts = [messages_to_json([message]) for message in sent]
         return None
 
     def _turn(self, intent: Intent) -> None:
@@ -232,12 +232,12 @@ class Verbs:
 
     def _set(self, intent: Intent) -> None:
         intent.kind = "set"
-        # Who sees what is not committed would make history of what somebody else then takes back.
+        # With uncommitted reads, this would make history of what another writer rolls back.
         present = [] if self.is_dirty else self._memory(intent)
-        style = self.random.choice(("cut", "cut and said", "digest", "nothing"))
+        style = self.random.choice(("cut", "cut and new", "digest", "nothing"))
         kept = present[self.random.randrange(len(present) + 1) :]
         new = [UserMessage(self._text(intent, index)) for index in range(self.random.choice((1, 2, 4)))]
-        by_style = {"cut": kept, "cut and said": [*kept, *new], "digest": [*new, *kept], "nothing": []}
+        by_style = {"cut": kept, "cut and new": [*kept, *new], "digest": [*new, *kept], "nothing": []}
         intent.parts = [messages_to_json(by_style[style])]
 
     def _clear(self, intent: Intent) -> None:
@@ -290,36 +290,36 @@ class Verbs:
         intent.metadata = named or self.random.random() < 0.3
         self._maybe_keep(intent)
         self._maybe_after(intent, 0.05)
-        # Where rows leave the table, their client ids go with them.
-        if not intent.conversation.startswith(FORGETTING) and self.random.random() < 0.6:
+        # Where rows are deleted, so are their client ids.
+        if not intent.conversation.startswith(LOSING_ROWS) and self.random.random() < 0.6:
             intent.client_ids = [f"{intent.verb}.{index}" for index in range(len(messages))]
 
     def _text(self, intent: Intent, index: int, part: int = 0) -> str:
         return " ".join([f"{intent.verb}/{part}.{index}", *["word"] * self.random.choice((0, 1, 2, 5, 9))])
 
     def _maybe_keep(self, intent: Intent) -> None:
-        """In a forgetful conversation, have some keep what leaves the memory."""
+        """In a forgetful conversation, let some writers keep evicted messages."""
         intent.keep_history |= intent.conversation.startswith("forgetful") and self.random.random() < 0.5
 
     def _maybe_after(self, intent: Intent, chance: float) -> None:
-        """Have *intent* go on from elsewhere, if its conversation is one with branches."""
+        """Have *intent* continue from an earlier message, if its conversation has branches."""
         if has_branches(intent.conversation) and self.random.random() < chance:
             intent.to = self._some_sequence(intent)
 
     def _some_sequence(self, intent: Intent) -> int:
-        """The sequence of a message, mostly of a recent one, so that the memory also grows."""
+        """Return the sequence of a message, mostly of a recent one, so that the memory also grows."""
         messages = Message.objects.filter(conversation__memory_id=intent.conversation).order_by("-sequence")
         newest = list(messages.values_list("sequence", "in_history")[:RECENT])
-        said = [sequence for sequence, in_history in newest if in_history]
+        sent = [sequence for sequence, in_history in newest if in_history]
         chance = self.random.random()
-        if not said or chance < 0.03:
+        if not sent or chance < 0.03:
             return 0
         if chance < 0.1:
             return self.random.randrange(newest[0][0]) + 1
-        return self.random.choice(said[:5] if chance < 0.6 else said)
+        return self.random.choice(sent[:5] if chance < 0.6 else sent)
 
     def _summary(self, intent: Intent, previous: str | None, messages: list[ChatMessage]) -> str:
-        time.sleep(self.random.random() * 0.02)  # meanwhile, others write
+        time.sleep(self.random.random() * 0.02)  # other writers write in the meantime
         if intent.fails:
             raise Undone
         return summary_text(intent.verb, previous, labels(messages))
@@ -329,15 +329,15 @@ class Verbs:
 
 
 def has_branches(conversation: str) -> bool:
-    """Whether *conversation* is gone on with from elsewhere."""
+    """Return whether verbs on *conversation* continue from earlier messages."""
     return conversation not in APPENDED and not conversation.startswith("forgetful")
 
 
 def labels(messages: list[ChatMessage]) -> list[str]:
-    """What the texts of *messages* begin with."""
+    """Return the first words of the texts of *messages*."""
     return [label_of(text_of(message)) for message in messages]
 
 
 def renamed(head: str, name: str) -> str:
-    """The line of a conversation, with *name* as its memory id."""
+    """Return the line of a conversation, with *name* as its memory id."""
     return json.dumps({**json.loads(head), "memory_id": name}) + "\n"

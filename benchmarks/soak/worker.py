@@ -1,8 +1,6 @@
-"""
-A process that does random verbs, and logs what it is about to do, and what came of it.
+"""A process that runs random verbs, and logs each before it starts and with its result.
 
-A verb is logged before it begins and when it has ended: who is killed in between leaves one of which nobody knows
-whether it was done.
+A worker that is killed in between leaves a verb whose outcome is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +19,17 @@ import msgspec
 from django.db import InterfaceError, OperationalError, connection, connections, transaction
 
 from benchmarks.soak.errors import CONNECTION, kind_of
-from benchmarks.soak.records import CONVERSATIONS, LIMITS, Fault, Outcome, Seen, Told, encode, memory_of, unfinished
+from benchmarks.soak.records import (
+    CONVERSATIONS,
+    LIMITS,
+    Announced,
+    Fault,
+    Outcome,
+    Seen,
+    encode,
+    memory_of,
+    unfinished,
+)
 from benchmarks.soak.verbs import Undone, Verbs, labels
 from chatmemory_django import signals
 
@@ -32,41 +40,41 @@ if TYPE_CHECKING:
 
 MAX_VERBS = 20_000
 MAX_ATTEMPTS = 5
-"""How often an add is tried again whose fate is unknown."""
+"""How often an add with an unknown outcome is retried."""
 
 HEEDLESS = {"add", "set", "clear", "recount", "rewind", "switch", "pop", "remove"}
-"""Verbs whose errors may be caught inside a transaction without a savepoint: the transaction then must be lost."""
+"""Verbs whose errors may be caught inside a transaction without a savepoint: the transaction must then be aborted."""
 
 DRAIN_SECONDS = 15
-"""How long that goes on when the time is over, and how long a server may be away."""
+"""The seconds for such retries when the time is over, and those that a server may be away."""
 
 
 class Orders(msgspec.Struct):
-    """What a worker is told."""
+    """The settings of a worker."""
 
     name: str
     seed: str
     log: str
     seconds: float
-    """How long to work, unless SIGTERM ends that."""
+    """The seconds to run, unless SIGTERM ends the worker before."""
     is_dirty: bool = False
-    """Whether it sees what is not committed."""
+    """Whether it sees uncommitted data."""
     predecessor: str = ""
-    """The log of the worker that was killed, whose unfinished adds are tried again."""
+    """The log of the killed worker whose unfinished adds are retried."""
 
 
 class Attempt:
-    """A verb that was begun, and how far it came."""
+    """A verb that was started, and its progress."""
 
     def __init__(self) -> None:
         self.intent: Intent | None = None
         self.answers: list[list[int]] = []
-        """Of each of its writes."""
+        """The state of each of its writes."""
         self.error: Exception | None = None
 
 
 class Worker:
-    """One process's share of the soak. Its connection "default" is as the driver made it, "clean" tells versions."""
+    """One process's share of the soak. It works on connection "default", and reads versions on "clean"."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
@@ -76,13 +84,13 @@ class Worker:
         self.parent = os.getppid()
         self.until = time.time() + orders.seconds
         self.again: deque[Intent] = deque(unfinished(Path(orders.predecessor)) if orders.predecessor else ())
-        """Adds with client ids of which nobody knows whether they were done."""
+        """Adds with client ids whose outcome is unknown."""
         if self.random.random() < 0.5:
             signals.messages_added.connect(self._hear)
         signal.signal(signal.SIGTERM, self._stop)
 
     def run(self) -> None:
-        """Verbs until the time is over, then those whose fate is unknown."""
+        """Run verbs until the time is over, then retry those whose outcome is unknown."""
         while self._goes_on() and self.verbs.number < MAX_VERBS:
             if self.again and self.random.random() < 0.3:
                 self._try_again()
@@ -112,7 +120,7 @@ class Worker:
         self._alone(lambda: self.verbs.again(intent, before))
 
     def _alone(self, make: Callable[[], Intent]) -> None:
-        """A verb outside any transaction."""
+        """Run a verb outside any transaction."""
         attempt = Attempt()
         self._attempt(attempt, make, self._log_seen)
         if attempt.error is not None:
@@ -123,7 +131,7 @@ class Worker:
         self._ended(attempt, [*(["acknowledged"] * len(attempt.answers)), *next_state])
 
     def _together(self) -> None:
-        """One to three verbs in a transaction, which ends well, or not, or goes on after an error."""
+        """Run one to three verbs in a transaction, which commits, rolls back, or continues after an error."""
         names = self.random.choices(CONVERSATIONS, k=self.random.choice((1, 1, 2, 3)))
         before = {name: self._where(name) for name in names}
         style = self.random.choice(("plain", "plain", "savepoints", "heedless"))
@@ -169,7 +177,7 @@ class Worker:
                 self._log_seen(each)
 
     def _attempt(self, attempt: Attempt, make: Callable[[], Intent], log: Callable[[Seen], None]) -> None:
-        """Do what *make* tells of. Whatever goes wrong stays in *attempt*."""
+        """Run the verb that *make* returns. Errors are recorded in *attempt*."""
 
         def see(found: list[str]) -> None:
             self._seen(intent.conversation, intent.window, intent.before, found, log, intent.to)
@@ -184,7 +192,7 @@ class Worker:
     def _ended(self, attempt: Attempt, states: list[State]) -> None:
         if (intent := attempt.intent) is None:
             return
-        # Of what may still happen, no version tells whether it has.
+        # While a write may still take effect, no version shows whether it has.
         after = None if "maybe" in states else self._where(intent.conversation)
         answer = attempt.answers[0] if attempt.answers else []
         self._log(Outcome(intent.id, states, after, answer))
@@ -194,7 +202,7 @@ class Worker:
             self.again.append(msgspec.structs.replace(intent, attempts=intent.attempts + 1))
 
     def _read(self, name: str) -> None:
-        """A read outside any transaction."""
+        """Read outside any transaction."""
         try:
             self._see(name, self._where(name), self._log_seen)
         except Exception as exc:  # noqa: BLE001  # whatever it is, it is counted
@@ -220,7 +228,7 @@ class Worker:
         self._log(seen)
 
     def _where(self, name: str) -> Place:
-        """The conversation's key and version as they are committed now, however often the server goes away."""
+        """Return the conversation's committed key and version, however often the server goes away."""
         deadline = time.time() + 4 * DRAIN_SECONDS
         while True:
             try:
@@ -234,7 +242,7 @@ class Worker:
                 time.sleep(0.05)
 
     def _fault(self, error: Exception, attempt: Attempt | None, *, in_transaction: bool) -> str:
-        """Note *error*, unless it was raised on purpose; return its kind."""
+        """Record *error*, unless it was raised on purpose; return its kind."""
         if isinstance(error, Undone):
             return ""
         kind, is_known = kind_of(error)
@@ -247,7 +255,7 @@ class Worker:
         return kind
 
     def _hear(self, conversation: Any, sequences: tuple[int, ...], **kwargs: Any) -> None:
-        self._log(Told(conversation.pk, list(sequences)))
+        self._log(Announced(conversation.pk, list(sequences)))
 
     def _log(self, record: Record) -> None:
         self.file.write(encode(record) + b"\n")
