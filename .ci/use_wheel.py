@@ -1,7 +1,8 @@
-"""What a site of a stranger does with the installed package: one file, an SQLite database, a conversation."""
+"""Use the installed package as a new site would: one file, an SQLite database, a conversation."""
 
 import importlib
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 
 import django
@@ -36,14 +37,24 @@ from chatmemory_django.messages import SystemMessage, UserMessage  # noqa: E402 
 from chatmemory_django.models import Conversation  # noqa: E402
 from chatmemory_django.provider import get_chat_memory  # noqa: E402
 
+for file in [
+    "py.typed",
+    "chat/migrations/0001_initial.py",
+    "locale/de/LC_MESSAGES/django.mo",
+    "records/migrations/0001_initial.py",
+    "static/chatmemory/admin.css",
+    "templates/admin/chatmemory/conversation/transcript.html",
+]:
+    if not files("chatmemory_django").joinpath(file).is_file():
+        raise SystemExit(f"The wheel does not contain {file}.")
 call_command("check", fail_level="WARNING")
 call_command("migrate", verbosity=0)
 memory = get_chat_memory("wheel")
 memory.add(SystemMessage("Be brief."), *(UserMessage(f"This is message number {number}.") for number in range(50)))
 messages = memory.messages()
-said = Conversation.objects.get(memory_id="wheel").history().count()
-if not (said == 51 and 2 < len(messages) < 12 and messages[0] == SystemMessage("Be brief.")):
-    raise SystemExit(f"{said} messages said, {len(messages)} in memory: that is not what was asked for.")
+stored = Conversation.objects.get(memory_id="wheel").history().count()
+if not (stored == 51 and 2 < len(messages) < 12 and messages[0] == SystemMessage("Be brief.")):
+    raise SystemExit(f"{stored} messages stored, {len(messages)} in memory; expected 51 stored and 3 to 11 in memory.")
 for module, extra in {"rest.urls": "rest", "chat.assistant": "openai", "chat.openai": "openai"}.items():
     try:
         importlib.import_module(f"chatmemory_django.{module}")
@@ -51,5 +62,5 @@ for module, extra in {"rest.urls": "rest", "chat.assistant": "openai", "chat.ope
         if f"pip install 'chatmemory_django[{extra}]'" not in str(exc):
             raise
     else:
-        raise SystemExit(f"Without its extra there should be no {module}.")
-print(f"The wheel works: {said} messages said, {len(messages)} in memory.")  # noqa: T201
+        raise SystemExit(f"Importing {module} succeeded without its extra.")
+print(f"The wheel works: {stored} messages stored, {len(messages)} in memory.")  # noqa: T201

@@ -1,0 +1,65 @@
+"""The checks that contributors and CI run: ``nox`` alone needs neither a database server nor root access."""
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_venv = "yes"
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+
+VERSIONS = [
+    nox.param("3.11", ["django~=5.2.0", "msgspec==0.20.0"], id="oldest"),
+    nox.param("3.12", ["django~=6.0.0"], id="middle"),
+    nox.param("3.13", ["django~=6.1.0"], id="newest"),
+]
+"""Python, and what the oldest, a middle and the newest environment pin."""
+
+
+def extras() -> str:
+    """Return the extras that the tests need; MySQL's driver has to be compiled, so only where it is used."""
+    return "dev,mysql" if os.environ.get("DATABASE_URL", "").startswith("mysql") else "dev"
+
+
+@nox.session(python="3.13")
+def lint(session: nox.Session) -> None:
+    """Check style, types, layers, spelling, migrations and Django's system checks."""
+    session.install("-e", f".[{extras()}]", "django~=6.1.0")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("codespell")
+    session.run("mypy")
+    session.run("lint-imports", "--no-cache")
+    session.run("python", "manage.py", "makemigrations", "--check", "--dry-run")
+    session.run("python", "manage.py", "check")
+
+
+@nox.session
+@nox.parametrize(["python", "pins"], VERSIONS)
+def tests(session: nox.Session, pins: list[str]) -> None:
+    """Run the tests on the database that ``DATABASE_URL`` names, SQLite by default; arguments go to pytest."""
+    session.install("-e", f".[{extras()}]", "pytest-xdist", *pins)
+    session.run("python", "-X", "dev", "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *session.posargs)
+
+
+@nox.session(python="3.13")
+def docs(session: nox.Session) -> None:
+    """Build the documentation in build/docs, with warnings as errors, and check its links."""
+    session.install("-e", ".[test]", "django~=6.1.0", *nox.project.dependency_groups(PROJECT, "docs"))
+    session.run(".ci/docs", session.bin, "build/docs", external=True)
+
+
+@nox.session(python="3.13")
+def package(session: nox.Session) -> None:
+    """Build the source distribution and the wheel in dist, check what a package index shows, and use the wheel."""
+    shutil.rmtree("dist", ignore_errors=True)
+    session.install("build[uv]", "twine")
+    session.run("python", "-m", "build", "--installer=uv")
+    files = [str(path) for path in Path("dist").iterdir()]
+    session.run("twine", "check", "--strict", *files)
+    (wheel,) = (file for file in files if file.endswith(".whl"))
+    session.install("--force-reinstall", f"{wheel}[offline]")
+    session.run("python", "-I", ".ci/use_wheel.py")
