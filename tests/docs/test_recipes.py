@@ -16,6 +16,7 @@ from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.model import RateLimitError
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
@@ -283,6 +284,24 @@ class TestOpenAiServer:
 
         assert "".join(pieces) == "Not today. "
         assert [row.text for row in Conversation.objects.get().history()] == ["Will it rain?", "Not today."]
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_a_failing_model_is_reported_with_a_status(self, urls, token, client, model, stream):
+        model.answers = [RateLimitError("Too many requests.")]
+
+        response = client.post(
+            "/v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "Hi"}],
+                "metadata": {"conversation": "c"},
+                "stream": stream,
+            },
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+
+        assert (response.status_code, response.json()["error"]["message"]) == (502, "RateLimitError")
+        assert not Conversation.objects.exists()
 
     @pytest.mark.parametrize(
         ("key", "body", "status"),
