@@ -62,11 +62,6 @@ def _turns(on: str, by_size: dict[str, dict[str, float]]) -> str:
     return f"{_when()}\n\n{table(head, rows)}"
 
 
-def _milliseconds(microseconds: dict[str, float], label: str, other: str | None) -> str:
-    taken = f"{microseconds[label] / 1000:.2f}"
-    return taken if other is None else f"{taken} · **+{(microseconds[label] - microseconds[other]) / 1000:.2f}**"
-
-
 def _dropped(found: dict[str, Any]) -> str:
     names = dict.fromkeys(name for each in found.values() for name in each["done"])
     rows = [[name, *(f"{each['done'].get(name, 0):,}" for each in found.values())] for name in names]
