@@ -76,7 +76,7 @@ def _create_extension(editor: BaseDatabaseSchemaEditor) -> None:
         editor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm", None)
     except DatabaseError as exc:
         raise ImproperlyConfigured(
-            f"chatmemory_django.search needs PostgreSQL's extension pg_trgm, which could not be created: {exc} "
+            f"chatmemory_django.search needs PostgreSQL's extension pg_trgm, which could not be created ({exc}). "
             "Install the server's contrib package, or have the database owner or a superuser run CREATE EXTENSION "
             "pg_trgm; then migrate again."
         ) from exc

@@ -94,7 +94,10 @@ class TestMigration:
             def execute(self, sql, params):
                 raise DatabaseError("permission denied")
 
-        with pytest.raises(ImproperlyConfigured, match=r"permission denied.*CREATE EXTENSION pg_trgm run by the owner"):
+        with pytest.raises(
+            ImproperlyConfigured,
+            match=r"\(permission denied\)\. .*the database owner or a superuser run CREATE EXTENSION pg_trgm",
+        ):
             postgresql.create(Editor(), "chatmemory_message")
 
 
