@@ -11,10 +11,12 @@ nox.options.reuse_venv = "yes"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 
+NEWEST = "django~=6.1.0"
+
 VERSIONS = [
     nox.param("3.11", ["django~=5.2.0", "msgspec==0.20.0"], id="oldest"),
     nox.param("3.12", ["django~=6.0.0"], id="middle"),
-    nox.param("3.13", ["django~=6.1.0"], id="newest"),
+    nox.param("3.13", [NEWEST], id="newest"),
 ]
 """Python, and what the oldest, a middle and the newest environment pin."""
 
@@ -27,7 +29,7 @@ def extras() -> str:
 @nox.session(python="3.13")
 def lint(session: nox.Session) -> None:
     """Check style, types, layers, spelling, migrations and Django's system checks."""
-    session.install("-e", f".[{extras()}]", "django~=6.1.0")
+    session.install("-e", f".[{extras()}]", NEWEST)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("codespell")
@@ -48,7 +50,7 @@ def tests(session: nox.Session, pins: list[str]) -> None:
 @nox.session(python="3.13")
 def docs(session: nox.Session) -> None:
     """Build the documentation in build/docs, with warnings as errors, and check its links."""
-    session.install("-e", ".[test]", "django~=6.1.0", *nox.project.dependency_groups(PROJECT, "docs"))
+    session.install("-e", ".[test]", NEWEST, *nox.project.dependency_groups(PROJECT, "docs"))
     session.run(".ci/docs", session.bin, "build/docs", external=True)
 
 

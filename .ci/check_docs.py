@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-MAX_LINES = 200
 _TO_FILE = re.compile(r"\]\(((?:\.\./)+[^)#\s]+)")
 _LOADING = {"img": "src", "script": "src", "link": "href", "source": "src", "iframe": "src"}
 _NOT_LOADED = {"canonical", "index", "next", "prev", "search", "author", "copyright"}
@@ -34,20 +33,16 @@ class Html(HTMLParser):
 
 
 def problems_of_sources(docs: Path) -> list[str]:
-    """Return which pages are too long, and which links lead to missing files outside of *docs*."""
+    """Return which pages cannot be built, and which links lead to missing files outside of *docs*."""
     found = [
         f"{docs / name} is overwritten by a page that Sphinx writes; rename it."
         for name in ("genindex.md", "search.md")
         if (docs / name).exists()
     ]
     for page in sorted(docs.rglob("*.md")):
-        text = page.read_text()
-        lines = len(text.splitlines())
-        if lines > MAX_LINES:
-            found.append(f"{page} has {lines} lines; split it into pages of at most {MAX_LINES}.")
         found += [
             f"{page} links to {link}, which does not exist."
-            for link in _TO_FILE.findall(text)
+            for link in _TO_FILE.findall(page.read_text())
             if not (page.parent / link).exists()
         ]
     return found

@@ -25,6 +25,13 @@ def block_of(page: str, part: str, language: str = "python") -> str:
     return found
 
 
+def execute(code: str, **names: object) -> dict:
+    """Run *code* as a module with *names*, and return its names."""
+    namespace = {"__name__": "shown", **names}
+    exec(code, namespace)
+    return namespace
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Callable[..., None]:
     """Return a function that runs code on a site of its own, with the settings and files of a page."""

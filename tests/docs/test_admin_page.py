@@ -6,14 +6,12 @@ from django.contrib.auth.models import Group, User
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
-from tests.docs.pages import block_of
+from tests.docs.pages import block_of, execute
 
 
 @pytest.fixture
 def support_admin():
-    names = {}
-    exec(block_of("admin.md", "support"), names)
-    return names["support"].get_model_admin(Conversation)
+    return execute(block_of("admin.md", "support"))["support"].get_model_admin(Conversation)
 
 
 @pytest.mark.django_db

@@ -18,9 +18,8 @@ from chatmemory_django.provider import window_of
 from chatmemory_django.rest import urls as rest_urls
 from chatmemory_django.summaries import SummarizingChatMemory
 from chatmemory_django.turns import Turn
+from tests.docs.pages import DOCS, block_of, blocks_of, execute
 
-ROOT = Path(__file__).parent.parent.parent
-DOCS = ROOT / "docs"
 SOURCES = Path(chatmemory_django.__file__).parent
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
 # What the reference takes from docstrings does not explain anything.
@@ -37,11 +36,9 @@ def missing(names, text=EXPLAINED):
 
 def defaults_shown(name):
     """Return the first dict in the settings page that has *name*, as Python reads it."""
-    for block in re.findall(r"```python\n(.*?)```", PAGES["settings.md"], re.DOTALL):
+    for block in blocks_of("settings.md"):
         if f'CHATMEMORY = {{\n    "{name}": ' in block:
-            shown: dict = {}
-            exec(block, shown)
-            return shown["CHATMEMORY"]
+            return execute(block)["CHATMEMORY"]
     pytest.fail(f"docs/settings.md shows no CHATMEMORY with {name}.")
 
 
@@ -71,10 +68,7 @@ def test_every_setting_is_explained_in_a_table_of_the_settings_page():
 
 
 def test_the_memory_that_the_settings_page_makes_a_function_of_its_id_is_one(settings):
-    names: dict = {}
-    [block] = [each for each in re.findall(r"```python\n(.*?)```", PAGES["settings.md"], re.DOTALL) if "def " in each]
-    exec(block, names)
-    settings.CHATMEMORY = names["CHATMEMORY"]
+    settings.CHATMEMORY = execute(block_of("settings.md", "def "))["CHATMEMORY"]
 
     assert (window_of("support-1").limit, window_of("c").limit) == (100, 20)
 

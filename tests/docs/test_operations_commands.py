@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shlex
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,13 +18,12 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import check
 from chatmemory_django.provider import known_window
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.docs.pages import DOCS, blocks_of
 from tests.estimators import ADDITIVE_WORDS
 
 pytestmark = pytest.mark.django_db
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-COMMANDS = list(dict.fromkeys(line for block in BLOCKS for line in block.splitlines()))
+COMMANDS = list(dict.fromkeys(line for block in blocks_of("operations.md", "console") for line in block.splitlines()))
 
 ALL = {"of anna", "idle", "old", "support-4711", "support-4712"}
 
@@ -190,7 +188,7 @@ def test_command_has_the_documented_effect(line: str):
 
 
 def test_every_command_of_the_package_is_on_the_page():
-    folder = Path(__file__).parents[2] / "chatmemory_django" / "management" / "commands"
+    folder = DOCS.parent / "chatmemory_django" / "management" / "commands"
     names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
 
     assert names <= {line.split()[3] for line in COMMANDS}

@@ -22,7 +22,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.signals import messages_added, messages_evicted
 from tests.chat.scripted import ScriptedModel
-from tests.docs.pages import DOCS, block_of, blocks_of, site
+from tests.docs.pages import DOCS, block_of, blocks_of, execute, site
 
 __all__ = ["site"]  # a fixture
 
@@ -33,13 +33,6 @@ PAGE = ROOT / "tests" / "chat" / "client" / "page" / "src"
 def recipe(page: str, part: str) -> str:
     """Return the one code block of a recipe that contains *part*."""
     return block_of(f"recipes/{page}", part)
-
-
-def run(code: str, **names: object) -> dict:
-    """Run *code* and return its names."""
-    namespace: dict = {"__name__": "recipe", **names}
-    exec(code, namespace)
-    return namespace
 
 
 @pytest.fixture
@@ -57,7 +50,7 @@ class TestBackgroundTasks:
     @pytest.fixture
     def in_jobs(self, settings) -> None:
         """Use the settings of the page, with a small window and a function that is importable here."""
-        settings.CHATMEMORY = run(recipe("background-tasks.md", "CHATMEMORY"))["CHATMEMORY"]
+        settings.CHATMEMORY = execute(recipe("background-tasks.md", "CHATMEMORY"))["CHATMEMORY"]
         settings.CHATMEMORY["MEMORY"]["OPTIONS"] |= {
             "max_tokens": 40,
             "summary_tokens": 20,
@@ -72,7 +65,7 @@ class TestBackgroundTasks:
     def test_a_django_task_summarizes_evicted_messages(self, in_jobs, disconnected):
         pytest.importorskip("django.tasks")
 
-        names = run(recipe("background-tasks.md", "django.tasks"))
+        names = execute(recipe("background-tasks.md", "django.tasks"))
         self.fill()
 
         assert get_chat_memory("c").messages()[0].text.startswith("until number")
@@ -84,7 +77,7 @@ class TestBackgroundTasks:
         app = celery.Celery("recipe", set_as_current=True, broker="memory://")
         app.conf.task_always_eager = app.conf.task_eager_propagates = True
 
-        names = run(recipe("background-tasks.md", "celery"))
+        names = execute(recipe("background-tasks.md", "celery"))
         self.fill()
 
         assert isinstance(get_chat_memory("c").messages()[0], SystemMessage)
@@ -92,7 +85,7 @@ class TestBackgroundTasks:
 
     @pytest.mark.django_db(transaction=True)
     def test_a_queue_sets_titles(self, disconnected):
-        run(recipe("background-tasks.md", "title_later") + recipe("background-tasks.md", "for memory_id in queue"))
+        execute(recipe("background-tasks.md", "title_later") + recipe("background-tasks.md", "for memory_id in queue"))
 
 
 def shorten(previous: str | None, messages: list) -> str:
@@ -101,11 +94,11 @@ def shorten(previous: str | None, messages: list) -> str:
 
 class TestTenants:
     @pytest.mark.django_db
-    def test_policy_shows_staff_their_own_tenant_only(self, settings):
-        policy = run(recipe("tenants.md", "class TenantPolicy"))["TenantPolicy"]
+    def test_policy_shows_staff_their_own_tenant_only(self, settings, monkeypatch):
+        policy = execute(recipe("tenants.md", "class TenantPolicy"))["TenantPolicy"]
         module = ModuleType("recipe_access")
         module.TenantPolicy = policy  # type: ignore[attr-defined]
-        sys.modules["recipe_access"] = module
+        monkeypatch.setitem(sys.modules, "recipe_access", module)
         settings.CHATMEMORY = {"REST": {"ACCESS_POLICY": "recipe_access.TenantPolicy", "THROTTLE_RATES": {}}}
         for name in ("acme", "globex"):
             group = Group.objects.create(name=name)
@@ -115,7 +108,7 @@ class TestTenants:
         staff.groups.add(Group.objects.get(name="acme"))
         staff.user_permissions.add(Permission.objects.get(codename="view_conversation"))
 
-        run(recipe("tenants.md", "staff_of_acme"), APIClient=APIClient, staff_of_acme=staff)
+        execute(recipe("tenants.md", "staff_of_acme"), APIClient=APIClient, staff_of_acme=staff)
 
 
 def test_each_tenant_has_a_database(site):
@@ -267,7 +260,7 @@ class TestOpenAiServer:
     def test_answers_with_memory(self, urls, token, live_server, model):
         pytest.importorskip("openai")
 
-        names = run(recipe("openai-server.md", "from openai import OpenAI"), site=live_server.url, token=token)
+        names = execute(recipe("openai-server.md", "from openai import OpenAI"), site=live_server.url, token=token)
 
         assert (names["first"], names["second"]) == ("Not today. ", "Take an umbrella. ")
         assert model.sent[1][:2] == [UserMessage("Will it rain in Bergen?"), AiMessage("Not today.")]

@@ -4,12 +4,13 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-REFERENCES = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", (ROOT / "docs" / "security.md").read_text())))
+from tests.docs.pages import DOCS
+
+ROOT = DOCS.parent
+REFERENCES = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", (DOCS / "security.md").read_text())))
 TESTS = [each for each in REFERENCES if "/test_" in each]
 
 

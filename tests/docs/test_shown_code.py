@@ -27,7 +27,7 @@ from chatmemory_django.rest.access import AccessPolicy
 from example_project.models import Feedback
 from tests.asgi import run
 from tests.chat.scripted import ScriptedModel
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, block_of, execute
 
 
 def skipped(page: str) -> list[str]:
@@ -38,12 +38,6 @@ def skipped(page: str) -> list[str]:
         re.DOTALL | re.MULTILINE,
     )
     return ["\n".join(textwrap.dedent(block).splitlines()[1:-1]) for block in found]
-
-
-def execute(block: str, **names: object) -> dict:
-    names = {"__name__": "shown", **names}
-    exec(block, names)
-    return names
 
 
 @pytest.fixture
@@ -247,9 +241,7 @@ class TestRest:
         assert re.match(names["CORS_URLS_REGEX"], "/api/conversations/")
 
     def test_members_of_a_team_read_each_others_conversations(self, mysite, settings):
-        page = (DOCS / "rest-permissions.md").read_text()
-        [policy] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "TeamPolicy(" in block]
-        mysite.access.TeamPolicy = execute(policy)["TeamPolicy"]
+        mysite.access.TeamPolicy = execute(block_of("rest-permissions.md", "TeamPolicy("))["TeamPolicy"]
         [shown] = skipped("rest-permissions.md")
         settings.CHATMEMORY = execute(shown)["CHATMEMORY"]
         assert issubclass(mysite.access.TeamPolicy, AccessPolicy)
@@ -272,8 +264,7 @@ class TestRest:
             get_chat_memory("team", owner=bob).add(UserMessage("Hi"))
 
     def test_the_viewsets_of_tickets_show_conversations_with_a_ticket(self, mysite):
-        block = re.search(r"```python\n(.*?)```", (DOCS / "rest-extending.md").read_text(), re.DOTALL)
-        mysite.urls.urlpatterns = execute(block[1])["urlpatterns"]
+        mysite.urls.urlpatterns = execute(block_of("rest-extending.md", "urlpatterns"))["urlpatterns"]
         ann = User.objects.create_user("ann")
         for name in ("ticket", "other"):
             get_chat_memory(name, owner=ann).add(UserMessage("Hello"))
