@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
@@ -81,12 +79,6 @@ def fill(server: str, cost: int, counter: str) -> None:
         with connections[server].cursor() as cursor:
             cursor.execute(
                 "INSERT INTO chatmemory_message (conversation_id, sequence, type, text, token_count, counted_by, "
-                "superseded, in_history, on_path, is_complete, created_at) "
-                "SELECT c.id, %s, texts.type, texts.body, %s, %s, %s, %s, %s, %s, %s "
-                "FROM chatmemory_conversation AS c JOIN bench_texts AS texts ON texts.n = MOD(c.id + %s, 1000) "
-                "WHERE texts.format = 'text'"
-                if server != "sqlite"
-                else "INSERT INTO chatmemory_message (conversation_id, sequence, type, text, token_count, counted_by, "
                 "superseded, in_history, on_path, is_complete, created_at) "
                 "SELECT c.id, %s, texts.type, texts.body, %s, %s, %s, %s, %s, %s, %s "
                 "FROM chatmemory_conversation AS c JOIN bench_texts AS texts ON texts.n = (c.id + %s) %% 1000 "
@@ -295,30 +287,24 @@ def bouncing() -> Iterator[int]:
     """Yield the port of a PgBouncer in front of PostgreSQL."""
     from django.conf import settings
 
-    from benchmarks.soak.servers import as_user, binary, free_port, give, wait_for
+    from benchmarks.soak.servers import binary, free_port, give, process, wait_for
 
     given = settings.DATABASES["postgresql"]
     port = free_port()
-    folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
-    users = folder / "users"
-    users.write_text(f'"{given["USER"]}" "{given["PASSWORD"]}"\n')
-    configuration = folder / "pgbouncer.ini"
-    configuration.write_text(
-        f"[databases]\n{settings.DATABASE} = host={given['HOST']} port={given['PORT']}\n[pgbouncer]\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {users}\n"
-        f"pool_mode = transaction\ndefault_pool_size = {POOL}\n"
-    )
-    give(folder, "postgres")
-    log = (folder / "log").open("w")
-    process = subprocess.Popen([binary("pgbouncer"), str(configuration)], stdout=log, stderr=log, **as_user("postgres"))
-    try:
-        wait_for(port)
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
-        log.close()
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="pgbouncer-") as name:
+        folder = Path(name)
+        users = folder / "users"
+        users.write_text(f'"{given["USER"]}" "{given["PASSWORD"]}"\n')
+        configuration = folder / "pgbouncer.ini"
+        configuration.write_text(
+            f"[databases]\n{settings.DATABASE} = host={given['HOST']} port={given['PORT']}\n[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
+            f"auth_file = {users}\npool_mode = transaction\ndefault_pool_size = {POOL}\n"
+        )
+        give(folder, "postgres")
+        with process([binary("pgbouncer"), configuration], "postgres", folder / "log"):
+            wait_for(port)
+            yield port
 
 
 def main() -> None:
