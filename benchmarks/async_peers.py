@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Coroutine
 
-    from benchmarks.subjects import Bound
+    from benchmarks.histories import Bound
 
 ITEMS_LIMIT = 100
 """The number of newest items that a session of openai-agents returns: enough to fill the window."""

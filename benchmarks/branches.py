@@ -29,7 +29,7 @@ def main(servers: list[str]) -> None:
     """Print, for each of *servers*, the medians of each operation for each length."""
     from benchmarks import histories
     from benchmarks.databases import database
-    from benchmarks.subjects import Bound
+    from benchmarks.histories import Bound
     from chatmemory_django.memory import MessageWindowChatMemory
     from chatmemory_django.messages import UserMessage
     from chatmemory_django.stores.django import DjangoChatMemoryStore

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import connections, transaction
 
 from benchmarks.databases import connect
-from benchmarks.histories import estimator, load_conversation
-from benchmarks.subjects import Bound, Subject
+from benchmarks.histories import Bound, estimator, load_conversation
+from benchmarks.subjects import Subject
 from chatmemory_django.messages import AiMessage, ChatMessage, UserMessage
 from chatmemory_django.tokens.encodings import get_encoding
 

@@ -13,9 +13,8 @@ from django.db import connections
 from django.utils import timezone
 
 from benchmarks.databases import settle
-from benchmarks.histories import COST, PLACE, Sql, load, load_conversation, texts
+from benchmarks.histories import COST, PLACE, Bound, Sql, load, load_conversation, texts
 from benchmarks.report import HERE, TIMES, Report, table
-from benchmarks.subjects import Bound
 
 if TYPE_CHECKING:
     from benchmarks.questions import Bench

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from django.db import connections, transaction
 from django.utils import timezone
@@ -14,8 +14,6 @@ from chatmemory_django.tokens import OpenAiTokenCountEstimator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from benchmarks.subjects import Bound
 
 TOKENS = 60
 """The length of a message in tokens."""
@@ -30,6 +28,13 @@ PLACE = f"(block.n * {TEXTS} + texts.n)"
 """The index of a message in its history, in SQL."""
 
 estimator = OpenAiTokenCountEstimator("gpt-4o-mini")
+
+
+class Bound(NamedTuple):
+    """The limit of a memory."""
+
+    limit: int = 4000
+    unit: Literal["tokens", "messages"] = "tokens"
 
 
 @cache

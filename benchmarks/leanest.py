@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.databases import connect, settle
-from benchmarks.histories import PLACE, Sql, load
+from benchmarks.histories import PLACE, Bound, Sql, load
 from benchmarks.measure import interleaved
 from benchmarks.questions import turning
 from benchmarks.report import TIMES, table
-from benchmarks.subjects import Bound, Ours, OursAsTurn, OursAsTurnWithBinding, OursWithBinding, Subject
+from benchmarks.subjects import Ours, OursAsTurn, OursAsTurnWithBinding, OursWithBinding, Subject
 from chatmemory_django.messages import AiMessage, UserMessage
 
 if TYPE_CHECKING:

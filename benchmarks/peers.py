@@ -17,8 +17,8 @@ from langchain_postgres import PostgresChatMessageHistory
 from sqlalchemy import create_engine, event
 
 from benchmarks.databases import connect
-from benchmarks.histories import Sql, add_format, load
-from benchmarks.subjects import Bound, Subject
+from benchmarks.histories import Bound, Sql, add_format, load
+from benchmarks.subjects import Subject
 
 
 class Peer(Subject):

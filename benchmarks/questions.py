@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.by_hand import ByHand, ByHandOnDjango
 from benchmarks.databases import settle
-from benchmarks.histories import texts
+from benchmarks.histories import Bound, texts
 from benchmarks.measure import FULL, QUICK, WARM_UP, Effort, Timing, interleaved
 from benchmarks.report import TIMES, Report, Results, table
-from benchmarks.subjects import Bound, OriginalsWay, Ours, OursAsTurn, Subject, own_subjects
+from benchmarks.subjects import OriginalsWay, Ours, OursAsTurn, Subject, own_subjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

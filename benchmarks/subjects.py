@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
-from benchmarks.histories import COST, estimator, load_conversation
+from benchmarks.histories import COST, Bound, estimator, load_conversation
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chatmemory_django.messages import ChatMessage
-
-
-class Bound(NamedTuple):
-    """The limit of a memory."""
-
-    limit: int = 4000
-    unit: Literal["tokens", "messages"] = "tokens"
 
 
 class Subject(ABC):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.by_hand import ByHand, ByHandOnDjango
 from benchmarks.databases import settle
-from benchmarks.histories import texts
+from benchmarks.histories import Bound, texts
 from benchmarks.report import TIMES, table
-from benchmarks.subjects import Bound, Ours, OursWithBinding, Subject
+from benchmarks.subjects import Ours, OursWithBinding, Subject
 from chatmemory_django.models import Message
 
 if TYPE_CHECKING:

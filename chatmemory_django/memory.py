@@ -14,13 +14,12 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 
 from chatmemory_django import windows
 from chatmemory_django.ids import memory_key
-from chatmemory_django.messages import ChatMessage
+from chatmemory_django.messages import ChatMessage, Metadata
 from chatmemory_django.reasons import Explained
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
     ChatMemoryStore,
-    Metadata,
     SimpleChatMemoryStore,
     SimpleStoreAdapter,
     checked_messages,

@@ -347,6 +347,9 @@ class CustomMessage(_Value, frozen=True, tag_field="type", tag="CUSTOM"):
 
 ChatMessage: TypeAlias = SystemMessage | UserMessage | AiMessage | ToolExecutionResultMessage | CustomMessage
 
+Metadata: TypeAlias = Mapping[str, Any] | None
+"""What a site stores with a message, a JSON object: the model, its usage, why it stopped."""
+
 MESSAGE_CLASSES = (SystemMessage, UserMessage, AiMessage, ToolExecutionResultMessage, CustomMessage)
 CONTENT_CLASSES = (TextContent, ImageContent, AudioContent, VideoContent, PdfFileContent)
 

@@ -13,10 +13,8 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial, reduce
 from operator import or_
-from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Self
 
-from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.conf import settings
 from django.db import connections, models, router, transaction
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AnonymousUser
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models.expressions import Combinable
-
-    from chatmemory_django.windows import Window
 
 ERASE_BATCH = 100
 """How many conversations one transaction erases: few enough for a short lock, enough to make the commit cheap."""
@@ -451,37 +447,6 @@ class Conversation(models.Model):
     def evicted(self) -> MessageQuerySet:
         """Return the rows of the history that are no longer in the memory."""
         return self.messages.evicted()
-
-    def fork(
-        self,
-        memory_id: object = None,
-        *,
-        through: int | None = None,
-        owner: AbstractBaseUser | EllipsisType | None = ...,
-        window: Window | None = None,
-    ) -> Conversation:
-        """
-        Store a new conversation with a copy of the path up to message *through*, or of the whole path, and return it.
-
-        The messages keep their sequences, and *through* may be any message of the history, on any branch. The memory of
-        the copy contains what this one's memory has up to that message; if *through* is not in this memory, it is
-        filled as by ``rewind``, limited by *window*, by default to as many messages as are in this memory now. Title
-        and metadata are copied, and so is the owner, unless *owner* is passed, which may be None. By default, a new
-        *memory_id* is generated. No messages are loaded, and no signals are sent.
-
-        Raises:
-            MessageNotFoundError: The history has no message *through*; 0 is its beginning.
-            MemoryIdTakenError: There already is a conversation with that memory id.
-            ConversationErasedError: This conversation was erased.
-
-        """
-        from chatmemory_django.stores.django.forks import fork  # the store needs the models
-
-        return fork(self, memory_id, through=through, owner=owner, window=window)
-
-    async def afork(self, memory_id: object = None, **options: Any) -> Conversation:
-        """See ``fork``."""
-        return await sync_to_async(self.fork)(memory_id, **options)
 
 
 SITE_FIELDS = ("memory_id", "owner", "title", "metadata", "is_pinned", "is_archived")

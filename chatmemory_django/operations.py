@@ -36,6 +36,7 @@ from chatmemory_django.stores.base import MemoryIdTakenError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.changes import new_row
 from chatmemory_django.stores.django.examination import Examination, Rule
+from chatmemory_django.stores.django.forks import afork, fork
 from chatmemory_django.stores.django.pruning import leave_branches
 from chatmemory_django.stores.django.whole import (
     at_one_moment,
@@ -58,6 +59,7 @@ __all__ = [
     "Pruned",
     "Receipt",
     "Rule",
+    "afork",
     "annotate",
     "asynchronous",
     "check",
@@ -66,6 +68,7 @@ __all__ = [
     "erase",
     "export",
     "export_lines",
+    "fork",
     "import_lines",
     "prune",
     "recount",

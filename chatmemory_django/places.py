@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import models
 from django.db.models import Count, F, OuterRef, Q, Subquery
 from django.db.models.functions import Lag, Lead, RowNumber
 
 from chatmemory_django.messages import MessageType
-
-if TYPE_CHECKING:
-    from chatmemory_django.models import Message, MessageQuerySet
 
 NEAR = 8
 """How far from a message its neighbor is searched at first: rows that are not part of the history may be in between."""
@@ -31,7 +28,7 @@ class Place(NamedTuple):
 
 
 def places_of(
-    history: MessageQuerySet, rows: Iterable[Message], types: Collection[MessageType] | None
+    history: models.QuerySet[Any], rows: Iterable[Any], types: Collection[MessageType] | None
 ) -> dict[int, Place]:
     """Return what ``Conversation.places`` does; *history* contains the conversation's messages of all branches."""
     shown = [row for row in rows if row.in_history and (types is None or row.type in types)]
@@ -61,7 +58,7 @@ def places_of(
     return places
 
 
-def _beside(history: MessageQuerySet, places: Mapping[int, int], step: int) -> dict[int, Message]:
+def _beside(history: models.QuerySet[Any], places: Mapping[int, int], step: int) -> dict[int, Any]:
     """
     Return the messages of *history* next to *places*: before them if *step* is -1, after them if it is 1.
 
@@ -73,7 +70,7 @@ def _beside(history: MessageQuerySet, places: Mapping[int, int], step: int) -> d
         return {}
     rows = history.only("sequence", "parent_sequence", "type")
     found = {row.sequence: row for row in rows.filter(sequence__in=near)}
-    beside: dict[int, Message] = {}
+    beside: dict[int, Any] = {}
     for sequence, place in places.items():
         distance = next((each for each in within if place + each in found), None)
         if distance is not None:
@@ -82,7 +79,7 @@ def _beside(history: MessageQuerySet, places: Mapping[int, int], step: int) -> d
     return beside | _far_beside(history, far, step) if far else beside
 
 
-def _far_beside(history: MessageQuerySet, sequences: Collection[int], step: int) -> dict[int, Message]:
+def _far_beside(history: models.QuerySet[Any], sequences: Collection[int], step: int) -> dict[int, Any]:
     """Return the same for any distance; MariaDB reads much of the conversation for this."""
     there = history.model.objects.filter(in_history=True, conversation=OuterRef("conversation"))
     if step < 0:
@@ -97,7 +94,7 @@ def _far_beside(history: MessageQuerySet, sequences: Collection[int], step: int)
 
 
 def _named_places(
-    history: MessageQuerySet,
+    history: models.QuerySet[Any],
     types: Collection[MessageType] | None,
     sequences: Collection[int],
     parents: Collection[int],

@@ -16,12 +16,12 @@ from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
     CustomMessage,
+    Metadata,
     SystemMessage,
     TextContent,
     UserMessage,
     copy_json,
 )
-from chatmemory_django.stores.base import Metadata
 
 ESCAPED = "'\"\\\n\r\x1a"
 """The characters that MySQL's drivers escape in text, with one additional byte each."""

@@ -10,17 +10,29 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, Unpack
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, Unpack
 
-from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.stores.base import AppendOptions, Metadata, checked_messages
-from chatmemory_django.windows import Eviction
-
-if TYPE_CHECKING:
-    from chatmemory_django.memory import ChatMemory
+from chatmemory_django.messages import ChatMessage, MessageType, Metadata
+from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, checked_messages
+from chatmemory_django.windows import Eviction, Window
 
 Persist: TypeAlias = Literal["late", "early"]
 """When a turn is stored: everything at its end, or user messages at once, marked as incomplete until then."""
+
+
+class _Memory(Protocol):
+    """What a turn uses of a ``ChatMemory``."""
+
+    id: object
+    store: ChatMemoryStore
+
+    def window(self) -> Window: ...
+    def readable(self, messages: list[ChatMessage]) -> list[ChatMessage]: ...
+    def _append(
+        self, messages: Sequence[ChatMessage], *, conversation: object = None, **options: Unpack[AppendOptions]
+    ) -> Appended: ...
+    def _after_eviction(self) -> None: ...
+    async def _aafter_eviction(self) -> None: ...
 
 
 class _Unwritten(NamedTuple):
@@ -39,7 +51,7 @@ class Turn:
     Other writers may add to the memory in the meantime: the turn's messages are added after theirs.
     """
 
-    def __init__(self, memory: ChatMemory, persist: Persist = "late", *, after: int | None = None) -> None:
+    def __init__(self, memory: _Memory, persist: Persist = "late", *, after: int | None = None) -> None:
         if persist not in {"late", "early"}:
             raise ValueError(f"persist must be 'late' or 'early', not {persist!r}.")
         self._memory = memory

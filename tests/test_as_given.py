@@ -9,6 +9,7 @@ from chatmemory_django.formats.jsonl import export_lines, import_lines
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import ChatMessage, CustomMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import fork
 from chatmemory_django.reasons import Reason
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import SimpleStoreAdapter
@@ -114,7 +115,7 @@ class TestSystemMessages:
         memory = memory_in(DjangoChatMemoryStore())
         add(memory, A, ONE, A, TWO)
 
-        forked = Conversation.objects.get().fork()
+        forked = fork(Conversation.objects.get())
 
         assert [row.chat_message for row in forked.history()] == [A, ONE, A, TWO]
         assert [row.chat_message for row in forked.memory()] == [A, ONE, TWO]
@@ -131,7 +132,7 @@ class TestVerbatim:
     def test_verbatim_data_is_exported_imported_and_forked(self):
         memory_in(DjangoChatMemoryStore()).add(ONE, verbatim=['{"a": 1.0}'])
         lines = list(export_lines(Conversation.objects.all()))
-        forked = Conversation.objects.get().fork()
+        forked = fork(Conversation.objects.get())
         Conversation.objects.filter(memory_id="a").delete()
 
         import_lines(lines)

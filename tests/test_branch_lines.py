@@ -16,6 +16,7 @@ from chatmemory_django.formats.jsonl import JsonLinesError, check_lines, export_
 from chatmemory_django.lineage import Thinning
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
+from chatmemory_django.operations import fork
 from tests.test_fork import AN_ADD, EVERY_VERB, VERBS, a_memory, do, source, summarize, texts, user_messages
 
 pytestmark = pytest.mark.django_db
@@ -329,7 +330,7 @@ class TestExamination:
         several = {"system_message"} if any(isinstance(message, SystemMessage) for message in sets) else set()
         if conversation := Conversation.objects.filter(memory_id=memory.id).first():
             assert broken(conversation) - several == set()  # ``set`` may store several there.
-            assert broken(conversation.fork()) - several == set()
+            assert broken(fork(conversation)) - several == set()
             prune(memory.id, *old)
             assert broken(conversation) - several == set()
 

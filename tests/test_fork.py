@@ -10,6 +10,7 @@ from django.db import connection
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from chatmemory_django import operations
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -84,7 +85,7 @@ class TestCopiedMessages:
         )
         memory.add(AiMessage("four"), metadata={"model": "m"})
 
-        fork = source().fork("copy")
+        fork = operations.fork(source(), "copy")
 
         check(fork)
         assert table(fork) == table(source())
@@ -96,7 +97,7 @@ class TestCopiedMessages:
         memory = counted_memory()
         memory.add(SystemMessage("be brief"), *user_messages("one", "two", "three"))
 
-        fork = source().fork("copy", through=3)
+        fork = operations.fork(source(), "copy", through=3)
 
         check(fork)
         assert texts(fork.history()) == ["be brief", "one", "two"]
@@ -106,14 +107,14 @@ class TestCopiedMessages:
     def test_at_an_evicted_message_the_memory_of_that_time_is_restored(self):
         a_memory(limit=2).add(*user_messages("one", "two", "three", "four", "five", "six"))
 
-        assert texts(source().fork(through=3).memory()) == ["two", "three"]
-        assert texts(source().fork(through=3, window=Window(3)).memory()) == ["one", "two", "three"]
-        assert texts(source().fork(through=3, window=Window(1)).memory()) == ["three"]
+        assert texts(operations.fork(source(), through=3).memory()) == ["two", "three"]
+        assert texts(operations.fork(source(), through=3, window=Window(3)).memory()) == ["one", "two", "three"]
+        assert texts(operations.fork(source(), through=3, window=Window(1)).memory()) == ["three"]
 
     def test_a_token_window_counts_uncounted_messages(self):
         a_memory(limit=2).add(*user_messages("one", "two", "three", "four", "five", "six"))
 
-        fork = source().fork(through=4, window=Window(11, ADDITIVE_WORDS))
+        fork = operations.fork(source(), through=4, window=Window(11, ADDITIVE_WORDS))
 
         check(fork)
         assert (texts(fork.memory()), fork.memory_tokens, fork.counted_by) == (["three", "four"], 8, "words")
@@ -125,11 +126,11 @@ class TestCopiedMessages:
         memory.rewind(1)
         memory.add(*user_messages("other two", "other three"))
 
-        fork = source().fork("copy", through=2)
+        fork = operations.fork(source(), "copy", through=2)
 
         check(fork)
         assert texts(fork.history()) == texts(fork.memory()) == ["one", "two"]
-        assert texts(source().fork().history()) == ["one", "other two", "other three"]
+        assert texts(operations.fork(source()).history()) == ["one", "other two", "other three"]
         a_memory("copy").add(UserMessage("and on"))
         assert texts(fork.history()) == ["one", "two", "and on"]
 
@@ -138,8 +139,8 @@ class TestCopiedMessages:
             *user_messages("one"), SystemMessage("be brief"), *user_messages("two"), SystemMessage("be kind")
         )
 
-        assert texts(source().fork(through=3).memory()) == ["one", "be brief", "two"]
-        assert texts(source().fork(through=4).memory()) == ["one", "two", "be kind"]
+        assert texts(operations.fork(source(), through=3).memory()) == ["one", "be brief", "two"]
+        assert texts(operations.fork(source(), through=4).memory()) == ["one", "two", "be kind"]
 
     def test_a_system_message_replaced_on_another_branch_stays_replaced(self):
         memory = a_memory(limit=9)
@@ -147,7 +148,7 @@ class TestCopiedMessages:
         memory.rewind(0)
         memory.add(UserMessage("other"))
 
-        fork = source().fork(through=4, window=Window(9))
+        fork = operations.fork(source(), through=4, window=Window(9))
 
         check(fork)
         assert texts(fork.memory()) == ["one", "two", "be kind"]
@@ -159,7 +160,7 @@ class TestCopiedMessages:
         memory.add(*user_messages("three", "four", "five"))
 
         for through in (None, 4):
-            fork = source().fork(through=through, window=Window(9))
+            fork = operations.fork(source(), through=through, window=Window(9))
             assert fork.forgotten_through == 2
             a_memory(fork.memory_id, 9).rewind(3)
             assert a_memory(fork.memory_id).messages() == user_messages("three")
@@ -167,12 +168,12 @@ class TestCopiedMessages:
     def test_a_fork_and_an_empty_conversation_can_be_forked(self):
         a_memory().add(*user_messages("one", "two"))
 
-        assert texts(source().fork("a").fork("b", through=1).memory()) == ["one"]
-        empty = source().fork("c", through=0)
+        assert texts(operations.fork(operations.fork(source(), "a"), "b", through=1).memory()) == ["one"]
+        empty = operations.fork(source(), "c", through=0)
         check(empty)
         assert (list(empty.messages.all()), empty.next_sequence) == ([], 1)
         a_memory("c").add(UserMessage("new"))
-        again = Conversation.objects.create(memory_id="never used").fork()
+        again = operations.fork(Conversation.objects.create(memory_id="never used"))
         check(again)
         assert texts(Conversation.objects.get(memory_id="c").history()) == ["new"]
 
@@ -183,7 +184,7 @@ class TestCopiedMessages:
         memory.add(UserMessage("three"))
 
         for through in (None, 4):
-            fork = source().fork(through=through)
+            fork = operations.fork(source(), through=through)
             check(fork)
             assert texts(fork.memory()) == ["they counted", "three"]
             assert texts(fork.history()) == ["one", "two", "three"]
@@ -193,7 +194,7 @@ class TestCopiedMessages:
         memory.add(*user_messages("one", "two"))
         memory.clear()
 
-        fork = source().fork("copy")
+        fork = operations.fork(source(), "copy")
 
         check(fork)
         assert (texts(fork.memory()), texts(fork.history())) == ([], ["one", "two"])
@@ -203,7 +204,7 @@ class TestCopiedMessages:
     def test_without_history_only_the_memory_is_copied(self):
         a_memory(limit=2, keep_history=False).add(*user_messages("one", "two", "three"))
 
-        fork = source().fork()
+        fork = operations.fork(source())
 
         check(fork)
         assert texts(fork.messages.all()) == ["two", "three"]
@@ -213,7 +214,7 @@ class TestCopiedMessages:
         for sequence, through in ((7, 1), (8, 3)):
             summarize(sequence, through)
 
-        fork, earlier = source().fork(), source().fork(through=2, window=Window(3))
+        fork, earlier = operations.fork(source()), operations.fork(source(), through=2, window=Window(3))
 
         check(fork)
         check(earlier)
@@ -227,18 +228,18 @@ class TestCopiedMessages:
             memory_id="source", owner=ann, title="Parcels", metadata={"topic": [1]}, is_pinned=True, is_archived=True
         )
 
-        fork = conversation.fork()
+        fork = operations.fork(conversation)
 
         assert (fork.owner, fork.title, fork.metadata) == (ann, "Parcels", {"topic": [1]})
         assert (fork.is_pinned, fork.is_archived, len(fork.memory_id)) == (False, False, 36)
-        assert conversation.fork(owner=bob).owner == bob
-        assert conversation.fork(owner=None).owner is None
+        assert operations.fork(conversation, owner=bob).owner == bob
+        assert operations.fork(conversation, owner=None).owner is None
 
     def test_the_source_is_unchanged(self):
         a_memory().add(*user_messages("one", "two", "three", "four"))
         before = source().__dict__ | {"_state": None}, table(source())
 
-        source().fork(through=1)
+        operations.fork(source(), through=1)
 
         assert (source().__dict__ | {"_state": None}, table(source())) == before
 
@@ -249,23 +250,23 @@ class TestRejectedForks:
 
         for through in (3, -1, 10**12):
             with pytest.raises(MessageNotFoundError):
-                source().fork("copy", through=through)
+                operations.fork(source(), "copy", through=through)
         assert not Conversation.objects.filter(memory_id="copy")
 
     def test_an_existing_memory_id_is_rejected(self):
         a_memory().add(UserMessage("one"))
 
         with pytest.raises(MemoryIdTakenError, match="'source' already exists"):
-            source().fork("source")
+            operations.fork(source(), "source")
         with pytest.raises(ValueError, match="memory"):
-            source().fork("x" * 256)
+            operations.fork(source(), "x" * 256)
         assert Conversation.objects.count() == 1
 
     def test_an_unsaved_owner_is_rejected(self):
         a_memory().add(UserMessage("one"))
 
         with pytest.raises(ValueError, match="owner must be a saved user"):
-            source().fork(owner=User())
+            operations.fork(source(), owner=User())
 
     def test_a_deleted_conversation_is_rejected(self):
         a_memory().add(UserMessage("one"))
@@ -273,7 +274,7 @@ class TestRejectedForks:
         Conversation.objects.all().delete()
 
         with pytest.raises(ConversationErasedError):
-            conversation.fork()
+            operations.fork(conversation)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -284,7 +285,7 @@ def test_a_fork_is_a_consistent_snapshot_despite_concurrent_writers(after):
     conversation = source()
 
     with another_writer(lambda: counted_memory().add(*user_messages("three", "four")), after):
-        fork = conversation.fork()
+        fork = operations.fork(conversation)
 
     check(fork)
     assert texts(fork.history()) in (["one", "two"], ["one", "two", "three", "four"])
@@ -299,7 +300,7 @@ def test_a_fork_takes_the_same_statements_at_any_length(length, django_assert_nu
     locks = 2 if connection.vendor == "sqlite" else 1
 
     with django_assert_num_queries(11 + locks):
-        conversation.fork()
+        operations.fork(conversation)
 
 
 def test_the_async_version_creates_the_same_fork():
@@ -308,7 +309,7 @@ def test_the_async_version_creates_the_same_fork():
     conversation = source()
 
     async def talk() -> list[str]:
-        fork = await conversation.afork("copy", through=1)
+        fork = await operations.afork(conversation, "copy", through=1)
         return [row.text async for row in fork.history()]
 
     assert async_to_sync(talk)() == ["one"]
@@ -404,7 +405,7 @@ def test_a_fork_equals_the_source_after_a_rewind(verbs, later, estimator, limit,
     sequences = list(conversation.history(all_branches=True).values_list("sequence", flat=True))
     through = data.draw(st.sampled_from([None, 0, *sequences])) if data else None
     window = Window(limit, estimator, always_keep_system_message_first=system_first)
-    fork = conversation.fork(through=through, window=window)
+    fork = operations.fork(conversation, through=through, window=window)
     check(fork)
     if through is not None:
         memory.rewind(through)

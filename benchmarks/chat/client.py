@@ -15,6 +15,9 @@ from typing import Any
 WORD = re.compile(rb'"type":"text-delta","id":"[^"]*","delta":"(\d+) "')
 """A word of the model: the time at which it was sent."""
 
+SLACK = 10.0
+"""The seconds that a busy machine may take in addition to what is promised."""
+
 
 class Exchange(asyncio.Protocol):
     """One request and its response; ``done`` is set when the connection ends."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.chat.client import Client, ended
+from benchmarks.chat.client import SLACK, Client, ended
 from benchmarks.chat.model import Plan
 from benchmarks.chat.server import Server
 from benchmarks.chat.site import Site
@@ -20,9 +20,6 @@ from benchmarks.chat.watch import Watch
 
 AT_ONCE = 50
 """The number of concurrent clients."""
-
-SLACK = 10.0
-"""The seconds that a busy machine may take in addition to what is promised."""
 
 PATIENCE = 60.0
 """The seconds that a client waits for the moment at which it wants to disconnect."""

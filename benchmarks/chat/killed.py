@@ -11,8 +11,7 @@ from uuid import uuid4
 
 from django.db import connections
 
-from benchmarks.chat.client import Client, ended
-from benchmarks.chat.dropped import SLACK
+from benchmarks.chat.client import SLACK, Client, ended
 from benchmarks.chat.model import Plan
 from benchmarks.chat.server import Server
 from benchmarks.chat.site import Site

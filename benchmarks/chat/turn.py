@@ -17,9 +17,8 @@ from rest_framework.authtoken.models import Token
 from benchmarks.chat.model import assistant
 from benchmarks.chat.tables import COMPARED_WITH
 from benchmarks.databases import settle
-from benchmarks.histories import load_conversation, prepare, texts
+from benchmarks.histories import Bound, load_conversation, prepare, texts
 from benchmarks.measure import FULL, QUICK, WARM_UP, Timing, interleaved
-from benchmarks.subjects import Bound
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 

@@ -34,6 +34,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import fork
 
 if TYPE_CHECKING:
     import random
@@ -167,7 +168,7 @@ class Verbs:
                 answers.append([int(summarizer.summarize())])
             case "fork":
                 for conversation in named:
-                    conversation.fork(f"fork-{intent.id}", through=intent.to, window=WINDOWS[intent.window])
+                    fork(conversation, f"fork-{intent.id}", through=intent.to, window=WINDOWS[intent.window])
             case "recount":
                 memory.store.recount(intent.conversation, WINDOWS[intent.window])
             case "title":

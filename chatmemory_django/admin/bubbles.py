@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.utils.functional import Promise
 from django.utils.safestring import SafeString
@@ -27,9 +27,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import MemoryStatus
 from chatmemory_django.places import Place
-
-if TYPE_CHECKING:
-    from chatmemory_django.admin.message_operations import MessageOperation
 
 SUMMARY = "SUMMARY"
 """The kind of a system message that is a summary; the type column does not distinguish it."""
@@ -92,7 +89,7 @@ class Bubble:
     begins_memory: bool = False
     place: Place | None = None
     """The place of the message among its alternatives on other branches; None if there are none."""
-    operations: list[MessageOperation] = field(default_factory=list)
+    operations: list[Any] = field(default_factory=list)
     """The operations that the user can perform on it."""
     is_omitted: bool = False
     """The JSON, the metadata or the long text was too large and is not on the page."""

@@ -11,11 +11,12 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from chatmemory_django import conf
 from chatmemory_django.admin.downloads import UnavailableError
-from chatmemory_django.admin.transcript import place_of
+from chatmemory_django.admin.links import place_of
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
+from chatmemory_django.operations import fork
 from chatmemory_django.provider import get_chat_memory, known_window
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -152,7 +153,7 @@ class Fork(MessageOperation):
         yield _("This conversation is not changed.")
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
-        forked = conversation.fork(through=sequence, window=known_window(conversation.memory_id))
+        forked = fork(conversation, through=sequence, window=known_window(conversation.memory_id))
         words = _("Forked from message #%(number)d as “%(memory_id)s”.")
         return Done(words % {"number": sequence, "memory_id": visible(forked.memory_id)}, forked.pk)
 

@@ -19,10 +19,11 @@ from chatmemory_django.admin.bubbles import Bubble
 from chatmemory_django.admin.downloads import UnavailableError, message_as_openai, message_json
 from chatmemory_django.admin.figures import read_gauge, read_plot
 from chatmemory_django.admin.jumps import neighbours, on
+from chatmemory_django.admin.links import ALL_BRANCHES, place_of
 from chatmemory_django.admin.message_operations import SWITCH, MessageOperation
 from chatmemory_django.admin.operations import SHOWN, Operation, Totals
 from chatmemory_django.admin.search import search, wanted_in
-from chatmemory_django.admin.transcript import ALL_BRANCHES, place_of, read_bubble, read_page
+from chatmemory_django.admin.transcript import read_bubble, read_page
 from chatmemory_django.admin.wording import EXCERPT, shortened, visible
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.provider import known_window

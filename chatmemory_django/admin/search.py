@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatmemory_django.admin.bubbles import Bubble
-from chatmemory_django.admin.transcript import fitting, place_of
+from chatmemory_django.admin.links import place_of
+from chatmemory_django.admin.transcript import fitting
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.models import Conversation
 from chatmemory_django.rows import is_storable

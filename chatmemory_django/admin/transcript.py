@@ -16,6 +16,7 @@ from django.db.models.functions import Length
 
 from chatmemory_django.admin.branches import has_branches, shown
 from chatmemory_django.admin.bubbles import Bubble, Part
+from chatmemory_django.admin.links import PAGE
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.reasons import read_reasons
 from chatmemory_django.admin.wording import EXCERPT, excerpt
@@ -23,12 +24,6 @@ from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import Conversation, MemoryStatus, Message, MessageQuerySet
 from chatmemory_django.rows import to_message
 from chatmemory_django.tool_calls import tool_answers
-
-PAGE = 50
-"""Number of messages on a page."""
-
-ALL_BRANCHES = "branches=all"
-"""The query parameter of URLs that show all branches."""
 
 PAGE_BYTES = 8 * 1024 * 1024
 """Maximum size of long texts and JSON that are read for a page. Of further messages, only short texts are shown."""
@@ -48,16 +43,6 @@ class Page:
     """Messages after this sequence are on newer pages; None if there are none."""
     has_branches: bool
     """Whether the conversation may have branches other than the current one."""
-
-
-def place_of(sequence: int, *, all_branches: bool = False) -> str:
-    """
-    Return the end of a URL of the transcript page that has the message *sequence* in its middle.
-
-    Messages that are not on the current path are only in the transcript of *all_branches*.
-    """
-    branches = f"&{ALL_BRANCHES}" if all_branches else ""
-    return f"?after={max(0, sequence - 1 - PAGE // 2)}{branches}#m-{sequence}"
 
 
 def read_page(

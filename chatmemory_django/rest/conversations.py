@@ -24,7 +24,7 @@ from chatmemory_django.explain import Reading, read, read_recent
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
-from chatmemory_django.operations import asynchronous, erase, export
+from chatmemory_django.operations import asynchronous, erase, export, fork
 from chatmemory_django.provider import build_chat_memory, get_chat_memory, to_be_seen
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
@@ -185,7 +185,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         with self.changing() as conversation, found_at("$.through"):
             window = get_chat_memory(conversation.memory_id).window()
             try:
-                forked = conversation.fork(wanted.get("memory_id"), through=wanted.get("through"), window=window)
+                forked = fork(conversation, wanted.get("memory_id"), through=wanted.get("through"), window=window)
             except MemoryIdTakenError:
                 raise _taken() from None
         return self._created(forked, request.path.rstrip("/").rpartition("/")[0].rpartition("/")[0])

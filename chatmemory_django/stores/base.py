@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
 
-from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, SystemMessage
+from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, Metadata, SystemMessage
 from chatmemory_django.pending import Pending
 from chatmemory_django.reasons import Explained, Reader, StoredMessage, explain
 from chatmemory_django.windows import Eviction, Window
@@ -33,10 +33,6 @@ class SimpleChatMemoryStore(Protocol):
 
     def delete_messages(self, memory_id: object) -> None:
         """Delete everything stored under *memory_id*. An unknown id is not an error."""
-
-
-Metadata: TypeAlias = Mapping[str, Any] | None
-"""What a site stores with a message, a JSON object: the model, its usage, why it stopped."""
 
 
 class Appended(NamedTuple):

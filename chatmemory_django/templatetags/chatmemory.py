@@ -19,9 +19,9 @@ def grouped(number: int) -> str:
 @register.filter
 def place(sequence: int) -> str:
     """Return the query and fragment of the URL at which the transcript of all branches shows the message *sequence*."""
-    from chatmemory_django.admin import transcript
+    from chatmemory_django.admin import links
 
-    return transcript.place_of(sequence, all_branches=True)
+    return links.place_of(sequence, all_branches=True)
 
 
 @register.filter

@@ -8,7 +8,7 @@ from django.db import connection
 
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import check, erase
+from chatmemory_django.operations import check, erase, fork
 from chatmemory_django.provider import get_chat_memory, known_window
 from tests.docs.pages import block_of, site
 
@@ -69,7 +69,7 @@ def test_everything_works_on_a_partitioned_table():
             turn.add(AiMessage("three"))
         memory.switch(2)
         assert memory.messages() == [UserMessage("one"), AiMessage("two")]
-        Conversation.objects.get(memory_id=f"c{number}").fork(f"fork of c{number}")
+        fork(Conversation.objects.get(memory_id=f"c{number}"), f"fork of c{number}")
 
     with connection.cursor() as cursor:
         cursor.execute("SELECT DISTINCT tableoid::regclass::text FROM chatmemory_message")

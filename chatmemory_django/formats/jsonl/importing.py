@@ -27,10 +27,9 @@ from chatmemory_django.formats.jsonl.lines import (
 )
 from chatmemory_django.formats.jsonl.paths import Branches
 from chatmemory_django.ids import checked_client_message_id, is_uuid, memory_key
-from chatmemory_django.messages import MessageType
+from chatmemory_django.messages import MessageType, Metadata
 from chatmemory_django.models import Conversation, Message, is_in_memory, new_memory_id
 from chatmemory_django.rows import in_batches, to_metadata, to_moment
-from chatmemory_django.stores.base import Metadata
 from chatmemory_django.stores.django.changes import MAX_INTEGER, max_row_bytes, new_row
 from chatmemory_django.stores.django.whole import is_there
 

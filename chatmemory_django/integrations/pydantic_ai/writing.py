@@ -19,6 +19,7 @@ from chatmemory_django.integrations.pydantic_ai.records import to_text, up_to_da
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.operations import fork
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.records.models import Record
 from chatmemory_django.rows import to_moment
@@ -154,7 +155,7 @@ def _forked(
     if place is None or origin is None:
         raise ConversationConflict(record.conversation_id)
     try:
-        origin.fork(record.conversation_id, through=place.sequence, owner=owner, window=memory.window())
+        fork(origin, record.conversation_id, through=place.sequence, owner=owner, window=memory.window())
     except (ConversationErasedError, MemoryIdTakenError, MessageNotFoundError):
         raise ConversationConflict(record.conversation_id) from None
     return {others[0]: place.sequence}

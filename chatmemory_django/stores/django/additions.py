@@ -8,9 +8,9 @@ from itertools import chain, count, repeat, zip_longest
 import msgspec
 
 from chatmemory_django.ids import checked_client_message_id
-from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.messages import ChatMessage, MessageType, Metadata
 from chatmemory_django.rows import Columns, NewRow, Row, State, to_message
-from chatmemory_django.stores.base import Appended, MessageNotFoundError, Metadata
+from chatmemory_django.stores.base import Appended, MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change, new_row
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.paths import (

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from chatmemory_django import conf
-from chatmemory_django.messages import ChatMessage
+from chatmemory_django.messages import ChatMessage, Metadata
 from chatmemory_django.rows import NewRow, State, checked_verbatim, sent_bytes, to_columns, to_metadata
-from chatmemory_django.stores.base import Metadata
 from chatmemory_django.stores.django.paths import Relocation
 
 MAX_INTEGER = 2_147_483_647

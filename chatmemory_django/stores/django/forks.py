@@ -9,6 +9,7 @@ from operator import or_
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Value, When
@@ -39,7 +40,21 @@ def fork(
     owner: AbstractBaseUser | EllipsisType | None = ...,
     window: Window | None = None,
 ) -> Conversation:
-    """Store the copy of *conversation* that ``Conversation.fork`` describes, and return it."""
+    """
+    Store a new conversation with a copy of the path up to message *through*, or of the whole path, and return it.
+
+    The messages keep their sequences, and *through* may be any message of the history, on any branch. The memory of
+    the copy contains what the original's memory has up to that message; if *through* is not in this memory, it is
+    filled as by ``rewind``, limited by *window*, by default to as many messages as are in this memory now. Title
+    and metadata are copied, and so is the owner, unless *owner* is passed, which may be None. By default, a new
+    *memory_id* is generated. No messages are loaded, and no signals are sent.
+
+    Raises:
+        MessageNotFoundError: The history has no message *through*; 0 is its beginning.
+        MemoryIdTakenError: There already is a conversation with that memory id.
+        ConversationErasedError: This conversation was erased.
+
+    """
     if isinstance(owner, EllipsisType):
         owner_key: Any = ...
     elif owner is not None and owner.pk is None:
@@ -62,6 +77,11 @@ def fork(
             f"The conversation {conversation.memory_id!r} was erased, so it cannot be forked."
         )
     return forked
+
+
+async def afork(conversation: Conversation, memory_id: object = None, **options: Any) -> Conversation:
+    """See ``fork``."""
+    return await sync_to_async(fork)(conversation, memory_id, **options)
 
 
 class _Plan(NamedTuple):
