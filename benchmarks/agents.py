@@ -46,7 +46,7 @@ from django.db import connection  # noqa: E402
 from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: E402
 
-from chatmemory_django.threads import close_thread_sensitive, in_thread  # noqa: E402
+from chatmemory_django.db.threads import close_thread_sensitive, in_thread  # noqa: E402
 
 
 def analyze() -> None:

@@ -11,7 +11,7 @@ from benchmarks.histories import COST, Bound, estimator, load_conversation
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import to_columns, to_message
+from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:

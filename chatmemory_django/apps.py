@@ -20,16 +20,18 @@ class ChatMemoryConfig(AppConfig):
         # Models are not loaded before this point.
         from django.contrib.auth import get_user_model
 
-        from chatmemory_django import checks, conf, models
+        from chatmemory_django import checks, conf
+        from chatmemory_django.models import Conversation
+        from chatmemory_django.models.erasing import erase_conversations, erase_messages
         from chatmemory_django.tokens import encodings
 
-        owner = models.Conversation._meta.get_field("owner")
+        owner = Conversation._meta.get_field("owner")
         if not owner.db_constraint:
             owner.remote_field.on_delete = DO_NOTHING
             for model in apps.get_models():
                 if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
-                    pre_delete.connect(models.erase_conversations, sender=model, dispatch_uid="chatmemory")
-        pre_delete.connect(models.erase_messages, sender=models.Conversation, dispatch_uid="chatmemory")
+                    pre_delete.connect(erase_conversations, sender=model, dispatch_uid="chatmemory")
+        pre_delete.connect(erase_messages, sender=Conversation, dispatch_uid="chatmemory")
         register(checks.check_settings)
         register(checks.check_databases)
         register(checks.check_time_zones, Tags.database)

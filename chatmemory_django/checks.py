@@ -13,11 +13,11 @@ from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.db.moments import knows_time_zone
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import build_chat_memory
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
-from chatmemory_django.time_zones import knows_time_zone
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from chatmemory_django.tokens.encodings import encoding_name, encoding_source
 

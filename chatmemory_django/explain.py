@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from chatmemory_django import reasons
+from chatmemory_django.core import reasons
+from chatmemory_django.core.reasons import Reader, Reason, StoredMessage
+from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.reasons import Reader, Reason, StoredMessage
-from chatmemory_django.windows import Window
 
 
 class Reading(NamedTuple):

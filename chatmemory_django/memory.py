@@ -12,10 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict, Unpack
 
-from chatmemory_django import windows
-from chatmemory_django.ids import memory_key
+from chatmemory_django.core import windows
+from chatmemory_django.core.limits import memory_key
+from chatmemory_django.core.reasons import Explained
+from chatmemory_django.core.tool_calls import repair_tools
+from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import ChatMessage, Metadata
-from chatmemory_django.reasons import Explained
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -26,9 +28,7 @@ from chatmemory_django.stores.base import (
 )
 from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
 from chatmemory_django.tokens import TokenCountEstimator
-from chatmemory_django.tool_calls import repair_tools
 from chatmemory_django.turns import Persist, Turn
-from chatmemory_django.windows import Window
 
 logger = logging.getLogger(__name__)
 

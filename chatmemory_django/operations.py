@@ -21,6 +21,8 @@ from asgiref.sync import sync_to_async
 from django.db.models import ProtectedError, QuerySet, RestrictedError
 from django.utils import timezone
 
+from chatmemory_django.core.windows import Window
+from chatmemory_django.db.moments import to_moment
 from chatmemory_django.formats.jsonl import (
     ConversationExistsError,
     ImportLimits,
@@ -30,14 +32,15 @@ from chatmemory_django.formats.jsonl import (
     import_lines,
 )
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet, in_memory
-from chatmemory_django.rows import to_metadata, to_moment
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.models.columns import to_metadata
+from chatmemory_django.models.windows import in_memory
 from chatmemory_django.stores.base import MemoryIdTakenError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.changes import new_row
 from chatmemory_django.stores.django.examination import Examination, Rule
 from chatmemory_django.stores.django.forks import afork, fork
 from chatmemory_django.stores.django.pruning import leave_branches
+from chatmemory_django.stores.django.rows import new_row
 from chatmemory_django.stores.django.whole import (
     at_one_moment,
     for_writing,
@@ -47,7 +50,6 @@ from chatmemory_django.stores.django.whole import (
     ranges,
     write,
 )
-from chatmemory_django.windows import Window
 
 __all__ = [
     "ConversationExistsError",

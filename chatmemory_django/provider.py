@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MemoryOptions
 from chatmemory_django.stores.base import ChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
-from chatmemory_django.windows import Window
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

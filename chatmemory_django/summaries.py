@@ -8,12 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, Unpack
 
+from chatmemory_django.core.pending import Pending
+from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import Limit, MemoryOptions, TokenWindowChatMemory
 from chatmemory_django.messages import BLANK, ChatMessage, SystemMessage
-from chatmemory_django.pending import Pending
 from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
 from chatmemory_django.tokens import TokenCountEstimator
-from chatmemory_django.windows import Window
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, Unpack
 
+from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, checked_messages
-from chatmemory_django.windows import Eviction, Window
 
 Persist: TypeAlias = Literal["late", "early"]
 """When a turn is stored: everything at its end, or user messages at once, marked as incomplete until then."""

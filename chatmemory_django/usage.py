@@ -11,8 +11,8 @@ from django.db.models.expressions import Combinable
 from django.db.models.fields.json import KT
 from django.db.models.functions import TruncDate
 
+from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import to_moment
 
 By: TypeAlias = Literal["day", "conversation", "model"]
 

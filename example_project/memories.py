@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from chatmemory_django.ids import is_uuid
+from chatmemory_django.core.limits import is_uuid
 from chatmemory_django.messages import ChatMessage, SystemMessage, UserMessage
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from example_project import facts

@@ -137,7 +137,7 @@ class TestMemory:
         def refuse(*args):
             raise RuntimeError("no encoding")
 
-        monkeypatch.setattr("chatmemory_django.windows.Window.cost", refuse)
+        monkeypatch.setattr("chatmemory_django.core.windows.Window.cost", refuse)
 
         assert refusal(reader, page("openai", talk.pk)) == "The memory cannot be read: no encoding"
 

@@ -11,10 +11,9 @@ from django.utils import timezone
 
 from chatmemory_django import operations
 from chatmemory_django.admin import changelist, filters
+from chatmemory_django.db.moments import knows_time_zone, to_moment
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import to_moment
-from chatmemory_django.time_zones import knows_time_zone
 from tests.admin_site import MESSAGE_WINDOW, TOKEN_WINDOW, conversation, counted, page, staff
 
 pytestmark = pytest.mark.django_db

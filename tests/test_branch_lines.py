@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chatmemory_django import operations
-from chatmemory_django.branches import Tree
+from chatmemory_django.core.branches import Thinning, Tree
 from chatmemory_django.formats.jsonl import JsonLinesError, check_lines, export_lines, import_lines
-from chatmemory_django.lineage import Thinning
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import fork

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chatmemory_django.branches import Tree, fork_point
+from chatmemory_django.core.branches import Tree, fork_point
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,

@@ -29,7 +29,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.rows import to_message
+from chatmemory_django.models.columns import to_message
 from tests.strategies import messages, texts
 from tests.vectors import load_vectors, message_from_description
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from chatmemory_django import media
 from chatmemory_django.codec import message_from_json, message_to_json
-from chatmemory_django.media import File, file_at, without_files
+from chatmemory_django.core import media
+from chatmemory_django.core.media import File, file_at, without_files
 from chatmemory_django.messages import (
     AiMessage,
     Audio,

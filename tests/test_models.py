@@ -8,6 +8,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
+from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -21,7 +22,6 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, MemoryStatus, Message
-from chatmemory_django.rows import aware, to_moment
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 pytestmark = pytest.mark.django_db

@@ -14,14 +14,14 @@ from django.db.models.signals import pre_delete
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-import chatmemory_django.models
+import chatmemory_django.models.conversations
 from chatmemory_django import operations
+from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.operations import Finding, NoCounterError, Pruned, Rule
 from chatmemory_django.stores.django import DjangoChatMemoryStore, whole
-from chatmemory_django.windows import Window
 from example_project.models import Feedback
 from tests.estimators import ADDITIVE_WORDS
 from tests.interleaving import another_writer, set_isolation
@@ -513,7 +513,7 @@ class TestConversationQuerySetDelete:
             Conversation.objects.all().delete()
 
     def test_long_conversations_are_deleted_in_separate_transactions(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(chatmemory_django.models, "ERASE_MESSAGES", 6)
+        monkeypatch.setattr(chatmemory_django.models.conversations, "ERASE_MESSAGES", 6)
         for number, length in enumerate([1, 2, 9, 1, 1]):
             a_memory(str(number)).add(*[U1] * length)
 

@@ -7,7 +7,7 @@ import pytest
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.places import NEAR, Place
+from chatmemory_django.models.alternatives import NEAR, Place
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 pytestmark = pytest.mark.django_db

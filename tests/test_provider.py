@@ -7,14 +7,14 @@ from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 
 from chatmemory_django.checks import check_settings
+from chatmemory_django.core.windows import to_entry
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import common_window, get_chat_memory, known_window, to_be_seen, window_of
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.changes import new_row
+from chatmemory_django.stores.django.rows import new_row
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
-from chatmemory_django.windows import to_entry
 from tests.estimators import ADDITIVE_WORDS
 
 U1, A1, U2 = UserMessage("one"), AiMessage("hello"), UserMessage("two")

@@ -9,12 +9,12 @@ from django.contrib.auth.models import AnonymousUser
 from django.db import connection
 from django.utils import timezone
 
-from chatmemory_django import ranking
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import export_lines, import_lines
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.terms import MAX_SEARCH, MAX_TERMS, terms_of
+from chatmemory_django.search import ranking
+from chatmemory_django.search.terms import MAX_SEARCH, MAX_TERMS, terms_of
 
 # InnoDB's FULLTEXT only indexes committed rows.
 pytestmark = pytest.mark.django_db(transaction=True)

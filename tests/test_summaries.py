@@ -9,6 +9,7 @@ from itertools import islice
 import pytest
 from django.db import connection, transaction
 
+from chatmemory_django.core.pending import MAX_MESSAGES
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -18,7 +19,6 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation
-from chatmemory_django.pending import MAX_MESSAGES
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.summaries import SummarizingChatMemory

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chatmemory_django.core.tool_calls import repair_tools, tool_answers
+from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, start_on_user, to_entry
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -15,15 +17,6 @@ from chatmemory_django.messages import (
     ToolExecutionRequest,
     ToolExecutionResultMessage,
     UserMessage,
-)
-from chatmemory_django.tool_calls import repair_tools, tool_answers
-from chatmemory_django.windows import (
-    Entry,
-    Eviction,
-    Window,
-    continuation,
-    start_on_user,
-    to_entry,
 )
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
 

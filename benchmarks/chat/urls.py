@@ -13,8 +13,8 @@ from django.views.decorators.csrf import csrf_exempt
 from benchmarks.chat.model import Clock
 from chatmemory_django.chat.access import user_of_token
 from chatmemory_django.chat.model import ChatResponse, PartialText
+from chatmemory_django.db.threads import in_thread
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.threads import in_thread
 
 HISTORY = [UserMessage(f"Message {number}") for number in range(60)]
 

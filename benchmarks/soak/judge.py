@@ -29,7 +29,7 @@ from benchmarks.soak.triggers import written
 from benchmarks.soak.verbs import labels
 from chatmemory_django.codec import messages_from_json
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import to_message
+from chatmemory_django.models.columns import to_message
 from chatmemory_django.stores.base import MessageNotFoundError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from chatmemory_django.windows import Window
+    from chatmemory_django.core.windows import Window
 
 APPENDED = ("appended-1", "appended-2")
 """Conversations to which messages are only added."""

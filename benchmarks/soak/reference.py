@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.soak.records import WINDOWS, Intent, label_of, summary_text, text_of
+from chatmemory_django.core.pending import Pending
 from chatmemory_django.messages import SystemMessage
-from chatmemory_django.pending import Pending
 from chatmemory_django.stores.in_process import _Conversation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from chatmemory_django.core.windows import Window
     from chatmemory_django.messages import ChatMessage
-    from chatmemory_django.windows import Window
 
 REARRANGING = {"rewind", "switch", "pop", "remove"}
 """Verbs that change existing rows, as all do that continue from an earlier message."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.soak.reference import Reference
+from chatmemory_django.core.windows import Eviction
 from chatmemory_django.stores.in_process import _Row
-from chatmemory_django.windows import Eviction
 
 if TYPE_CHECKING:
+    from chatmemory_django.core.windows import Window
     from chatmemory_django.messages import ChatMessage
-    from chatmemory_django.windows import Window
 
 
 class State(NamedTuple):

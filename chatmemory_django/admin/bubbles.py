@@ -26,7 +26,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import MemoryStatus
-from chatmemory_django.places import Place
+from chatmemory_django.models.alternatives import Place
 
 SUMMARY = "SUMMARY"
 """The kind of a system message that is a summary; the type column does not distinguish it."""

@@ -14,8 +14,8 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.http import urlencode
 
+from chatmemory_django.db.moments import knows_time_zone
 from chatmemory_django.models import Conversation
-from chatmemory_django.time_zones import knows_time_zone
 
 MAX_QUERY_STRING = 8_192
 """Maximum length of the list's query string: about what web servers allow for the first line of a request."""

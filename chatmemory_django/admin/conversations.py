@@ -27,7 +27,7 @@ from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.admin.wording import visible
-from chatmemory_django.media import served_as
+from chatmemory_django.core.media import served_as
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 
 

@@ -17,8 +17,8 @@ from chatmemory_django.admin.downloads import UnavailableError
 from chatmemory_django.admin.message_operations import Done, MessageOperation
 from chatmemory_django.admin.operations import EXPORT, Operation
 from chatmemory_django.admin.wording import visible
+from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
-from chatmemory_django.rows import in_parts
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.whole import in_lock
 

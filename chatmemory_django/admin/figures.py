@@ -11,8 +11,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 
 from chatmemory_django.admin.bubbles import KINDS, SUMMARY, style_of
-from chatmemory_django.models import Conversation, memory_parts
-from chatmemory_django.windows import Window
+from chatmemory_django.core.windows import Window
+from chatmemory_django.models import Conversation
+from chatmemory_django.models.windows import memory_parts
 
 GAUGE_MESSAGES = 300
 """Maximum number of messages that the gauge draws one by one; earlier ones are one segment."""

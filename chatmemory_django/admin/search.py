@@ -9,9 +9,9 @@ from chatmemory_django.admin.bubbles import Bubble
 from chatmemory_django.admin.links import place_of
 from chatmemory_django.admin.transcript import fitting
 from chatmemory_django.admin.wording import visible
+from chatmemory_django.core.limits import is_storable
 from chatmemory_django.models import Conversation
-from chatmemory_django.rows import is_storable
-from chatmemory_django.snippets import snippet
+from chatmemory_django.search.excerpts import snippet
 
 HITS = 20
 """Number of hits on a page."""

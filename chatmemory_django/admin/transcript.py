@@ -20,10 +20,10 @@ from chatmemory_django.admin.links import PAGE
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.reasons import read_reasons
 from chatmemory_django.admin.wording import EXCERPT, excerpt
+from chatmemory_django.core.tool_calls import tool_answers
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import Conversation, MemoryStatus, Message, MessageQuerySet
-from chatmemory_django.rows import to_message
-from chatmemory_django.tool_calls import tool_answers
+from chatmemory_django.models.columns import to_message
 
 PAGE_BYTES = 8 * 1024 * 1024
 """Maximum size of long texts and JSON that are read for a page. Of further messages, only short texts are shown."""

@@ -13,7 +13,7 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
-from chatmemory_django.ids import is_uuid, memory_key
+from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.models import Conversation
 
 if TYPE_CHECKING:

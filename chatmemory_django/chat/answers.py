@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from django.utils import translation
 
 from chatmemory_django.chat.streams import Maker, Piece, streams
-from chatmemory_django.threads import close_thread_sensitive, in_background, in_thread
+from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread
 
 logger = logging.getLogger(__name__)
 

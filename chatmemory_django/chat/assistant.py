@@ -28,11 +28,11 @@ from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, Mode
 from chatmemory_django.chat.questions import Question, placed
 from chatmemory_django.chat.returns import Text, Typed
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
+from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.threads import in_thread
 from chatmemory_django.turns import Persist, Turn
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import msgspec
 from chatmemory_django import conf
 from chatmemory_django.chat.questions import versions_of
 from chatmemory_django.codec import message_to_json
+from chatmemory_django.core.limits import checked_client_message_id
 from chatmemory_django.formats.ui_messages import from_ui_message, message_sequence
-from chatmemory_django.ids import checked_client_message_id
 from chatmemory_django.messages import DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
 

@@ -19,6 +19,7 @@ from chatmemory_django.chat.model import (
     ToolSpecification,
 )
 from chatmemory_django.chat.questions import Question
+from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -26,7 +27,6 @@ from chatmemory_django.messages import (
     ToolExecutionRequest,
     ToolExecutionResultMessage,
 )
-from chatmemory_django.tool_calls import repair_tools
 from chatmemory_django.turns import Turn
 
 AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage

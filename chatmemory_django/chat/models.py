@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
+from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
 from chatmemory_django.models import ExactCharField
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
+from chatmemory_django.core.limits import EDIT
 from chatmemory_django.formats.ui_messages import message_sequence
-from chatmemory_django.ids import EDIT
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message

@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
-from chatmemory_django.deadlocks import tried_again
+from chatmemory_django.db.retries import tried_again
 
 DEAD_AFTER = 5.0
 """Seconds without a write after which an answer in progress is given up: 20 writes were missed."""

@@ -14,9 +14,9 @@ from docstring_parser import parse
 from pydantic_core import to_json
 
 from chatmemory_django.chat.model import ToolSpecification
+from chatmemory_django.db.threads import in_slow_thread
 from chatmemory_django.messages import CONTENT_CLASSES, Content, ToolExecutionRequest, ToolExecutionResultMessage
-from chatmemory_django.rows import to_columns
-from chatmemory_django.threads import in_slow_thread
+from chatmemory_django.models.columns import to_columns
 
 logger = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ from chatmemory_django.chat.model import (
     PartialThinking,
     PartialToolCall,
 )
+from chatmemory_django.core.tool_calls import tool_answers
 from chatmemory_django.formats.ui_messages.writing import (
     NOT_JSON,
     answer_metadata,
@@ -30,7 +31,6 @@ from chatmemory_django.formats.ui_messages.writing import (
     timestamp,
 )
 from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest, ToolExecutionResultMessage
-from chatmemory_django.tool_calls import tool_answers
 
 if TYPE_CHECKING:
     from chatmemory_django.chat.exchange import AssistantEvent  # requires the database, which this module does not

@@ -33,11 +33,11 @@ from chatmemory_django.chat.body import Body, question_of, read_body
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.streams import Maker
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
+from chatmemory_django.db.threads import in_background, in_thread, leave_thread
 from chatmemory_django.formats.ui_messages import to_ui_messages
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
-from chatmemory_django.threads import in_background, in_thread, leave_thread
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chatmemory_django.core.limits import checked_client_message_id
 from chatmemory_django.formats.openai_items import NAME, item_to_message, message_to_items
 from chatmemory_django.formats.verbatim import Format
-from chatmemory_django.ids import checked_client_message_id
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "additional_tools": ("role", "tools"),

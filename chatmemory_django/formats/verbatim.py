@@ -11,10 +11,9 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from chatmemory_django.messages import ChatMessage, CustomMessage
-from chatmemory_django.rows import HistoryRow, to_message
 
 REPLACEMENT = "\ufffd"
 """Replaces NUL characters and lone surrogates in a message, because databases cannot store them in a text."""
@@ -41,6 +40,16 @@ class Given(NamedTuple):
     message: ChatMessage
     verbatim: str | None
     """The original JSON; None if the message contains everything."""
+
+
+class Original(Protocol):
+    """A row that holds a message, and perhaps its original JSON."""
+
+    @property
+    def verbatim(self) -> str | None: ...
+
+    @property
+    def chat_message(self) -> ChatMessage: ...
 
 
 def to_given(item: object, format: Format, where: str) -> Given:
@@ -100,10 +109,10 @@ def as_text(value: object) -> str:
     raise TypeError
 
 
-def items_of(row: HistoryRow, format: Format) -> list[dict[str, Any]]:
+def items_of(row: Original, format: Format) -> list[dict[str, Any]]:
     """Return the items of *format* for a row: the original one if there is one."""
     given = of_verbatim(row.verbatim, format.name)
-    return format.from_message(to_message(row.type, row.text, row.payload)) if given is None else [given]
+    return format.from_message(row.chat_message) if given is None else [given]
 
 
 def of_verbatim(verbatim: str | None, format_name: str) -> dict[str, Any] | None:

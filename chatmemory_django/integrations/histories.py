@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from chatmemory_django.formats.verbatim import Format, items_of, to_given
+from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rows import HistoryRow
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:

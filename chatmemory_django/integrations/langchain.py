@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+from chatmemory_django.db.threads import leaving_no_connection, to_its_end
 from chatmemory_django.formats.langchain import LANGCHAIN
 from chatmemory_django.integrations.histories import History
-from chatmemory_django.threads import leaving_no_connection, to_its_end
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory

@@ -11,13 +11,14 @@ from django.contrib.auth import get_user_model
 from django.db import router
 from django.db.models import Exists, OuterRef, Q
 
+from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.llama_index import LLAMA_INDEX
 from chatmemory_django.formats.verbatim import Given, items_of, to_given
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.provider import window_of
-from chatmemory_django.rows import HistoryRow, in_parts
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.threads import to_its_end
 
 try:
     from llama_index.core.base.llms.types import ChatMessage

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.integrations.histories import History
-from chatmemory_django.threads import to_its_end
 
 try:
     from agents.memory import SessionABC, SessionSettings

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
+from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH
 from chatmemory_django.formats.verbatim import Given, storable
-from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,

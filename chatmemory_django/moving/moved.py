@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
+from chatmemory_django.core.limits import YEARS
 from chatmemory_django.formats.verbatim import Given
-
-YEARS = range(1970, 9999)
-"""The years that are accepted in dates: databases, time zones and cursors support all of them."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

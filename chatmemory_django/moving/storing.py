@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, router
 from django.db.models import Case, Value, When
 
-from chatmemory_django.deadlocks import tried_again
+from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.moments import aware, to_moment
+from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.moving.moved import Moved
 from chatmemory_django.provider import window_of
-from chatmemory_django.rows import aware, in_parts, to_moment
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.changes import new_row
+from chatmemory_django.stores.django.rows import new_row
 from chatmemory_django.stores.django.whole import messages_of, write
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import ConnectionHandler
 
+from chatmemory_django.db.batches import in_parts
 from chatmemory_django.moving.moved import Moved, MovedMessage, Source, Step, UnreadableError
-from chatmemory_django.rows import in_parts
 
 ENGINES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 """The URL schemes of the databases that Django supports."""

@@ -16,14 +16,11 @@ from rest_framework.filters import OrderingFilter
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.db.moments import EARLIEST, LATEST
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.rest.problems import InvalidQuery
-from chatmemory_django.rows import EARLIEST
-from chatmemory_django.stores.django.changes import MAX_INTEGER
-
-LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-"""Databases and time zones support moments from ``EARLIEST`` to this one; others are replaced by the nearest."""
 
 EVERYBODY = "*"
 """The value of ``?owner=`` that includes all owners, and conversations without one."""

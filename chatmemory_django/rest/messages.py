@@ -20,9 +20,11 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from chatmemory_django import conf
-from chatmemory_django.media import file_at, served_as
+from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.core.media import file_at, served_as
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.columns import to_columns
 from chatmemory_django.operations import annotate
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.access import FEEDBACK
@@ -42,8 +44,6 @@ from chatmemory_django.rest.serializers import (
     is_same,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
-from chatmemory_django.rows import to_columns
-from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 KEYS = UUID("6f1d6c1e-5f0b-5d5c-9b43-6d6f3a1f9a57")
 """The UUID namespace of client message ids that are derived from idempotency keys."""

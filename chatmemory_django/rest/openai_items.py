@@ -9,14 +9,15 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from chatmemory_django import conf
+from chatmemory_django.core.limits import MAX_INTEGER, is_storable
 from chatmemory_django.formats.openai_conversations import normalized
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.formats.verbatim import items_of
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import MESSAGE_SIZE, Conversation, MessageQuerySet
+from chatmemory_django.models import Conversation, MessageQuerySet
+from chatmemory_django.models.columns import HistoryRow
+from chatmemory_django.models.messages import MESSAGE_SIZE
 from chatmemory_django.rest.serializers import is_same
-from chatmemory_django.rows import HistoryRow, is_storable
-from chatmemory_django.stores.django.changes import MAX_INTEGER
 
 PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 """Prefixes of ids by type of item. OpenAI's models accept no others; for other types, any prefix works."""

@@ -22,6 +22,7 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
 from chatmemory_django.chat.access import user_of_token
+from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS
 from chatmemory_django.formats.verbatim import to_given
 from chatmemory_django.messages import MessageType
@@ -41,7 +42,6 @@ from chatmemory_django.rest.openai_serializers import (
 )
 from chatmemory_django.rest.problems import InvalidQuery, Problem, invalid
 from chatmemory_django.rest.views import ChatMemoryView, row_of
-from chatmemory_django.rows import aware
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

@@ -17,9 +17,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory_django import conf
-from chatmemory_django.rest.filters import LATEST
+from chatmemory_django.db.moments import EARLIEST, LATEST, aware, to_moment
 from chatmemory_django.rest.problems import InvalidQuery
-from chatmemory_django.rows import EARLIEST, aware, to_moment
 
 
 class BoundedCursorPagination(CursorPagination):

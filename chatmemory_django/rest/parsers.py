@@ -15,7 +15,7 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from chatmemory_django import conf
-from chatmemory_django.bounds import BoundsError, check_bounds
+from chatmemory_django.core.limits import BoundsError, check_bounds
 from chatmemory_django.rest.problems import Problem, invalid
 
 

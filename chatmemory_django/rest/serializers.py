@@ -14,20 +14,26 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail
 
 from chatmemory_django import conf
-from chatmemory_django.bounds import MAX_WHERE
+from chatmemory_django.core.limits import (
+    MAX_CLIENT_MESSAGE_ID_LENGTH,
+    MAX_INTEGER,
+    MAX_MEMORY_ID_LENGTH,
+    MAX_WHERE,
+    is_uuid,
+    memory_key,
+)
+from chatmemory_django.core.media import without_files
+from chatmemory_django.core.reasons import Reason
+from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_chat import INVALID, message_from_openai, message_to_openai
-from chatmemory_django.ids import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH, is_uuid, memory_key
-from chatmemory_django.media import without_files
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MemoryStatus
-from chatmemory_django.places import Place
-from chatmemory_django.reasons import Reason
+from chatmemory_django.models.alternatives import Place
+from chatmemory_django.models.columns import to_columns, to_metadata
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.filters import moment
 from chatmemory_django.rest.problems import InvalidQuery
-from chatmemory_django.rows import aware, to_columns, to_metadata
-from chatmemory_django.snippets import snippet
-from chatmemory_django.stores.django.changes import MAX_INTEGER
+from chatmemory_django.search.excerpts import snippet
 
 MAX_REASON = 300
 """Maximum number of characters of an error detail, which may repeat keys that the client sent."""

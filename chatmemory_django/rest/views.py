@@ -23,7 +23,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from chatmemory_django.ids import memory_key
+from chatmemory_django.core.limits import memory_key
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.provider import get_chat_memory

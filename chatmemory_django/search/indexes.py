@@ -12,7 +12,7 @@ from chatmemory_django.search import mysql, postgresql, sqlite
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    from chatmemory_django.ranking import IsAmong
+    from chatmemory_django.search.ranking import IsAmong
 
 INDEXES: dict[str, Any] = {"mysql": mysql, "postgresql": postgresql, "sqlite": sqlite}
 """The modules with ``create``, ``drop`` and ``candidates``, by Django's name of the database vendor."""

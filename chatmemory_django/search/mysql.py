@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.models import F, Lookup
 
-from chatmemory_django.ranking import IsAmong, has, is_among_newest
+from chatmemory_django.search.ranking import IsAmong, has, is_among_newest
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.db.models.sql.compiler import SQLCompiler
 
-    from chatmemory_django.ranking import Sql
+    from chatmemory_django.search.ranking import Sql
 
 INDEX = "chatmemory_search"
 

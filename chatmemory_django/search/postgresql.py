@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
 from django.db.models import BooleanField, F, Func, Lookup
 
-from chatmemory_django.ranking import RANKED, IsAmong, Rows, has
+from chatmemory_django.search.ranking import RANKED, IsAmong, Rows, has
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.db.models.sql.compiler import SQLCompiler
 
-    from chatmemory_django.ranking import Sql
+    from chatmemory_django.search.ranking import Sql
 
 INDEXED = 100_000
 """How many characters of a message are indexed: with more, its words might not fit a tsvector."""

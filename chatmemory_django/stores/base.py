@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
 
+from chatmemory_django.core.pending import Pending
+from chatmemory_django.core.reasons import Explained, Reader, StoredMessage, explain
+from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, Metadata, SystemMessage
-from chatmemory_django.pending import Pending
-from chatmemory_django.reasons import Explained, Reader, StoredMessage, explain
-from chatmemory_django.windows import Eviction, Window
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Unpack
 
-from chatmemory_django.branches import Present, Summary, Tree, fork_point, moved
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.ids import memory_key
+from chatmemory_django.core.branches import Present, Summary, Tree, fork_point, moved
+from chatmemory_django.core.limits import memory_key
+from chatmemory_django.core.pending import Pending, take
+from chatmemory_django.core.reasons import Explained, Reader, StoredMessage, explain
+from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
+from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, SystemMessage
-from chatmemory_django.pending import Pending, take
-from chatmemory_django.reasons import Explained, Reader, StoredMessage, explain
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -23,8 +25,6 @@ from chatmemory_django.stores.base import (
     Reading,
     checked_messages,
 )
-from chatmemory_django.tool_calls import MAX_DISTANCE, counterparts
-from chatmemory_django.windows import Entry, Eviction, Window, continuation, to_entry
 
 
 class InMemoryChatMemoryStore(ChatMemoryStore):

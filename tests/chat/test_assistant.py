@@ -21,6 +21,7 @@ from chatmemory_django.chat.model import (
     UnavailableError,
 )
 from chatmemory_django.chat.returns import InvalidAnswerError
+from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -34,7 +35,6 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
-from chatmemory_django.tool_calls import repair_tools
 from tests.asgi import run
 from tests.chat.scripted import ScriptedModel, calling
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.threads import BACKGROUND_THREADS, in_background, in_thread
+from chatmemory_django.db.threads import BACKGROUND_THREADS, in_background, in_thread
 from tests.asgi import run
 from tests.chat.scripted import ScriptedModel, calling
 

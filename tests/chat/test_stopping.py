@@ -11,8 +11,8 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatResponse
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.chat.streams import DatabaseStreams, Maker, Piece
+from chatmemory_django.db.threads import BACKGROUND_THREADS, in_background, in_thread
 from chatmemory_django.models import Conversation
-from chatmemory_django.threads import BACKGROUND_THREADS, in_background, in_thread
 from tests.asgi import run
 from tests.chat.scripted import ScriptedModel
 

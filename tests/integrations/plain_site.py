@@ -20,7 +20,7 @@ settings.configure(
 )
 django.setup()
 
-from chatmemory_django.threads import close_thread_sensitive  # noqa: E402
+from chatmemory_django.db.threads import close_thread_sensitive  # noqa: E402
 
 _databases = []
 

@@ -11,6 +11,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied, SynchronousOnlyOperation
 from django.db import connection, transaction
 
+from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,
@@ -21,7 +22,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.threads import close_thread_sensitive
 from tests.integrations.running import in_threads, run
 
 pytest.importorskip("langchain_core", reason="LangChain is needed: pip install langchain-core")

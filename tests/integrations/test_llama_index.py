@@ -15,6 +15,7 @@ from django.db import connection, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,
@@ -25,7 +26,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.threads import close_thread_sensitive
 from tests.integrations.running import in_threads, run
 
 pytest.importorskip("llama_index.core", reason="LlamaIndex is needed: pip install llama-index-core")

@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import connection, transaction
 
+from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,
@@ -20,7 +21,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.threads import close_thread_sensitive
 from tests.integrations.running import in_threads, run
 
 pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")

@@ -18,6 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import chatmemory_django.models
+from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.formats.jsonl import export_lines, import_lines
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.integrations.histories import History
@@ -32,7 +33,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.threads import close_thread_sensitive
 from tests.integrations.running import in_threads, run
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai is needed: pip install pydantic-ai-slim")

@@ -9,10 +9,10 @@ from django.urls import reverse
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
+from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.threads import close_thread_sensitive
 
 pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")
 pytest.importorskip("langchain_core", reason="LangChain is needed: pip install langchain-core")

@@ -10,6 +10,7 @@ import pytest
 from django.core.management import CommandError
 from django.db import connection
 
+from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.formats.langchain import LANGCHAIN
 from chatmemory_django.formats.llama_index import LLAMA_INDEX
 from chatmemory_django.integrations.histories import History
@@ -21,7 +22,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.moving.moved import moment
-from chatmemory_django.threads import close_thread_sensitive
 from tests.moving.record import DATA, TEXT
 from tests.moving.sources import messages_of, moved, refused
 from tests.test_operations import everything_is_whole

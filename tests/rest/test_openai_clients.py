@@ -10,11 +10,11 @@ from openai.types.responses import ResponseInputItemParam
 from rest_framework.authtoken.models import Token
 from typing_extensions import get_type_hints
 
+from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.formats.openai_conversations import REQUIRED
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.threads import close_thread_sensitive
 from tests.rest.conftest import REMOVE, WRITE
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,11 +12,12 @@ import msgspec
 from django.db.models import QuerySet
 
 from chatmemory_django.codec import message_to_json
+from chatmemory_django.core.branches import Thinning
+from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.jsonl.lines import SPOOL_BYTES, Head, MessageLine
-from chatmemory_django.lineage import Thinning
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
-from chatmemory_django.rows import aware, to_message
+from chatmemory_django.models.columns import to_message
 from chatmemory_django.stores.django.whole import at_one_moment, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode

@@ -14,7 +14,10 @@ from typing import IO, TYPE_CHECKING, Any
 from django.db import IntegrityError, router, transaction
 
 from chatmemory_django.codec import message_from_json
-from chatmemory_django.deadlocks import tried_again
+from chatmemory_django.core.limits import MAX_INTEGER, YEARS, checked_client_message_id, is_uuid, memory_key
+from chatmemory_django.db.batches import in_batches
+from chatmemory_django.db.moments import to_moment
+from chatmemory_django.db.retries import tried_again
 from chatmemory_django.formats.jsonl.lines import (
     SPOOL_BYTES,
     ConversationExistsError,
@@ -26,11 +29,11 @@ from chatmemory_django.formats.jsonl.lines import (
     read_records,
 )
 from chatmemory_django.formats.jsonl.paths import Branches
-from chatmemory_django.ids import checked_client_message_id, is_uuid, memory_key
 from chatmemory_django.messages import MessageType, Metadata
-from chatmemory_django.models import Conversation, Message, is_in_memory, new_memory_id
-from chatmemory_django.rows import in_batches, to_metadata, to_moment
-from chatmemory_django.stores.django.changes import MAX_INTEGER, max_row_bytes, new_row
+from chatmemory_django.models import Conversation, Message, new_memory_id
+from chatmemory_django.models.columns import to_metadata
+from chatmemory_django.models.windows import is_in_memory
+from chatmemory_django.stores.django.rows import max_row_bytes, new_row
 from chatmemory_django.stores.django.whole import is_there
 
 if TYPE_CHECKING:
@@ -38,9 +41,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 500
 """The maximum number of rows in one INSERT."""
-
-YEARS = range(1970, 9999)
-"""The years that are valid for dates: databases, time zones and cursors support all of them."""
 
 
 def import_lines(

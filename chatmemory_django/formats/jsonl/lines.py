@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from chatmemory_django import conf
-from chatmemory_django.bounds import check_bounds
+from chatmemory_django.core.limits import check_bounds
 
 SPOOL_BYTES = 1024 * 1024
 """The size in bytes up to which a conversation is spooled in memory; larger ones use an unnamed temporary file."""

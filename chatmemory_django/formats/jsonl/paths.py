@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from chatmemory_django.core.branches import Claims
 from chatmemory_django.formats.jsonl.lines import Head, MessageLine
-from chatmemory_django.lineage import Claims
 from chatmemory_django.messages import MessageType
 
 

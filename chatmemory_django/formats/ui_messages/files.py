@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from chatmemory_django.media import file_type, source_of
+from chatmemory_django.core.media import file_type, source_of
 from chatmemory_django.messages import (
     Audio,
     AudioContent,

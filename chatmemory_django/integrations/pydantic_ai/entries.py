@@ -8,10 +8,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
+from chatmemory_django.core.limits import is_storable
+from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.pydantic_ai import NAME, from_message
 from chatmemory_django.formats.verbatim import of_group
 from chatmemory_django.models import MessageQuerySet
-from chatmemory_django.rows import aware, is_storable, to_message
+from chatmemory_django.models.columns import to_message
 
 ROWS = 1.5
 """The number of rows that are first read for an entry, since a request may be several rows; then four times as many."""

@@ -11,12 +11,12 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_ai.conversation_store import ConversationRecord
 from pydantic_ai.exceptions import UserError
 
-from chatmemory_django.ids import memory_key
+from chatmemory_django.core.limits import is_storable, memory_key
+from chatmemory_django.db.moments import aware
 from chatmemory_django.integrations.pydantic_ai.entries import Entry, newest, places_of
 from chatmemory_django.integrations.pydantic_ai.messages import places_in
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.records.models import MAX_SCOPE_LENGTH, Record
-from chatmemory_django.rows import aware, is_storable
 
 # A list, since a dataclass takes no configuration. As in ModelMessagesTypeAdapter, bytes are Base64.
 _records = TypeAdapter(

@@ -19,13 +19,13 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-from chatmemory_django.deadlocks import tried_again
-from chatmemory_django.ids import memory_key
+from chatmemory_django.core.limits import memory_key
+from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.integrations.pydantic_ai import records, writing
 from chatmemory_django.integrations.pydantic_ai.entries import EntryId, read_to
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.threads import to_its_end
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

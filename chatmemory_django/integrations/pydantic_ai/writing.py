@@ -11,8 +11,9 @@ from django.db import connections, transaction
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
 from pydantic_ai.exceptions import UserError
 
+from chatmemory_django.core.limits import checked_client_message_id, memory_key
+from chatmemory_django.db.moments import to_moment
 from chatmemory_django.formats.pydantic_ai import metadata_of
-from chatmemory_django.ids import checked_client_message_id, memory_key
 from chatmemory_django.integrations.pydantic_ai.entries import UNNAMED, find, newest, places_of, unnamed_id
 from chatmemory_django.integrations.pydantic_ai.messages import stored_form
 from chatmemory_django.integrations.pydantic_ai.records import to_text, up_to_date
@@ -22,7 +23,6 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.operations import fork
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.records.models import Record
-from chatmemory_django.rows import to_moment
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError, MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 

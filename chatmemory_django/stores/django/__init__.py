@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from django.db import connections, router, transaction
 
 from chatmemory_django import conf, signals
+from chatmemory_django.core.limits import memory_key
+from chatmemory_django.core.pending import Pending
+from chatmemory_django.core.reasons import Explained, Reader
+from chatmemory_django.core.windows import Eviction, Window
+from chatmemory_django.db.threads import in_thread
 from chatmemory_django.explain import read_recent
-from chatmemory_django.ids import memory_key
 from chatmemory_django.messages import ChatMessage, SystemMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
-from chatmemory_django.pending import Pending
-from chatmemory_django.reasons import Explained, Reader
-from chatmemory_django.rows import HistoryRow, Row
+from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -36,11 +38,10 @@ from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recoun
 from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_place
 from chatmemory_django.stores.django.paths import relocate
 from chatmemory_django.stores.django.removals import Removal
+from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import Snapshot, is_torn, sees_otherwise
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit
-from chatmemory_django.threads import in_thread
-from chatmemory_django.windows import Eviction, Window
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

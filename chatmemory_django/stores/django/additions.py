@@ -7,11 +7,12 @@ from itertools import chain, count, repeat, zip_longest
 
 import msgspec
 
-from chatmemory_django.ids import checked_client_message_id
+from chatmemory_django.core.limits import checked_client_message_id
+from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata
-from chatmemory_django.rows import Columns, NewRow, Row, State, to_message
+from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.stores.base import Appended, MessageNotFoundError
-from chatmemory_django.stores.django.changes import Change, new_row
+from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.paths import (
     Relocation,
@@ -19,8 +20,8 @@ from chatmemory_django.stores.django.paths import (
     relocate,
     stored_rows,
 )
+from chatmemory_django.stores.django.rows import NewRow, Row, State, new_row
 from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, Snapshot
-from chatmemory_django.windows import Entry, Eviction, Window, to_entry
 
 MAX_READ = 4_096
 """How many sequences of the front of a window are read at a time, at most."""

@@ -6,17 +6,12 @@ Nothing is written here; the caller ensures that a change is only written to the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from chatmemory_django import conf
-from chatmemory_django.messages import ChatMessage, Metadata
-from chatmemory_django.rows import NewRow, State, checked_verbatim, sent_bytes, to_columns, to_metadata
+from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.stores.django.paths import Relocation
-
-MAX_INTEGER = 2_147_483_647
-"""The largest number that Django's ``PositiveIntegerField`` holds on every database."""
+from chatmemory_django.stores.django.rows import NewRow, State
 
 ACTIVITY = ("total_messages", "window_start", "pinned_sequence", "parent_sequence")
 """The columns of a conversation of which at least one changes with any user activity."""
@@ -94,24 +89,3 @@ class Change(NamedTuple):
                 f"Numbers in a conversation must not exceed {MAX_INTEGER}; this write needs {max(numbers)}."
             )
         return self
-
-
-def new_row(message: ChatMessage, metadata: Metadata = None, verbatim: str | None = None) -> NewRow:
-    """Return the row of *message*; ``TypeError`` or ``ValueError`` if it cannot be stored."""
-    columns, metadata = to_columns(message), to_metadata(metadata)
-    size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
-    if verbatim is not None:
-        size += sent_bytes(checked_verbatim(verbatim))
-    if metadata is not None:
-        size += sent_bytes(json.dumps(metadata))  # as the field stores it
-    if size > (limit := max_row_bytes()):
-        raise ValueError(
-            f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
-            f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows {limit}."
-        )
-    return NewRow(*columns, metadata=metadata, verbatim=verbatim, sent_bytes=size)
-
-
-def max_row_bytes() -> int:
-    """Return the maximum size of the rows of one INSERT: by default they fit MariaDB's packet of 16 MiB."""
-    return max(1_048_576, 4 * conf.max_message_bytes() - 65_536)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from chatmemory_django.core.windows import Window, continuation
 from chatmemory_django.messages import ChatMessage
-from chatmemory_django.rows import Columns
-from chatmemory_django.stores.django.changes import Change, new_row
+from chatmemory_django.models.columns import Columns
+from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
 from chatmemory_django.stores.django.paths import relocate
+from chatmemory_django.stores.django.rows import new_row
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
-from chatmemory_django.windows import Window, continuation
 
 
 class Replacement:

@@ -7,10 +7,11 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
+from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage
-from chatmemory_django.rows import Row, to_message
+from chatmemory_django.models.columns import to_message
+from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot
-from chatmemory_django.windows import Entry, Eviction, Window, to_entry
 
 Counted: TypeAlias = dict[tuple[int, int], int]
 """The costs of messages, by the key of their row. The content of a row never changes, so it is counted once."""

@@ -9,12 +9,13 @@ from typing import Any
 
 from django.db.models import BooleanField, ExpressionWrapper
 
-from chatmemory_django.lineage import Claims
+from chatmemory_django.core.branches import Claims
+from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, in_memory
-from chatmemory_django.rows import to_message
+from chatmemory_django.models import Conversation
+from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.windows import in_memory
 from chatmemory_django.stores.django.whole import messages_of, pages
-from chatmemory_django.windows import Window
 
 
 class Rule(StrEnum):

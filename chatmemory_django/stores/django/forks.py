@@ -14,19 +14,22 @@ from django.db import IntegrityError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Value, When
 
-from chatmemory_django.ids import memory_key
-from chatmemory_django.models import MAX_PARTS, Conversation, Message, MessageQuerySet, in_memory, new_memory_id
-from chatmemory_django.rows import State, in_parts
+from chatmemory_django.core.limits import memory_key
+from chatmemory_django.core.windows import Window
+from chatmemory_django.db.batches import in_parts
+from chatmemory_django.models import Conversation, Message, MessageQuerySet, new_memory_id
+from chatmemory_django.models.messages import MAX_PARTS
+from chatmemory_django.models.windows import in_memory
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, UncountedError, counts_of
 from chatmemory_django.stores.django.paths import Relocation, relocate
 from chatmemory_django.stores.django.recorded import Parameter, Statement
+from chatmemory_django.stores.django.rows import State
 from chatmemory_django.stores.django.snapshots import Snapshot
 from chatmemory_django.stores.django.statements import NEW_ROW
 from chatmemory_django.stores.django.whole import in_lock, is_there
 from chatmemory_django.stores.django.writes import MAX_COUNTS, write_counts
-from chatmemory_django.windows import Window
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
-from chatmemory_django.branches import Present, Summary, fork_point, moved
+from chatmemory_django.core.branches import Present, Summary, fork_point, moved
+from chatmemory_django.core.windows import Entry, Eviction, Window
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import MAX_PARTS, MessageQuerySet
-from chatmemory_django.rows import Row, State
+from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.models.messages import MAX_PARTS
 from chatmemory_django.stores.django.entries import Counted, count_rows, entry_of
+from chatmemory_django.stores.django.rows import Row, State
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, in_window
-from chatmemory_django.windows import Entry, Eviction, Window
 
 FIRST_PAGE = 32
 """How many sequences of a path are read at first; each page is four times as large as the previous one ..."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from chatmemory_django.lineage import Thinning
+from chatmemory_django.core.branches import Thinning
 from chatmemory_django.models import Conversation, MessageQuerySet
 from chatmemory_django.stores.django.whole import messages_of
 

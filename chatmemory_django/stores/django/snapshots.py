@@ -13,10 +13,11 @@ from django.db.models import Case, F, PositiveIntegerField, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
-from chatmemory_django.branches import Tree
-from chatmemory_django.models import Conversation, Message, MessageQuerySet, memory_parts
-from chatmemory_django.rows import FrontRow, Row, State
+from chatmemory_django.core.branches import Tree
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models.windows import memory_parts
 from chatmemory_django.stores.base import MessageNotFoundError
+from chatmemory_django.stores.django.rows import FrontRow, Row, State
 
 FRONT = 8
 """How many sequences of the window are read with a conversation: an add rarely evicts more."""

@@ -20,11 +20,13 @@ from django.db.models import Case, Exists, F, FilteredRelation, OuterRef, Q, Sub
 from django.db.models.functions import Greatest, JSONArray
 from msgspec.structs import astuple
 
+from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rows import EARLIEST, FrontRow, HistoryRow, NewRow, Row, State, to_moment
+from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.recorded import Parameter, Statement
+from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
 from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows, sees_otherwise
 
 NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_fields if field.column)

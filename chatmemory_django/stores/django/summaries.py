@@ -8,15 +8,15 @@ import msgspec
 from django.db.models import Subquery, Value
 from django.db.models.functions import Coalesce
 
+from chatmemory_django.core.pending import Pending, take
+from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType, SystemMessage
 from chatmemory_django.models import MessageQuerySet
-from chatmemory_django.pending import Pending, take
-from chatmemory_django.rows import Row
-from chatmemory_django.stores.django.changes import Change, new_row
+from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.paths import memory_columns
+from chatmemory_django.stores.django.rows import Row, new_row
 from chatmemory_django.stores.django.snapshots import Snapshot, in_window
-from chatmemory_django.windows import Entry, Window
 
 PAGE = 32
 """How many messages are read at a time: a summary rarely covers more."""

@@ -16,9 +16,10 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 from django.db.models.expressions import Combinable
 
-from chatmemory_django.deadlocks import tried_again
-from chatmemory_django.models import MESSAGE_SIZE, Conversation, ConversationQuerySet, Message, MessageQuerySet
-from chatmemory_django.rows import in_batches
+from chatmemory_django.db.batches import in_batches
+from chatmemory_django.db.retries import tried_again
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.models.messages import MESSAGE_SIZE
 
 PAGE = 1_000
 """How many keys or rows one query reads at most."""

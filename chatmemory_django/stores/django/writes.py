@@ -20,14 +20,16 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from chatmemory_django import signals
-from chatmemory_django.deadlocks import tried_again
-from chatmemory_django.models import Conversation, Message, MessageQuerySet, in_memory, memory_parts
-from chatmemory_django.rows import NewRow, in_batches, in_parts
+from chatmemory_django.db.batches import in_batches, in_parts
+from chatmemory_django.db.retries import tried_again
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 from chatmemory_django.stores.django import statements
-from chatmemory_django.stores.django.changes import Change, Removed, max_row_bytes
+from chatmemory_django.stores.django.changes import Change, Removed
 from chatmemory_django.stores.django.entries import UncountedError
 from chatmemory_django.stores.django.paths import Relocation
+from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
 from chatmemory_django.stores.django.snapshots import Snapshot, sees_otherwise
 
 MAX_ROWS = statements.MAX_PARAMETERS // len(statements.NEW_ROW)

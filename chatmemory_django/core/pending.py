@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.windows import Entry, Window
 
 MAX_MESSAGES = 256
 """The maximum number of messages that one summary covers."""

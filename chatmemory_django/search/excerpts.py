@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from chatmemory_django.terms import terms_of
+from chatmemory_django.search.terms import terms_of
 
 ELLIPSIS = "…"
 """Marks where an excerpt was cut."""

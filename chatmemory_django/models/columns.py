@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
-from django.conf import settings
-from django.utils import timezone
 
 from chatmemory_django import conf
 from chatmemory_django.codec import message_from_json
+from chatmemory_django.core.limits import MAX_METADATA_DEPTH, is_storable
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -22,20 +20,6 @@ from chatmemory_django.messages import (
     UserMessage,
     copy_json,
 )
-
-ESCAPED = "'\"\\\n\r\x1a"
-"""The characters that MySQL's drivers escape in text, with one additional byte each."""
-
-EARLIEST = datetime(1000, 1, 2, tzinfo=UTC)
-"""Earlier than any stored moment: every database supports moments from here on, in any time zone."""
-
-MAX_METADATA_DEPTH = 31
-"""The maximum depth of metadata: MariaDB accepts no deeper JSON."""
-
-SHORT = 1_024
-"""Shorter texts are not measured; their largest possible size is assumed."""
-
-_T = TypeVar("_T")
 
 _encode = msgspec.json.Encoder().encode
 _TEXT_CLASSES = {"SYSTEM": SystemMessage, "USER": UserMessage, "AI": AiMessage}
@@ -49,37 +33,6 @@ class Columns(NamedTuple):
     payload: str | None
 
 
-class State(NamedTuple):
-    """The row of a conversation as its writer read it."""
-
-    id: int
-    version: int
-    next_sequence: int
-    total_messages: int
-    window_start: int
-    pinned_sequence: int | None
-    summary_sequence: int | None
-    parent_sequence: int | None
-    forgotten_through: int
-    memory_messages: int
-    memory_tokens: int
-    counted_by: str
-
-
-class Row(NamedTuple):
-    """The row of a message in a memory."""
-
-    type: str
-    text: str
-    payload: str | None
-    tokens: int | None
-    """None if no estimator, or another one, counted them."""
-    sequence: int
-    part: int
-    """Which of the ``models.memory_parts`` it is in: 0, 1 or 2."""
-    conversation_id: int
-
-
 class HistoryRow(NamedTuple):
     """The row of a message of the history."""
 
@@ -89,39 +42,10 @@ class HistoryRow(NamedTuple):
     payload: str | None
     verbatim: str | None
 
-
-class FrontRow(NamedTuple):
-    """The columns that eviction needs. *payload* is present for AI messages, which may call tools."""
-
-    sequence: int
-    type: str
-    payload: str | None
-    token_count: int | None
-    counted_by: str
-
-
-class NewRow(msgspec.Struct, gc=False):
-    """A row to write, except for the columns that all rows of the same write share."""
-
-    type: str
-    text: str
-    payload: str | None
-    metadata: Metadata = None
-    client_message_id: str | None = None
-    verbatim: str | None = None
-    is_complete: bool = True
-    sent_bytes: int = 0
-    """Upper bound for its size in an SQL statement."""
-    sequence: int = 0
-    token_count: int | None = None
-    counted_by: str = ""
-    superseded: bool = False
-    in_history: bool = True
-    on_path: bool = True
-    parent_sequence: int | None = None
-
-    def __repr__(self) -> str:
-        return f"<NewRow {self.type} {self.sequence}>"
+    @property
+    def chat_message(self) -> ChatMessage:
+        """The message as a value."""
+        return to_message(self.type, self.text, self.payload)
 
 
 def to_columns(message: ChatMessage) -> Columns:
@@ -186,58 +110,6 @@ def checked_verbatim(verbatim: str) -> str:
 def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
     """Return the message that a row holds."""
     return _TEXT_CLASSES[type](text) if payload is None else message_from_json(payload)
-
-
-def to_moment(moment: datetime) -> datetime:
-    """Return the aware *moment* as this site's database columns take it: without ``USE_TZ``, naive in its time zone."""
-    if settings.USE_TZ or timezone.is_naive(moment):
-        return moment
-    return timezone.make_naive(moment, timezone.get_default_timezone())
-
-
-def aware(moment: datetime) -> datetime:
-    """Return the *moment* of a database column as an aware one: naive moments are in the site's default time zone."""
-    return timezone.make_aware(moment, timezone.get_default_timezone()) if timezone.is_naive(moment) else moment
-
-
-def is_storable(text: str) -> bool:
-    """Return whether every database can store *text*: NUL characters and lone surrogates are not supported."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
-
-
-def sent_bytes(text: str) -> int:
-    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped."""
-    if len(text) < SHORT:
-        return 8 * len(text)
-    return len(text.encode()) + sum(map(text.count, ESCAPED))
-
-
-def in_batches(items: Iterable[_T], size_of: Callable[[_T], int], max_size: int, max_count: int) -> Iterator[list[_T]]:
-    """
-    Yield *items* in lists of at most *max_count* items and *max_size* in total; an item that is larger is yielded
-    alone.
-    """
-    batch: list[_T] = []
-    total = 0
-    for item in items:
-        size = size_of(item)
-        if batch and (len(batch) == max_count or total + size > max_size):
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += size
-    if batch:
-        yield batch
-
-
-def in_parts(items: Sequence[_T], count: int) -> Iterator[Sequence[_T]]:
-    """Yield *items* in parts of at most *count* items."""
-    for first in range(0, len(items), count):
-        yield items[first : first + count]
 
 
 def _text(message: ChatMessage) -> tuple[str, bool]:

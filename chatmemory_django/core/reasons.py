@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from chatmemory_django.core.windows import Eviction, Window, start_on_user
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
-from chatmemory_django.windows import Eviction, Window, start_on_user
 
 
 class Reason(StrEnum):

@@ -1,0 +1,1 @@
+"""What every part of the app needs of a database: retries, threads, moments and batches."""

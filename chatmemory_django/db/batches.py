@@ -1,0 +1,32 @@
+"""Splitting of long statements and reads into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def in_batches(items: Iterable[_T], size_of: Callable[[_T], int], max_size: int, max_count: int) -> Iterator[list[_T]]:
+    """
+    Yield *items* in lists of at most *max_count* items and *max_size* in total; an item that is larger is yielded
+    alone.
+    """
+    batch: list[_T] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if batch and (len(batch) == max_count or total + size > max_size):
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size
+    if batch:
+        yield batch
+
+
+def in_parts(items: Sequence[_T], count: int) -> Iterator[Sequence[_T]]:
+    """Yield *items* in parts of at most *count* items."""
+    for first in range(0, len(items), count):
+        yield items[first : first + count]

@@ -1,0 +1,42 @@
+"""Moments as database columns hold them, and whether a database can convert them to a time zone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django.conf import settings
+from django.db import connections
+from django.utils import timezone
+
+EARLIEST = datetime(1000, 1, 2, tzinfo=UTC)
+"""Earlier than any stored moment: every database supports moments from here on, in any time zone."""
+
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+"""Databases and time zones support moments from ``EARLIEST`` to this one; others are replaced by the nearest."""
+
+
+def to_moment(moment: datetime) -> datetime:
+    """Return the aware *moment* as this site's database columns take it: without ``USE_TZ``, naive in its time zone."""
+    if settings.USE_TZ or timezone.is_naive(moment):
+        return moment
+    return timezone.make_naive(moment, timezone.get_default_timezone())
+
+
+def aware(moment: datetime) -> datetime:
+    """Return the *moment* of a database column as an aware one: naive moments are in the site's default time zone."""
+    return timezone.make_aware(moment, timezone.get_default_timezone()) if timezone.is_naive(moment) else moment
+
+
+def knows_time_zone(alias: str, name: str) -> bool:
+    """
+    Return whether the database *alias* can convert to the time zone *name*, if it has to.
+
+    MariaDB and MySQL only know UTC until their time zone tables are loaded.
+    """
+    connection = connections[alias]
+    if connection.vendor != "mysql" or not settings.USE_TZ or name == connection.timezone_name:
+        return True
+    sql, params = connection.ops.datetime_cast_date_sql("%s", ("2000-01-01",), name)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {sql} IS NOT NULL", params)  # Django's own SQL, with parameters
+        return bool(cursor.fetchone()[0])

@@ -1,0 +1,324 @@
+"""Conversations: whose they are, where their memory begins, and the queries on them."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from django.conf import settings
+from django.db import connections, models, transaction
+from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, TextField, Value, When
+from django.db.models.functions import Cast, Left, Length
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory_django.core.limits import MAX_MEMORY_ID_LENGTH, is_storable
+from chatmemory_django.db.moments import to_moment
+from chatmemory_django.db.retries import tried_again
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models.alternatives import Place, places_of
+from chatmemory_django.models.fields import ExactCharField, OwnerField
+from chatmemory_django.models.lookups import MetadataEntry
+from chatmemory_django.models.messages import Message, MessageQuerySet
+from chatmemory_django.models.windows import in_memory, memory_parts
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
+
+
+ERASE_BATCH = 100
+"""How many conversations one transaction erases: few enough for a short lock, enough to make the commit cheap."""
+
+ERASE_MESSAGES = 10_000
+"""How many messages these conversations may have together; a larger conversation is erased alone."""
+
+
+PREVIEW = 200
+"""How many characters of a message are shown as the preview of its conversation."""
+
+
+def new_memory_id() -> str:
+    """Return a memory id that cannot be guessed."""
+    return str(uuid.uuid4())
+
+
+# A window that begins at 2 may have been preceded only by the message that is pinned in front of it.
+_HAS_EVICTIONS = Q(total_messages__gt=F("memory_messages")) | (
+    Q(window_start__gt=1) & ~Q(window_start=2, pinned_sequence=1)
+)
+
+
+class ConversationQuerySet(models.QuerySet["Conversation"]):
+    """Queries on conversations."""
+
+    def owned_by(self, user: AbstractBaseUser | AnonymousUser) -> Self:
+        """Return the conversations of *user*; none for an anonymous user."""
+        return self.filter(owner=user.pk) if user.is_authenticated else self.none()
+
+    def idle_since(self, cutoff: datetime.datetime) -> Self:
+        """Return conversations that were last written to before *cutoff*, an aware datetime."""
+        return self.filter(updated_at__lt=to_moment(cutoff))
+
+    def active_since(self, cutoff: datetime.datetime) -> Self:
+        """Return conversations that were written to at *cutoff*, an aware datetime, or later."""
+        return self.filter(updated_at__gte=to_moment(cutoff))
+
+    def with_evictions(self) -> Self:
+        """Return conversations with messages that are no longer in the memory. Reads no messages."""
+        return self.filter(_HAS_EVICTIONS)
+
+    def without_evictions(self) -> Self:
+        """Return conversations whose messages are all in the memory. Reads no messages."""
+        return self.exclude(_HAS_EVICTIONS)
+
+    def search(self, text: str, *, types: Collection[MessageType] | None = None) -> Self:
+        """
+        Return conversations with *text* in their memory id or title, or with a message that ``containing`` finds.
+
+        Only messages of *types* are searched: users without permission to read other messages must not find
+        conversations by them. None searches all types.
+        """
+        return self.filter(
+            Q(memory_id__icontains=text) | Q(title__icontains=text) | _has_message_containing(text, types)
+        )
+
+    def with_messages_containing(self, text: str) -> Self:
+        """Return conversations with a message that ``containing`` finds."""
+        return self.filter(_has_message_containing(text, None))
+
+    def with_metadata(self, key: str, text: str) -> Self:
+        """
+        Return conversations whose metadata have at the top level a *key* whose value, as text, is *text*.
+
+        A string is its own text, a Boolean is ``true`` or ``false``, a number is compared by value. Null, lists and
+        objects never match.
+        """
+        return self.filter(MetadataEntry("metadata", key, text)) if is_storable(key + text) else self.none()
+
+    def with_preview(self, types: Collection[MessageType]) -> Self:
+        """
+        Annotate each with its ``preview``: the beginning of the newest message of *types* that has a text, or None.
+
+        The preview is the whole text if a site uses a field class of its own, which may store the text encrypted.
+        """
+        is_plain = type(Message._meta.get_field("text")) is TextField
+        newest = Message.objects.history().filter(conversation=OuterRef("pk"), type__in=types).exclude(text="")
+        preview = Left("text", PREVIEW) if is_plain else F("text")
+        return self.annotate(preview=Subquery(newest.order_by("-sequence").values_list(preview)[:1]))
+
+    def with_size(self) -> Self:
+        """Annotate each with its ``size``: the number of characters of its stored metadata."""
+        return self.annotate(size=Length(Cast("metadata", TextField())))
+
+    def lock(self, keys: Iterable[int]) -> Self:
+        """
+        Lock the conversations *keys* in a transaction, waiting for other writers.
+
+        Returns those of them that still are among these conversations then, whatever the transaction has read before.
+        """
+        vendor = connections[self.db].vendor
+        rows = Conversation.objects.using(self.db).filter(pk__in=keys)
+        if vendor == "sqlite":
+            rows.update(version=F("version"))  # a DEFERRED transaction acquires its lock by this
+        list(rows.order_by("pk").select_for_update().values_list("pk"))
+        found = self.filter(pk__in=keys)
+        return found.select_for_update() if vendor == "mysql" else found
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """
+        Erase these conversations with their history, in batches of one transaction each.
+
+        The conditions are evaluated again after a batch is locked, so a conversation that was written to in the
+        meantime is erased only if it still matches. No messages are loaded. Returns what ``QuerySet.delete`` does.
+        """
+        deleted: dict[str, int] = {}
+        last = 0
+        alias = self.select_for_update().db  # the database for writes, even if the router reads from another one
+        matching = self.using(alias).order_by("pk")
+        while keys := _erase_batch(matching.filter(pk__gt=last)):
+            last = keys[-1]
+            for label, count in tried_again(alias, partial(_erase, matching, keys)):
+                deleted[label] = deleted.get(label, 0) + count
+        return sum(deleted.values()), deleted
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+    def with_incomplete_turns(self) -> Self:
+        """Return conversations with a turn that has not ended, or never will."""
+        return self.filter(Exists(Message.objects.incomplete().filter(conversation=OuterRef("pk"))))
+
+    def with_failed_tools(self) -> Self:
+        """Return conversations with a tool call whose result is an error."""
+        return self.filter(Exists(Message.objects.failed_tools().filter(conversation=OuterRef("pk"))))
+
+
+def _has_message_containing(text: str, types: Collection[MessageType] | None) -> Exists:
+    messages = Message.objects.containing(text).filter(conversation=OuterRef("pk"))
+    return Exists(messages if types is None else messages.filter(type__in=types))
+
+
+def _erase_batch(conversations: ConversationQuerySet) -> list[int]:
+    """Return the keys of as many of *conversations* as one transaction erases."""
+    keys: list[int] = []
+    messages = 0
+    for key, next_sequence in conversations.values_list("pk", "next_sequence")[:ERASE_BATCH]:
+        messages += next_sequence
+        if keys and messages > ERASE_MESSAGES:
+            break
+        keys.append(key)
+    return keys
+
+
+def _erase(matching: ConversationQuerySet, keys: list[int]) -> list[tuple[str, int]]:
+    """
+    Erase those of the conversations *keys* that still are *matching*, in one transaction; return the deleted rows per
+    model.
+    """
+    alias = matching.db
+    with transaction.atomic(using=alias):
+        still = list(matching.lock(keys).values_list("pk", flat=True))
+        _, messages = Message.objects.using(alias).filter(conversation__in=still).delete()
+        _, others = models.QuerySet.delete(Conversation.objects.using(alias).filter(pk__in=still))
+    return [*messages.items(), *others.items()]
+
+
+class Conversation(models.Model):
+    """One conversation: its owner, and where the memory begins in its messages."""
+
+    memory_id = ExactCharField(_("memory id"), max_length=MAX_MEMORY_ID_LENGTH, unique=True, default=new_memory_id)
+    owner = OwnerField(
+        settings.AUTH_USER_MODEL,
+        verbose_name=_("owner"),
+        on_delete=models.CASCADE,
+        related_name="chat_conversations",
+        null=True,
+        blank=True,
+    )
+    title = models.CharField(_("title"), max_length=255, blank=True, default="")
+    metadata = models.JSONField(_("metadata"), default=dict, blank=True)
+    is_pinned = models.BooleanField(_("pinned"), default=False)
+    is_archived = models.BooleanField(_("archived"), default=False)
+    # Incremented by every write, so that a reader can detect whether another writer has changed the conversation since.
+    version = models.PositiveBigIntegerField(_("version"), default=1, editable=False)
+    next_sequence = models.PositiveIntegerField(_("next sequence"), default=1, editable=False)
+    window_start = models.PositiveIntegerField(_("start of the window"), default=1, editable=False)
+    pinned_sequence = models.PositiveIntegerField(_("pinned message"), null=True, editable=False)
+    summary_sequence = models.PositiveIntegerField(_("summary"), null=True, editable=False)
+    # Which message the next one follows; null is the newest of the history, 0 none at all.
+    parent_sequence = models.PositiveIntegerField(_("continues from"), null=True, editable=False)
+    # Everything up to this message was cleared, or replaced by another memory: no summary covers it, and no rewind to a
+    # later message brings it back.
+    forgotten_through = models.PositiveIntegerField(_("cleared through"), default=0, editable=False)
+    # How many messages the history has had: those it still has, and those that were not kept.
+    total_messages = models.PositiveIntegerField(_("total messages"), default=0, editable=False)
+    # Counters, so that an add can tell whether anything must be evicted without reading the window.
+    memory_messages = models.PositiveIntegerField(_("messages in memory"), default=0, editable=False)
+    memory_tokens = models.PositiveIntegerField(_("tokens in memory"), default=0, editable=False)
+    # The name of what counted memory_tokens; empty unless the same estimator counted every message in the memory.
+    counted_by = models.CharField(_("counted by"), max_length=64, blank=True, default="", editable=False)
+    created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
+    # No index on any column that an add changes: PostgreSQL then updates the row without touching an index.
+    updated_at = models.DateTimeField(_("last activity"), default=timezone.now, editable=False)
+
+    objects = ConversationQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("conversation")
+        verbose_name_plural = _("conversations")
+        # Erasing is deleting, so Django's own "delete" permission covers it.
+        permissions = (
+            ("clear_conversation", "Can clear the memory of a conversation"),
+            ("export_conversation", "Can export a conversation"),
+            ("import_conversation", "Can import conversations"),
+            ("recount_conversation", "Can recount the tokens of a conversation"),
+            ("set_conversation", "Can replace the memory of a conversation"),
+        )
+
+    def __str__(self) -> str:
+        return self.title or self.memory_id
+
+    def __repr__(self) -> str:
+        return f"<Conversation {self.pk} {self.memory_id!r}>"  # never the title: it may quote messages
+
+    def save(self, *, update_fields: Iterable[str] | None = None, **options: Any) -> None:
+        """
+        Save the conversation.
+
+        For an existing conversation, only the fields that belong to the site are written (``SITE_FIELDS``), unless
+        *update_fields* names others: since this object was read, another writer may have added messages and changed the
+        counters.
+        """
+        if self._state.adding:
+            super().save(update_fields=update_fields, **options)
+            return
+        fields = set(SITE_FIELDS if update_fields is None else update_fields) - self.get_deferred_fields()
+        if not fields:
+            return
+        self.version = F("version") + 1
+        try:
+            super().save(update_fields=fields | {"version"}, **options)
+        finally:
+            self.__dict__.pop("version", None)  # read again when it is accessed
+
+    def memory(self) -> MessageQuerySet:
+        """Return the rows in the memory, in its order, as of when this object was read."""
+        places = self.window_start, self.pinned_sequence, self.summary_sequence
+        pinned, summary, window = memory_parts(*places)
+        if self.pinned_sequence is None and self.summary_sequence is None:
+            # For "this row or the window", SQLite reads the whole conversation.
+            return self.messages.filter(window).order_by("sequence")
+        place = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
+        return self.messages.filter(in_memory(*places)).order_by(place, "sequence")
+
+    def history(self, *, all_branches: bool = False) -> MessageQuerySet:
+        """Return the rows of the history, in order: those on the current path or on *all_branches*."""
+        return self.messages.history(all_branches=all_branches)
+
+    def alternatives(self, sequence: int) -> MessageQuerySet:
+        """
+        Return the rows of the alternatives to message *sequence*, which follow the same parent on other branches, in
+        order.
+
+        Empty if the history has no such message.
+        """
+        history = self.messages.history(all_branches=True).order_by("sequence")
+        parent = self.parent_of(sequence)
+        if parent is None:
+            return history.none()
+        following = history.filter(sequence__gt=parent).values_list("sequence", "parent_sequence").first()
+        # Two queries: with OR in a single one, MariaDB and SQLite read the whole conversation.
+        siblings = set(history.order_by().filter(parent_sequence=parent).values_list("sequence", flat=True))
+        if following is not None and following[1] is None:
+            siblings.add(following[0])
+        return history.filter(sequence__in=siblings - {sequence})
+
+    def parent_of(self, sequence: int) -> int | None:
+        """Return the parent of message *sequence* of the history; 0 if it is the first, None if it does not exist."""
+        history = self.messages.history(all_branches=True).order_by("sequence")
+        row = history.filter(sequence=sequence).values_list("parent_sequence").first()
+        if row is None or row[0] is not None:
+            return None if row is None else row[0]
+        return history.filter(sequence__lt=sequence).values_list("sequence", flat=True).last() or 0
+
+    def places(self, rows: Iterable[Message], *, types: Collection[MessageType] | None = None) -> dict[int, Place]:
+        """
+        Return the place of each of the messages *rows* among its alternatives, by sequence; without those that have
+        none.
+
+        Only messages of *types* count; None stands for all types. A thousand *rows* take as many queries as one does,
+        and at most two rows are read for each, however many alternatives there are.
+        """
+        return places_of(self.messages.history(all_branches=True).order_by(), rows, types)
+
+    def evicted(self) -> MessageQuerySet:
+        """Return the rows of the history that are no longer in the memory."""
+        return self.messages.evicted()
+
+
+SITE_FIELDS = ("memory_id", "owner", "title", "metadata", "is_pinned", "is_archived")
+"""The fields of a conversation that the site may change; the others are maintained by the store."""

@@ -1,0 +1,28 @@
+"""What else is erased where Django deletes a conversation or a user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import models, router
+
+from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
+from chatmemory_django.models.messages import Message
+
+if TYPE_CHECKING:
+    pass
+
+
+def erase_messages(
+    sender: type[Conversation], instance: Conversation, using: str, origin: object = None, **kwargs: Any
+) -> None:
+    """Delete the messages of *instance*, which is about to be deleted, after locking it against other writers."""
+    if isinstance(origin, ConversationQuerySet):
+        return  # its ``delete`` has done so for the whole batch
+    list(Conversation.objects.using(using).filter(pk=instance.pk).select_for_update().values_list("pk"))
+    Message.objects.using(using).filter(conversation=instance.pk).delete()
+
+
+def erase_conversations(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:
+    """Erase the conversations of the user *instance*, which is about to be deleted from another database."""
+    Conversation.objects.using(router.db_for_write(Conversation)).filter(owner=instance.pk).delete()

@@ -1,0 +1,236 @@
+"""Messages: the rows of the history, and the queries on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Self
+
+from django.apps import apps
+from django.db import models
+from django.db.models import Case, F, Q, Sum, TextField, Value, When
+from django.db.models.functions import Cast, Coalesce, Length
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory_django.core.branches import Tree
+from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, is_storable
+from chatmemory_django.db.batches import in_parts
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.fields import ExactCharField, SparseIndex
+from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
+from chatmemory_django.search.excerpts import Snippet, snippet
+from chatmemory_django.search.ranking import NEWEST_FIRST, IsAmong, has, is_among_newest, rank_of
+from chatmemory_django.search.terms import terms_of
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
+
+
+MAX_PARTS = 100
+"""How many parts of a path one query reads at most: SQLite limits the depth of an expression to 1,000."""
+
+
+def _candidates(scope: MessageQuerySet, terms: Sequence[str]) -> IsAmong:
+    """Return the condition for the messages of *scope* with all of *terms* that are to be ranked."""
+    if not apps.is_installed("chatmemory_django.search"):
+        return is_among_newest(scope.filter(has(terms)))
+    from chatmemory_django.search.indexes import candidates  # usable only if the app has created the index
+
+    return candidates(scope, terms)
+
+
+class MessageQuerySet(models.QuerySet["Message"]):
+    """Queries on the messages of any number of conversations."""
+
+    def history(self, *, all_branches: bool = False) -> Self:
+        """Return the messages of the history, those on the current path or on *all_branches*."""
+        # Every message on the path is in the history; the second condition lets the database use an index on the
+        # history.
+        messages = self.filter(in_history=True)
+        return messages if all_branches else messages.filter(on_path=True)
+
+    def path_to(self, sequence: int) -> list[Self]:
+        """
+        Return the path to message *sequence* among the messages of one conversation, on any branch.
+
+        The path comes as querysets, newest messages first: several if it passes through many branches.
+        """
+        history = self.history(all_branches=True).order_by("-sequence")
+        named = history.filter(parent_sequence__isnull=False, sequence__lte=sequence)
+        pairs = named.values_list("sequence", "parent_sequence")
+        parts = Tree(((first, parent or 0) for first, parent in pairs), sequence + 1).path_to(sequence)[::-1]
+        return [
+            history.filter(reduce(or_, (Q(sequence__range=part) for part in some)))
+            for some in in_parts(parts, MAX_PARTS)
+        ]
+
+    def containing(self, text: str, *, all_branches: bool = False) -> Self:
+        """
+        Return the messages of the history, or of *all_branches*, that contain all terms of *text*, case-insensitively.
+
+        Terms are words or parts of words; a phrase in quotation marks must match exactly, spaces included. A blank
+        *text* finds nothing.
+        """
+        terms = terms_of(text)
+        if not terms or not is_storable(text):
+            return self.none()
+        return self.history(all_branches=all_branches).filter(has(terms))
+
+    def search(
+        self,
+        text: str,
+        *,
+        owner: AbstractBaseUser | AnonymousUser | None = None,
+        types: Collection[MessageType] | None = None,
+    ) -> Self:
+        """
+        Return the messages that match *text* best, each with its ``rank``, best first; equal ranks newest first.
+
+        They are those that ``containing`` finds, limited to the newest 500. With *owner*, only conversations of that
+        user are searched, none for an anonymous user; with *types*, only messages of those types: users without
+        permission to read other messages must not find them. The app ``chatmemory_django.search`` makes this fast.
+        """
+        terms = terms_of(text)
+        if not terms or not is_storable(text) or (owner is not None and not owner.is_authenticated):
+            return self.none()
+        scope = self.history()
+        if owner is not None:
+            scope = scope.filter(conversation__owner=owner.pk)
+        if types is not None:
+            scope = scope.filter(type__in=types)
+        best = scope.filter(_candidates(scope, terms)).annotate(rank=rank_of(text, terms))
+        return best.order_by("-rank", *NEWEST_FIRST)
+
+    def incomplete(self) -> Self:
+        """Return the messages of turns that have not ended, or never will."""
+        return self.filter(is_complete=False)
+
+    def in_memory(self) -> Self:
+        """Return the messages that are in a memory now."""
+        return self.filter(in_memory(*_CURRENT))
+
+    def evicted(self, *, all_branches: bool = False) -> Self:
+        """Return the messages of the history, or of *all_branches*, that are no longer in a memory."""
+        return self.history(all_branches=all_branches).exclude(in_memory(*_CURRENT))
+
+    def with_status(self) -> Self:
+        """Annotate each message with its current ``status``, a ``MemoryStatus``."""
+        pinned, summary, window = memory_parts(*_CURRENT)
+        return self.annotate(
+            status=Case(
+                When(pinned, then=Value(MemoryStatus.PINNED.value)),
+                When(summary | window, then=Value(MemoryStatus.IN_MEMORY.value)),
+                When(in_history=True, on_path=False, then=Value(MemoryStatus.OFF_PATH.value)),
+                When(superseded=True, then=Value(MemoryStatus.SUPERSEDED.value)),
+                default=Value(MemoryStatus.EVICTED.value),
+            )
+        )
+
+    def with_size(self) -> Self:
+        """Annotate each with its ``size``: the number of characters of its stored texts, payload and metadata."""
+        return self.annotate(size=MESSAGE_SIZE)
+
+    def total_size(self) -> int:
+        """Return the total size of the messages in one query, see ``with_size``."""
+        return self.aggregate(total=Sum(MESSAGE_SIZE))["total"] or 0
+
+    def failed_tools(self) -> Self:
+        """Return the results of failed tools: those whose payload has ``isError``."""
+        # As the codec writes it, after the contents. Inside a text, each quotation mark would be escaped with a
+        # backslash.
+        failed = Q(payload__endswith='],"isError":true}') | Q(payload__contains='],"isError":true,"attributes":{')
+        return self.filter(failed, type=MessageType.TOOL_EXECUTION_RESULT.value)
+
+
+MESSAGE_SIZE = (
+    Length("text")
+    + Coalesce(Length("payload"), Value(0))
+    + Coalesce(Length("verbatim"), Value(0))
+    + Coalesce(Length(Cast("metadata", TextField())), Value(0))
+)  # fmt: skip
+
+# Where the memory of a message's conversation is. NULL is neither equal to a sequence nor different from it; 0 is
+# different.
+_CURRENT = (
+    F("conversation__window_start"),
+    Coalesce(F("conversation__pinned_sequence"), Value(0)),
+    Coalesce(F("conversation__summary_sequence"), Value(0)),
+)
+
+
+class Message(models.Model):
+    """One message. Its content never changes after it is written."""
+
+    pk = models.CompositePrimaryKey("conversation_id", "sequence")
+    # Columns of fixed width come first: otherwise PostgreSQL pads them.
+    conversation = models.ForeignKey(
+        "Conversation",
+        verbose_name=_("conversation"),
+        # Deleted by SQL just before their conversation, see ``erase_messages``: a cascade would load or list them.
+        on_delete=models.DO_NOTHING,
+        related_name="messages",
+        db_index=False,  # the primary key starts with it
+    )
+    created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
+    # Not a timestamp: clocks repeat and run backwards.
+    sequence = models.PositiveIntegerField(_("sequence"))
+    token_count = models.PositiveIntegerField(_("tokens"), null=True)
+    # True if the message left the memory while inside the window.
+    superseded = models.BooleanField(_("superseded"), default=False)
+    # False for messages that were only ever part of a memory, for example summaries.
+    in_history = models.BooleanField(_("in history"), default=True)
+    # False while its turn has not ended.
+    is_complete = models.BooleanField(_("complete"), default=True)
+    # False on branches that are not in use, and for messages that are not part of the history.
+    on_path = models.BooleanField(_("on the path"), default=True)
+    # Which message it follows; null is the one before it in the history, 0 none at all. For a summary, the last message
+    # that it covers.
+    parent_sequence = models.PositiveIntegerField(_("parent message"), null=True)
+    type = models.CharField(_("type"), max_length=21, choices=[(k.value, k.value) for k in MessageType])
+    counted_by = models.CharField(_("counted by"), max_length=64, blank=True, default="")
+    text = models.TextField(_("text"), blank=True)
+    # JSON exactly as written, in a text column: jsonb would return 1e308 as an integer of 309 digits.
+    payload = models.TextField(_("payload"), null=True)  # noqa: DJ001  # null means "only a text", and takes no space
+    client_message_id = ExactCharField(  # null means "none", and is not unique
+        _("client message id"), max_length=MAX_CLIENT_MESSAGE_ID_LENGTH, null=True
+    )
+    # What another framework passed, if the message alone cannot restore it exactly: JSON as text, like payload.
+    verbatim = models.TextField(_("original"), null=True)  # noqa: DJ001  # null means "restored from the message"
+    metadata = models.JSONField(_("metadata"), null=True)
+
+    objects = MessageQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("message")
+        verbose_name_plural = _("messages")
+        permissions = (("view_message_text", "Can read message texts"),)
+        ordering = ("sequence",)
+        constraints = (
+            # In this order: if it started with the conversation, PostgreSQL would sometimes use it to read a window,
+            # and so read the whole conversation.
+            models.UniqueConstraint(fields=["client_message_id", "conversation"], name="chatmemory_client_message_id"),
+        )
+        indexes = (
+            # Few messages name their parent: only the first one of each branch, and summaries.
+            SparseIndex(
+                fields=["conversation", "parent_sequence"],
+                name="chatmemory_parent",
+                rows=Q(parent_sequence__isnull=False),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.sequence}"  # never the text: this appears in logs
+
+    @property
+    def chat_message(self) -> ChatMessage:
+        """The message as a value."""
+        return to_message(self.type, self.text, self.payload)
+
+    def snippet(self, text: str) -> Snippet:
+        """Return an excerpt in which the matches of a search for *text* are marked."""
+        return snippet(self.text, text)

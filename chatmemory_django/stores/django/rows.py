@@ -1,0 +1,111 @@
+"""The rows of the store: what it reads of conversations and messages, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import msgspec
+
+from chatmemory_django import conf
+from chatmemory_django.messages import ChatMessage, Metadata
+from chatmemory_django.models.columns import checked_verbatim, to_columns, to_metadata
+
+ESCAPED = "'\"\\\n\r\x1a"
+"""The characters that MySQL's drivers escape in text, with one additional byte each."""
+
+SHORT = 1_024
+"""Shorter texts are not measured; their largest possible size is assumed."""
+
+
+class State(NamedTuple):
+    """The row of a conversation as its writer read it."""
+
+    id: int
+    version: int
+    next_sequence: int
+    total_messages: int
+    window_start: int
+    pinned_sequence: int | None
+    summary_sequence: int | None
+    parent_sequence: int | None
+    forgotten_through: int
+    memory_messages: int
+    memory_tokens: int
+    counted_by: str
+
+
+class Row(NamedTuple):
+    """The row of a message in a memory."""
+
+    type: str
+    text: str
+    payload: str | None
+    tokens: int | None
+    """None if no estimator, or another one, counted them."""
+    sequence: int
+    part: int
+    """Which of the ``models.memory_parts`` it is in: 0, 1 or 2."""
+    conversation_id: int
+
+
+class FrontRow(NamedTuple):
+    """The columns that eviction needs. *payload* is present for AI messages, which may call tools."""
+
+    sequence: int
+    type: str
+    payload: str | None
+    token_count: int | None
+    counted_by: str
+
+
+class NewRow(msgspec.Struct, gc=False):
+    """A row to write, except for the columns that all rows of the same write share."""
+
+    type: str
+    text: str
+    payload: str | None
+    metadata: Metadata = None
+    client_message_id: str | None = None
+    verbatim: str | None = None
+    is_complete: bool = True
+    sent_bytes: int = 0
+    """Upper bound for its size in an SQL statement."""
+    sequence: int = 0
+    token_count: int | None = None
+    counted_by: str = ""
+    superseded: bool = False
+    in_history: bool = True
+    on_path: bool = True
+    parent_sequence: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<NewRow {self.type} {self.sequence}>"
+
+
+def new_row(message: ChatMessage, metadata: Metadata = None, verbatim: str | None = None) -> NewRow:
+    """Return the row of *message*; ``TypeError`` or ``ValueError`` if it cannot be stored."""
+    columns, metadata = to_columns(message), to_metadata(metadata)
+    size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
+    if verbatim is not None:
+        size += sent_bytes(checked_verbatim(verbatim))
+    if metadata is not None:
+        size += sent_bytes(json.dumps(metadata))  # as the field stores it
+    if size > (limit := max_row_bytes()):
+        raise ValueError(
+            f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
+            f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows {limit}."
+        )
+    return NewRow(*columns, metadata=metadata, verbatim=verbatim, sent_bytes=size)
+
+
+def max_row_bytes() -> int:
+    """Return the maximum size of the rows of one INSERT: by default they fit MariaDB's packet of 16 MiB."""
+    return max(1_048_576, 4 * conf.max_message_bytes() - 65_536)
+
+
+def sent_bytes(text: str) -> int:
+    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped."""
+    if len(text) < SHORT:
+        return 8 * len(text)
+    return len(text.encode()) + sum(map(text.count, ESCAPED))
