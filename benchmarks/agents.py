@@ -32,7 +32,7 @@ settings.configure(
         "django.contrib.auth",
         "django.contrib.contenttypes",
         "chatmemory_django",
-        "chatmemory_django.records",
+        "chatmemory_django.integrations.records",
     ],
     DATABASES={"default": database},
     CHATMEMORY={

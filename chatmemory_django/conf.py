@@ -20,7 +20,7 @@ Stored twice, as text and as JSON, and escaped in the statement, a message of th
 """
 
 DEFAULT_REST: Mapping[str, Any] = {
-    "ACCESS_POLICY": "chatmemory_django.rest.access.AccessPolicy",
+    "ACCESS_POLICY": "chatmemory_django.access.AccessPolicy",
     "MAX_BODY_BYTES": 5 * 1024 * 1024,
     "MAX_IMPORT_BYTES": 32 * 1024 * 1024,
     "MAX_IMPORT_MESSAGES": 100_000,

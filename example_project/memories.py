@@ -21,7 +21,7 @@ SIZES = (
     else {"max_tokens": 240, "summary_tokens": 60, "after_tokens": 80}
 )
 CHAT: Mapping[str, Any] = {
-    "CLASS": "chatmemory_django.summaries.SummarizingChatMemory",
+    "CLASS": "chatmemory_django.memory.SummarizingChatMemory",
     "OPTIONS": {
         **SIZES,
         "summarize": "example_project.memories.summarize",

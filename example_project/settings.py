@@ -25,7 +25,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "chatmemory_django",
     "chatmemory_django.chat",
-    "chatmemory_django.records",
+    "chatmemory_django.integrations.records",
 ]
 
 MIDDLEWARE = [

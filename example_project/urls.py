@@ -15,7 +15,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/", include("chatmemory_django.rest.urls")),
     path("api/chat", include("chatmemory_django.chat.urls")),
-    path("openai/v1/", include("chatmemory_django.rest.openai_urls")),
+    path("openai/v1/", include("chatmemory_django.rest.openai.urls")),
     path("api/token/", obtain_auth_token),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),

@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from chatmemory_django import signals
 from chatmemory_django.admin import execution
 from chatmemory_django.admin import operations as wording
-from chatmemory_django.formats.jsonl import export_lines, import_lines
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.jsonl import export_lines, import_lines
 from example_project.models import Feedback
 from tests.admin_site import EVERYTHING, TOKEN_WINDOW, conversation, counted, page, post_action, staff
 

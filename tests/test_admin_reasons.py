@@ -6,7 +6,6 @@ import pytest
 
 from chatmemory_django.admin import reasons
 from chatmemory_django.admin.reasons import WORDS
-from chatmemory_django.explain import Reason, read_recent
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -17,6 +16,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.explaining import Reason, read_recent
 from tests.admin_site import EVERYTHING, MESSAGE_WINDOW, TOKEN_WINDOW, counted, long_conversation, page, shown, staff
 
 pytestmark = pytest.mark.django_db

@@ -6,11 +6,11 @@ import json
 import pytest
 
 from chatmemory_django.core.reasons import Reason
-from chatmemory_django.formats.jsonl import export_lines, import_lines
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import ChatMessage, CustomMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import fork
+from chatmemory_django.operations.jsonl import export_lines, import_lines
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import SimpleStoreAdapter
 from chatmemory_django.stores.django import DjangoChatMemoryStore

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from chatmemory_django import operations
 from chatmemory_django.core.branches import Thinning, Tree
-from chatmemory_django.formats.jsonl import JsonLinesError, check_lines, export_lines, import_lines
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import fork
+from chatmemory_django.operations.jsonl import JsonLinesError, check_lines, export_lines, import_lines
 from tests.test_fork import AN_ADD, EVERY_VERB, VERBS, a_memory, do, source, summarize, texts, user_messages
 
 pytestmark = pytest.mark.django_db
@@ -277,7 +277,7 @@ class TestPruning:
             return
         before, on_path = paths(conversation), list(conversation.history().values_list("sequence", flat=True))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("chatmemory_django.stores.django.whole.PAGE", page)
+            patch.setattr("chatmemory_django.operations.whole.PAGE", page)
             prune(memory.id, *old)
         conversation.refresh_from_db()
         after = paths(conversation)

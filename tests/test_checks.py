@@ -62,7 +62,7 @@ class TestValidSettings:
         "rest",
         [
             {},
-            {"PAGE_SIZE": 1, "ACCESS_POLICY": "chatmemory_django.rest.access.AccessPolicy"},
+            {"PAGE_SIZE": 1, "ACCESS_POLICY": "chatmemory_django.access.AccessPolicy"},
             {"THROTTLE_RATES": {"read": "5/sec", "write": "10/min", "export": None}},
         ],
     )

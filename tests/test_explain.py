@@ -6,8 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatmemory_django.explain import read, read_recent
-from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
     SystemMessage,
@@ -19,7 +18,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.provider import with_limit
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.summaries import SummarizingChatMemory
+from chatmemory_django.stores.django.explaining import read, read_recent
 from tests import test_models
 from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS

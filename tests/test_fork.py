@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from chatmemory_django import operations
 from chatmemory_django.core.windows import Window
-from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError, MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.summaries import SummarizingChatMemory
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS
 from tests.interleaving import another_writer
 from tests.test_state_machine import POOL, turn_of

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from chatmemory_django.core.limits import MAX_METADATA_DEPTH
-from chatmemory_django.formats.jsonl import JsonLinesError, check_lines, export_lines, import_lines
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.jsonl import JsonLinesError, check_lines, export_lines, import_lines
 from tests import strategies
 from tests.test_operations import everything_is_whole
 

@@ -16,15 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chatmemory_django import operations
-from chatmemory_django.formats.jsonl import (
-    ConversationExistsError,
-    ImportLimits,
-    JsonLinesError,
-    check_lines,
-    export_lines,
-    import_lines,
-    importing,
-)
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -36,7 +27,17 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.stores.django import DjangoChatMemoryStore, whole
+from chatmemory_django.operations import whole
+from chatmemory_django.operations.jsonl import (
+    ConversationExistsError,
+    ImportLimits,
+    JsonLinesError,
+    check_lines,
+    export_lines,
+    import_lines,
+    importing,
+)
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.writes import MAX_ROWS
 from tests import strategies
 from tests.estimators import ADDITIVE_WORDS

@@ -26,6 +26,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from rest_framework.authtoken.models import Token
 
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.mcp import MAX_REQUEST_BYTES, get_mcp_app, tools
 from chatmemory_django.messages import (
     AiMessage,
@@ -40,7 +41,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rest.access import AccessPolicy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -20,8 +20,8 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
-from chatmemory_django.operations import Finding, NoCounterError, Pruned, Rule
-from chatmemory_django.stores.django import DjangoChatMemoryStore, whole
+from chatmemory_django.operations import Finding, NoCounterError, Pruned, Rule, whole
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 from example_project.models import Feedback
 from tests.estimators import ADDITIVE_WORDS
 from tests.interleaving import another_writer, set_isolation

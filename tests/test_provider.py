@@ -317,7 +317,7 @@ class TestSummarizingMemory:
     @pytest.fixture(autouse=True)
     def configured(self, settings):
         settings.CHATMEMORY = {
-            "MEMORY": {"CLASS": "chatmemory_django.summaries.SummarizingChatMemory", "OPTIONS": self.OPTIONS}
+            "MEMORY": {"CLASS": "chatmemory_django.memory.SummarizingChatMemory", "OPTIONS": self.OPTIONS}
         }
 
     def test_a_summarizing_memory_is_built_with_the_function_at_the_path(self):
@@ -333,7 +333,7 @@ class TestSummarizingMemory:
             "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
             "OPTIONS": {"max_tokens": 5, "token_count_estimator": "gpt-4o"},
         }
-        assert to_be_seen("c")["CLASS"] == "chatmemory_django.summaries.SummarizingChatMemory"
+        assert to_be_seen("c")["CLASS"] == "chatmemory_django.memory.SummarizingChatMemory"
 
     def test_without_history_the_check_fails(self, settings):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -29,7 +29,6 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.summaries import SummarizingChatMemory
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT
 
 CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")

@@ -10,8 +10,8 @@ from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore, statements
-from chatmemory_django.stores.django.recorded import Parameter, Statement
 from chatmemory_django.stores.django.snapshots import PINNED, WINDOW
+from chatmemory_django.stores.django.statements import Parameter, Statement
 
 pytestmark = pytest.mark.django_db
 

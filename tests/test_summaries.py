@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from chatmemory_django.core.pending import MAX_MESSAGES
-from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.memory import MessageWindowChatMemory, SummarizingChatMemory
 from chatmemory_django.messages import (
     AiMessage,
     SystemMessage,
@@ -21,7 +21,6 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.summaries import SummarizingChatMemory
 from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS, JOINT
 from tests.interleaving import another_writer

@@ -12,15 +12,14 @@ from django.db import DatabaseError, OperationalError, connection, connections, 
 from django.utils import timezone
 
 from chatmemory_django import signals
-from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import ConversationErasedError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.recorded import Parameter, Statement
+from chatmemory_django.stores.django.statements import Parameter, Statement
 from chatmemory_django.stores.django.writes import MAX_ROWS
-from chatmemory_django.summaries import SummarizingChatMemory
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT, AdditiveWords
 from tests.interleaving import after_the_first_statement, in_another_connection, set_isolation
 

@@ -11,7 +11,7 @@ from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
 
 from benchmarks.chat.model import Clock
-from chatmemory_django.chat.access import user_of_token
+from chatmemory_django.access import user_of_token
 from chatmemory_django.chat.model import ChatResponse, PartialText
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.messages import UserMessage

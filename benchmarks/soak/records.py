@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.summaries import SummarizingChatMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

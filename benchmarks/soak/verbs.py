@@ -25,7 +25,6 @@ from benchmarks.soak.records import (
     text_of,
 )
 from chatmemory_django.codec import messages_from_json, messages_to_json
-from chatmemory_django.formats.jsonl import export_lines, import_lines
 from chatmemory_django.messages import (
     AiMessage,
     SystemMessage,
@@ -35,6 +34,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import fork
+from chatmemory_django.operations.jsonl import export_lines, import_lines
 
 if TYPE_CHECKING:
     import random

@@ -10,11 +10,11 @@ from django.utils.translation import gettext as _
 
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.media import File, file_at, served_as
-from chatmemory_django.explain import read
 from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import known_memory
+from chatmemory_django.stores.django.explaining import read
 
 MAX_MEMORY_SIZE = 16 * 1024 * 1024
 """Maximum number of characters of a memory that can be downloaded in OpenAI's format."""

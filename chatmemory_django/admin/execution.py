@@ -19,8 +19,8 @@ from chatmemory_django.admin.operations import EXPORT, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
+from chatmemory_django.operations.whole import in_lock
 from chatmemory_django.stores.base import MessageNotFoundError
-from chatmemory_django.stores.django.whole import in_lock
 
 PAGE = 1_000
 """Number of conversations that are logged or exported at a time."""

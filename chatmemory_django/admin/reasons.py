@@ -8,9 +8,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.reasons import Reason
-from chatmemory_django.explain import Reading, read
 from chatmemory_django.models import Conversation, MemoryStatus
 from chatmemory_django.provider import known_memory
+from chatmemory_django.stores.django.explaining import Reading, read
 
 MAX_EXPLAINED = 2_000
 """Maximum number of messages of a memory whose messages are explained one by one ..."""

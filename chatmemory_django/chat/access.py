@@ -6,13 +6,13 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from django.apps import apps
 from django.core.cache import cache
 from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.access import user_of_token
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.models import Conversation
 
@@ -85,15 +85,6 @@ def access_policy() -> ChatAccessPolicy:
     """Return an instance of the access policy that is configured in the settings."""
     policy: ChatAccessPolicy = import_string(conf.chat()["ACCESS_POLICY"])()
     return policy
-
-
-def user_of_token(key: str) -> AbstractBaseUser | None:
-    """Return the active user of a token of ``rest_framework.authtoken``, or None for an invalid token."""
-    if not apps.is_installed("rest_framework.authtoken"):
-        return None
-    tokens = apps.get_model("authtoken", "Token").objects.select_related("user")
-    token = tokens.filter(key=key).first() if key.isascii() and key.isprintable() else None
-    return token.user if token is not None and token.user.is_active else None
 
 
 def check_rate(user: AbstractBaseUser) -> None:

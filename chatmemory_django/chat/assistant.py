@@ -30,10 +30,10 @@ from chatmemory_django.chat.returns import Text, Typed
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
+from chatmemory_django.memory.turns import Persist, Turn
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.turns import Persist, Turn
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

@@ -20,6 +20,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.questions import Question
 from chatmemory_django.core.tool_calls import repair_tools
+from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -27,7 +28,6 @@ from chatmemory_django.messages import (
     ToolExecutionRequest,
     ToolExecutionResultMessage,
 )
-from chatmemory_django.turns import Turn
 
 AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage
 """An event of an answer: for each call of the model its pieces and its response, then the results of its tools."""

@@ -17,7 +17,7 @@ import msgspec
 from asgiref.sync import ThreadSensitiveContext
 from django.core.handlers.asgi import ASGIRequest
 
-from chatmemory_django.chat.access import user_of_token
+from chatmemory_django.access import user_of_token
 from chatmemory_django.db.threads import in_thread, leave_thread
 from chatmemory_django.mcp.tools import TOOLS, RefusedError, Tool, schema_of
 

@@ -9,11 +9,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from rest_framework.request import Request
 
+from chatmemory_django.access import AccessPolicy, access_policy
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rest.access import AccessPolicy, access_policy
 
 MAX_TEXT = 4_000
 """Maximum number of characters of a message that are returned."""

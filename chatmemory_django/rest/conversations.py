@@ -20,7 +20,6 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from chatmemory_django import conf
-from chatmemory_django.explain import Reading, read, read_recent
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
@@ -49,6 +48,7 @@ from chatmemory_django.rest.serializers import (
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
 from chatmemory_django.stores.base import MemoryIdTakenError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.explaining import Reading, read, read_recent
 
 
 class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):

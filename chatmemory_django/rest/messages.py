@@ -20,6 +20,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from chatmemory_django import conf
+from chatmemory_django.access import FEEDBACK
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.core.media import file_at, served_as
 from chatmemory_django.messages import ChatMessage, MessageType
@@ -27,7 +28,6 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_columns
 from chatmemory_django.operations import annotate
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rest.access import FEEDBACK
 from chatmemory_django.rest.filters import MessageFilter
 from chatmemory_django.rest.pagination import MessagePagination
 from chatmemory_django.rest.problems import Problem, invalid

@@ -22,12 +22,12 @@ from chatmemory_django.operations import (
     check_lines,
     import_lines,
 )
+from chatmemory_django.operations.usage import usage
 from chatmemory_django.rest.filters import owned
 from chatmemory_django.rest.parsers import LinesParser, bounded
 from chatmemory_django.rest.problems import Problem, invalid
 from chatmemory_django.rest.serializers import ImportQuery, ImportsSerializer, UsageQuery, UsageSerializer
 from chatmemory_django.rest.views import ChatMemoryView
-from chatmemory_django.usage import usage
 
 MAX_CONVERSATIONS = 1_000
 """Maximum number of conversations in an import; each is stored in its own transaction."""

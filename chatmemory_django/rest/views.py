@@ -23,13 +23,14 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
+from chatmemory_django.access import AccessPolicy, Verb, access_policy
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rest.access import AccessPolicy, IsAllowed, Verb, access_policy
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
+from chatmemory_django.rest.permissions import IsAllowed
 from chatmemory_django.rest.problems import InvalidQuery, NotModified, Problem, handle_exception
 from chatmemory_django.rest.schema import Schema
 from chatmemory_django.rest.throttles import ScopedThrottle, SignInThrottle

@@ -236,7 +236,7 @@ class ChatMemoryStore(ABC):
         Return the messages that have left the memory and are not covered by a summary; None if there are none.
 
         These are messages of the path, except system messages, that are not in the memory and come after what the
-        summary covers and after what was cleared; oldest first, and no more than ``pending.take`` returns for
+        summary covers and after what was cleared; oldest first, and no more than ``core.pending.take`` returns for
         *max_tokens*.
         """
         raise self._no_branches()
@@ -253,7 +253,7 @@ class ChatMemoryStore(ABC):
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
         """
-        Explain the last *count* messages of the history, of all branches, and all in the memory; see ``reasons``.
+        Explain the last *count* messages of the history, of all branches, and all in the memory; see ``core.reasons``.
 
         A store that keeps no history explains the memory, and numbers its messages from 1.
         """

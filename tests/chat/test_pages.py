@@ -18,11 +18,10 @@ from django.contrib.auth.models import User
 
 import example_project
 from chatmemory_django.chat.tools import ToolError
-from chatmemory_django.memory import TokenWindowChatMemory
+from chatmemory_django.memory import SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.summaries import SummarizingChatMemory
 from example_project import assistants, llm, memories
 from example_project.parrot import Parrot
 from tests.chat.live_site import DEADLINE, ROOT, environment, manage, served

@@ -12,12 +12,11 @@ from django.urls import URLPattern
 import chatmemory_django
 from chatmemory_django import conf
 from chatmemory_django.chat import urls as chat_urls
-from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.provider import window_of
 from chatmemory_django.rest import urls as rest_urls
-from chatmemory_django.summaries import SummarizingChatMemory
-from chatmemory_django.turns import Turn
 from tests.docs.pages import DOCS, block_of, blocks_of, execute
 
 SOURCES = Path(chatmemory_django.__file__).parent

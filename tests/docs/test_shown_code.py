@@ -18,12 +18,12 @@ from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.test import APIClient
 
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rest.access import AccessPolicy
 from example_project.models import Feedback
 from tests.asgi import run
 from tests.chat.scripted import ScriptedModel

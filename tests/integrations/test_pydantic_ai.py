@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import chatmemory_django.models
+import chatmemory_django.models.messages
 from chatmemory_django.db.threads import close_thread_sensitive
-from chatmemory_django.formats.jsonl import export_lines, import_lines
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.integrations.histories import History
 from chatmemory_django.messages import (
@@ -32,6 +31,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.jsonl import export_lines, import_lines
 from chatmemory_django.provider import get_chat_memory
 from tests.integrations.running import in_threads, run
 
@@ -66,7 +66,7 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore, from_pydantic_ai, to_pydantic_ai
-from chatmemory_django.records.models import Record
+from chatmemory_django.integrations.records.models import Record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -273,7 +273,7 @@ class TestHistory:
 
     @pytest.mark.parametrize("parts", [1, 2, 100])
     def test_a_branch_is_read_across_any_number_of_branches(self, store, monkeypatch, parts):
-        monkeypatch.setattr(chatmemory_django.models, "MAX_PARTS", parts)
+        monkeypatch.setattr(chatmemory_django.models.messages, "MAX_PARTS", parts)
         kept = []
         for number in range(5):
             carried = talk(store, user_request(f"{number} kept"), user_request(f"{number} left"), HELLO)
@@ -894,9 +894,12 @@ class TestConstruction:
             assert isinstance(run(make()), ConversationStore)
 
     def test_without_its_app_the_error_names_it(self, settings):
-        settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "chatmemory_django.records"]
+        app = "chatmemory_django.integrations.records"
+        settings.INSTALLED_APPS = [each for each in settings.INSTALLED_APPS if each != app]
 
-        with pytest.raises(ImproperlyConfigured, match=r"add 'chatmemory_django\.records' to INSTALLED_APPS"):
+        with pytest.raises(
+            ImproperlyConfigured, match=r"add '.*integrations\.records' to INSTALLED_APPS"
+        ):
             DjangoConversationStore()
 
     def test_without_pydantic_ai_the_error_names_the_extra(self):

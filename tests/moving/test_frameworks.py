@@ -13,6 +13,7 @@ from django.db import connection
 from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.formats.langchain import LANGCHAIN
 from chatmemory_django.formats.llama_index import LLAMA_INDEX
+from chatmemory_django.importing.moved import moment
 from chatmemory_django.integrations.histories import History
 from chatmemory_django.messages import (
     AiMessage,
@@ -21,7 +22,6 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.moving.moved import moment
 from tests.moving.record import DATA, TEXT
 from tests.moving.sources import messages_of, moved, refused
 from tests.test_operations import everything_is_whole

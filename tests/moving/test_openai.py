@@ -25,11 +25,11 @@ from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from chatmemory_django.db.threads import close_thread_sensitive
+from chatmemory_django.importing import chatgpt, documents
+from chatmemory_django.importing.storing import Outcome, store
 from chatmemory_django.management import base
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.moving import chatgpt, documents
-from chatmemory_django.moving.storing import Outcome, store
 from chatmemory_django.provider import get_chat_memory
 from tests.moving.sources import TREE, branching, messages_of, moved, refused, single_message
 from tests.test_commands import Terminal

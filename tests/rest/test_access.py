@@ -10,11 +10,11 @@ from django.urls import resolve
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
-from chatmemory_django.formats.jsonl import export_lines
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
+from chatmemory_django.operations.jsonl import export_lines
 from chatmemory_django.rest import urls
-from chatmemory_django.rest.access import AccessPolicy
 from chatmemory_django.rest.problems import handle_exception
 from chatmemory_django.rest.views import ChatMemoryView
 from tests.rest.conftest import ANSWER, HI, MESSAGES, PEOPLE, ROOT, adding, memory_ids

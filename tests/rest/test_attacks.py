@@ -9,11 +9,11 @@ from django.core.cache import cache
 from django.test import Client
 from rest_framework.authtoken.models import Token
 
-from chatmemory_django.formats.jsonl import export_lines
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.messages import AiMessage, CustomMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.jsonl import export_lines
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rest.access import AccessPolicy
 from tests.rest.conftest import (
     ANSWER,
     HI,

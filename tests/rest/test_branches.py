@@ -2,6 +2,7 @@
 
 import pytest
 
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.messages import (
     AiMessage,
     Image,
@@ -13,7 +14,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.rest.access import AccessPolicy
 from tests.rest.conftest import HI, MEMORY, MESSAGES, PROMPT, ROOT, adding, paths, sequences, statements, text, users
 
 REWIND, SWITCH, POP, FORK = f"{MEMORY}rewind/", f"{MEMORY}switch/", f"{MEMORY}pop/", f"{ROOT}c/fork/"

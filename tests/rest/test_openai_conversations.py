@@ -693,7 +693,7 @@ class TestErrors:
         def fail(*args: object) -> None:
             raise RuntimeError("secret")
 
-        monkeypatch.setattr("chatmemory_django.rest.openai_views.token_hex", fail)
+        monkeypatch.setattr("chatmemory_django.rest.openai.views.token_hex", fail)
         client = Client(headers={"Authorization": f"Bearer {server.key}"}, raise_request_exception=False)
 
         response = client.post(ROOT, {}, content_type="application/json")

@@ -9,9 +9,9 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework import serializers
 from rest_framework.pagination import LimitOffsetPagination
 
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.rest.access import AccessPolicy
 from chatmemory_django.rest.conversations import ConversationViewSet
 from chatmemory_django.rest.filters import ConversationFilter
 from chatmemory_django.rest.messages import MessageViewSet

@@ -15,8 +15,8 @@ from chatmemory_django.core.limits import is_storable, memory_key
 from chatmemory_django.db.moments import aware
 from chatmemory_django.integrations.pydantic_ai.entries import Entry, newest, places_of
 from chatmemory_django.integrations.pydantic_ai.messages import places_in
+from chatmemory_django.integrations.records.models import MAX_SCOPE_LENGTH, Record
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
-from chatmemory_django.records.models import MAX_SCOPE_LENGTH, Record
 
 # A list, since a dataclass takes no configuration. As in ModelMessagesTypeAdapter, bytes are Base64.
 _records = TypeAdapter(

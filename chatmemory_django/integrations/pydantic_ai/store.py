@@ -30,7 +30,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
-APP = "chatmemory_django.records"
+APP = "chatmemory_django.integrations.records"
 
 
 class DjangoConversationStore(ConversationStore):

@@ -17,12 +17,12 @@ from chatmemory_django.formats.pydantic_ai import metadata_of
 from chatmemory_django.integrations.pydantic_ai.entries import UNNAMED, find, newest, places_of, unnamed_id
 from chatmemory_django.integrations.pydantic_ai.messages import stored_form
 from chatmemory_django.integrations.pydantic_ai.records import to_text, up_to_date
+from chatmemory_django.integrations.records.models import Record
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.operations import fork
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.records.models import Record
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError, MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 

@@ -11,11 +11,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from chatmemory_django.importing.frameworks import FRAMEWORKS, open_source
+from chatmemory_django.importing.moved import Source, UnreadableError
+from chatmemory_django.importing.storing import Outcome, store
 from chatmemory_django.management.base import ConversationsCommand, Progress
 from chatmemory_django.models import Conversation
-from chatmemory_django.moving.frameworks import FRAMEWORKS, open_source
-from chatmemory_django.moving.moved import Source, UnreadableError
-from chatmemory_django.moving.storing import Outcome, store
 from chatmemory_django.operations import JsonLinesError, import_lines
 
 if TYPE_CHECKING:

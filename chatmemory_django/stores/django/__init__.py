@@ -20,7 +20,6 @@ from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.db.threads import in_thread
-from chatmemory_django.explain import read_recent
 from chatmemory_django.messages import ChatMessage, SystemMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
@@ -36,7 +35,8 @@ from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recount, Relocating, Replacement
 from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_place
-from chatmemory_django.stores.django.paths import relocate
+from chatmemory_django.stores.django.explaining import read_recent
+from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import Snapshot, is_torn, sees_otherwise

@@ -14,12 +14,7 @@ from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.stores.base import Appended, MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
-from chatmemory_django.stores.django.paths import (
-    Relocation,
-    memory_columns,
-    relocate,
-    stored_rows,
-)
+from chatmemory_django.stores.django.relocations import Relocation, memory_columns, relocate, stored_rows
 from chatmemory_django.stores.django.rows import NewRow, Row, State, new_row
 from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, Snapshot
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.stores.django.paths import Relocation
+from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, State
 
 ACTIVITY = ("total_messages", "window_start", "pinned_sequence", "parent_sequence")

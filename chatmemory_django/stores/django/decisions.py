@@ -11,7 +11,7 @@ from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models.columns import Columns
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
-from chatmemory_django.stores.django.paths import relocate
+from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.rows import new_row
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
 

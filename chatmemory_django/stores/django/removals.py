@@ -8,7 +8,7 @@ from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change, Removed
 from chatmemory_django.stores.django.entries import messages_of
-from chatmemory_django.stores.django.paths import stored_rows
+from chatmemory_django.stores.django.relocations import stored_rows
 from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
 

@@ -28,7 +28,7 @@ from chatmemory_django.stores.base import ConversationErasedError, MessageNotFou
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Removed
 from chatmemory_django.stores.django.entries import UncountedError
-from chatmemory_django.stores.django.paths import Relocation
+from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
 from chatmemory_django.stores.django.snapshots import Snapshot, sees_otherwise
 

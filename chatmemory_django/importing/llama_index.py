@@ -1,0 +1,36 @@
+"""
+The table of LlamaIndex's ``SQLAlchemyChatStore``, and the JSON of its ``SimpleChatStore``.
+
+Archived and active messages become one history; the site's own window determines which of them are in the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chatmemory_django.formats.llama_index import LLAMA_INDEX
+from chatmemory_django.formats.verbatim import Given, to_given
+from chatmemory_django.importing.moved import MovedMessage, from_json, having, moment
+from chatmemory_django.importing.tables import Table
+
+TABLE = Table("llama_index_memory", "id", "key", ("data", "timestamp"))
+
+NANOSECONDS = 1_000_000_000
+"""LlamaIndex's timestamps are in this unit of a second."""
+
+
+def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
+    """Return the message in a row of a chat store."""
+    data, timestamp = row
+    time = moment(timestamp / NANOSECONDS) if isinstance(timestamp, int) else None
+    return [MovedMessage(_given(from_json(data, where), where), time)]
+
+
+def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
+    """Return the messages in *items*."""
+    return [MovedMessage(_given(item, f"messages[{index}]")) for index, item in enumerate(items)]
+
+
+def _given(item: Any, where: str) -> Given:
+    return to_given(having(item, ("role",), where), LLAMA_INDEX, where)

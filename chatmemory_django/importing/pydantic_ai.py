@@ -1,0 +1,29 @@
+"""The JSON of pydantic-ai's messages, a list as ``ModelMessagesTypeAdapter`` and ``all_messages_json()`` write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from chatmemory_django.formats.pydantic_ai import to_given
+from chatmemory_django.importing.moved import MovedMessage, having, moment
+
+
+def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
+    """Return the messages in *items*, requests and responses; a request may become several."""
+    return [
+        MovedMessage(given, moment(_time(item)))
+        for index, item in enumerate(items)
+        for given in to_given(having(item, ("kind", "parts"), f"messages[{index}]"), f"messages[{index}]")
+    ]
+
+
+def _time(item: Mapping[str, Any]) -> Any:
+    """Yield the timestamps of *item*; before pydantic-ai 1, only the parts of requests had one."""
+    return next(_times(item), None)
+
+
+def _times(item: Mapping[str, Any]) -> Iterator[Any]:
+    for each in (item, *(item.get("parts") or ())):
+        if isinstance(each, dict) and each.get("timestamp") is not None:
+            yield each["timestamp"]

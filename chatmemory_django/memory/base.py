@@ -1,0 +1,316 @@
+"""What every memory does with its store; subclasses define the window."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypedDict, Unpack
+
+from chatmemory_django.core import windows
+from chatmemory_django.core.limits import memory_key
+from chatmemory_django.core.reasons import Explained
+from chatmemory_django.core.tool_calls import repair_tools
+from chatmemory_django.core.windows import Window
+from chatmemory_django.memory.turns import Persist, Turn
+from chatmemory_django.messages import ChatMessage, Metadata
+from chatmemory_django.stores.base import (
+    Appended,
+    AppendOptions,
+    ChatMemoryStore,
+    SimpleChatMemoryStore,
+    SimpleStoreAdapter,
+    checked_messages,
+)
+from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
+
+logger = logging.getLogger(__name__)
+
+Limit: TypeAlias = int | Callable[[object], int]
+"""A whole number above 0, or a function that takes the memory id and returns one, called at each use."""
+
+
+class MemoryOptions(TypedDict, total=False):
+    """The options that every memory accepts, in addition to its limit."""
+
+    id: object
+    store: ChatMemoryStore | SimpleChatMemoryStore | None
+    always_keep_system_message_first: bool
+    start_on_user: bool
+    repair_tools: bool
+
+
+class ChatMemory(ABC):
+    """
+    The messages of one conversation that are sent to the LLM.
+
+    *id* names the memory in its *store*; without a store, the memory exists only in this object. Two options change
+    what ``messages`` returns, but never what is stored: with *start_on_user* it begins at a user message, system
+    messages aside; with *repair_tools* it omits tool calls without a result and results without a call.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: object = "default",
+        store: ChatMemoryStore | SimpleChatMemoryStore | None = None,
+        always_keep_system_message_first: bool = False,
+        start_on_user: bool = False,
+        repair_tools: bool = False,
+    ) -> None:
+        memory_key(id)
+        self.id = id
+        self.always_keep_system_message_first = always_keep_system_message_first
+        self.start_on_user = start_on_user
+        self.repair_tools = repair_tools
+        if store is None:
+            store = SingleSlotChatMemoryStore(id)
+        self.store = store if isinstance(store, ChatMemoryStore) else SimpleStoreAdapter(store)
+        self.window()  # an invalid limit fails here, not at the first message
+
+    @abstractmethod
+    def window(self) -> Window:
+        """
+        Return the current window.
+
+        Raises:
+            ValueError: The limit is not a whole number above 0.
+
+        """
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} in {self.store!r}>"
+
+    def add(
+        self,
+        *messages: ChatMessage,
+        metadata: Metadata | Sequence[Metadata] = None,
+        client_message_ids: Sequence[str | None] | None = None,
+        verbatim: Sequence[str | None] | None = None,
+        after: int | None = None,
+    ) -> list[int]:
+        """
+        Add *messages* at the end, all or none, and evict what no longer fits.
+
+        A system message equal to the first one in the memory changes nothing; a different one replaces it.
+
+        *metadata*, a JSON object, is stored with each message if the store supports it; a sequence has one for each
+        message. *client_message_ids* has an id of up to 64 characters, or None, for each message: a message whose id
+        already exists in the conversation is not stored again, so a failed call can be retried. *verbatim* is for
+        adapters of other frameworks: for each message the framework's original as JSON, or None if the message alone is
+        enough to restore it. With it, each message becomes a row of the history, even a system message that repeats the
+        current one. With *after*, the memory is first rewound to that message, in the same step: to edit a message,
+        pass the one before it.
+
+        Returns the key of each message, in the Django store its sequence; for a message that was not stored again, the
+        key of the existing one.
+        """
+        if not messages:
+            return []
+        appended = self._add(messages, metadata, client_message_ids, verbatim, after)
+        if appended.eviction.evicted:
+            self._after_eviction()
+        return appended.keys
+
+    def _add(
+        self,
+        messages: Sequence[ChatMessage],
+        metadata: Metadata | Sequence[Metadata],
+        client_message_ids: Sequence[str | None] | None,
+        verbatim: Sequence[str | None] | None,
+        after: int | None,
+    ) -> Appended:
+        each: Sequence[Any] = metadata if isinstance(metadata, (list, tuple)) else [metadata] * len(messages)
+        return self._append(
+            messages, metadata=each, client_message_ids=client_message_ids or (), verbatim=verbatim, after=after
+        )
+
+    def _after_eviction(self) -> None:  # noqa: B027  # most memories do nothing
+        """Run after an ``add`` or a turn has evicted messages; turns call this, too."""
+
+    async def _aafter_eviction(self) -> None:  # noqa: B027
+        """See ``_after_eviction``."""
+
+    def _append(
+        self, messages: Sequence[ChatMessage], *, conversation: object = None, **options: Unpack[AppendOptions]
+    ) -> Appended:
+        """Add *messages* with the data that belongs to each; turns call this, too."""
+        messages = checked_messages(messages)
+        beside: dict[str, Sequence[object]] = {
+            "metadata": options.get("metadata", ()),
+            "client_message_ids": options.get("client_message_ids", ()),
+            "verbatim": options.get("verbatim") or (),
+        }
+        for name, items in beside.items():
+            if len(items) not in {0, len(messages)}:
+                raise ValueError(
+                    f"{name} must have an item for each of the {len(messages)} messages, not {len(items)}."
+                )
+        appended = self.store.append_messages(self.id, messages, self.window(), conversation=conversation, **options)
+        eviction = appended.eviction
+        if eviction.lost_all:
+            logger.warning(
+                "None of the %d messages just added to memory %r fits: the last one costs %s, and the limit is %d.",
+                len(eviction.added),
+                self.id,
+                eviction.added[-1].cost,
+                eviction.window.limit,
+            )
+        return appended
+
+    def set(self, messages: Iterable[ChatMessage]) -> None:
+        """Replace the memory with those of *messages* that fit. No system message is moved or replaced."""
+        self.store.replace_messages(self.id, checked_messages(messages), self.window())
+
+    def messages(self) -> list[ChatMessage]:
+        """Return the messages that currently fit the window, oldest first; nothing is written."""
+        return self.readable(self.store.read_messages(self.id, self.window()))
+
+    def turn(self, persist: Persist = "late", *, after: int | None = None) -> Turn:
+        """
+        Return a turn with the LLM, for ``with`` or ``async with``: one read, and one write if the block succeeds.
+
+        With "early", user messages are stored at once and marked as incomplete until the turn ends. With *after*, the
+        turn begins as if the memory had been rewound to that message, and rewinds it when it ends: to regenerate an
+        answer, pass the user's message; to edit the user's message, pass the one before it. If the turn fails, the
+        conversation is unchanged, and what an early turn has stored remains as a separate branch; without a history, an
+        early turn with *after* is stored late.
+        """
+        return Turn(self, persist, after=after)
+
+    def rewind(self, to: int) -> None:
+        """
+        Continue the conversation from message *to*, a sequence of the history, or from the start if it is 0.
+
+        Later messages leave the memory and the path; they remain in the history as a branch. If *to* is before the
+        window, the memory is filled again with what fits of the path up to it, and with the system message of that
+        time. If *to* is on another branch, that branch becomes the path.
+
+        Raises:
+            MessageNotFoundError: The history has no message *to*.
+            NotImplementedError: The store keeps no history.
+
+        """
+        self.store.rewind(self.id, to, self.window())
+
+    def switch(self, to: int) -> int:
+        """
+        Continue from the newest message that descends from *to*, and return its sequence.
+
+        Use it to change to another answer and the conversation that followed it. Otherwise like ``rewind``.
+        """
+        return self.store.switch(self.id, to, self.window())
+
+    def pop(self) -> ChatMessage | None:
+        """
+        Remove the newest message of the memory from it and from the history, and return it; None if the memory is
+        empty.
+        """
+        return self.store.pop(self.id)
+
+    def evict(self, count: int) -> list[int]:
+        """
+        Evict the first *count* messages of the memory, or all if it has fewer, and return their sequences.
+
+        They stay in the history. A system message in front counts as the first, even a protected one.
+        """
+        if type(count) is not int or count < 0:
+            raise ValueError(f"count must be a whole number of at least 0, not {count!r}.")
+        return self.store.evict(self.id, count)
+
+    def remove(self, *sequences: int, with_results: bool = False) -> list[int]:
+        """
+        Remove the messages *sequences* from the memory and the history; return the sequences of all that were removed.
+
+        *with_results* also removes what belongs to each: the results that answer its calls, or the call that it answers
+        with that call's other results. They are searched among the 128 messages before and after it. The history no
+        longer includes the removed messages; their sequences are never reused.
+
+        Raises:
+            MessageNotFoundError: One of *sequences* is neither in the memory nor in the history; nothing is removed.
+            NotImplementedError: The store keeps no history.
+
+        """
+        return self.store.remove(self.id, *sequences, with_results=with_results)
+
+    def explain(self, count: int = 50) -> list[Explained]:
+        """
+        Return for each of the last *count* messages of the history whether it is sent to the LLM now, and why or why
+        not.
+
+        These include messages of all branches; all messages in the memory come last, in its order. Nothing is written.
+        A store without history explains only the memory.
+        """
+        if type(count) is not int or count < 1:
+            raise ValueError(f"count must be a whole number above 0, not {count!r}.")
+        return self.store.explain(self.id, self, count)
+
+    def readable(self, messages: list[ChatMessage]) -> list[ChatMessage]:
+        """Return *messages* as the LLM receives them, after ``start_on_user`` and ``repair_tools``."""
+        if self.start_on_user:
+            messages = windows.start_on_user(messages)
+        if self.repair_tools:
+            messages = repair_tools(messages)
+        return messages
+
+    def clear(self) -> None:
+        """Clear the memory."""
+        self.store.delete_messages(self.id)
+
+    async def aadd(
+        self,
+        *messages: ChatMessage,
+        metadata: Metadata | Sequence[Metadata] = None,
+        client_message_ids: Sequence[str | None] | None = None,
+        verbatim: Sequence[str | None] | None = None,
+        after: int | None = None,
+    ) -> list[int]:
+        """See ``add``."""
+        if not messages:
+            return []
+        appended = await self.store.run(self._add, messages, metadata, client_message_ids, verbatim, after)
+        if appended.eviction.evicted:
+            await self._aafter_eviction()
+        return appended.keys
+
+    async def aset(self, messages: Iterable[ChatMessage]) -> None:
+        """See ``set``."""
+        await self.store.run(self.set, messages)
+
+    async def amessages(self) -> list[ChatMessage]:
+        """See ``messages``."""
+        return await self.store.run(self.messages)
+
+    async def aclear(self) -> None:
+        """See ``clear``."""
+        await self.store.run(self.clear)
+
+    async def arewind(self, to: int) -> None:
+        """See ``rewind``."""
+        await self.store.run(self.rewind, to)
+
+    async def aswitch(self, to: int) -> int:
+        """See ``switch``."""
+        return await self.store.run(self.switch, to)
+
+    async def apop(self) -> ChatMessage | None:
+        """See ``pop``."""
+        return await self.store.run(self.pop)
+
+    async def aevict(self, count: int) -> list[int]:
+        """See ``evict``."""
+        return await self.store.run(self.evict, count)
+
+    async def aremove(self, *sequences: int, with_results: bool = False) -> list[int]:
+        """See ``remove``."""
+        return await self.store.run(self.remove, *sequences, with_results=with_results)
+
+    async def aexplain(self, count: int = 50) -> list[Explained]:
+        """See ``explain``."""
+        return await self.store.run(self.explain, count)
+
+    def _limit(self, name: str, limit: Limit) -> int:
+        value: object = limit(self.id) if callable(limit) else limit
+        if type(value) is int and value > 0:  # neither True nor "10"
+            return value
+        raise ValueError(f"{name} must be a whole number above 0, not {value!r}.")

@@ -1,0 +1,401 @@
+"""
+The operations on conversations that the admin, the REST API and the commands share.
+
+Conversations are processed one by one, in the order in which they were created, each completely or not at all: if an
+operation is interrupted, the conversations processed so far are done and the rest are unchanged. *each* is called with
+every conversation, as it was before, and with its result, inside the transaction: what *each* writes is committed
+together with the operation. *refused* is called with every conversation on which the operation is not possible, and
+with the error; without it, the error is raised.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from copy import copy
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from asgiref.sync import sync_to_async
+from django.db.models import ProtectedError, QuerySet, RestrictedError
+from django.utils import timezone
+
+from chatmemory_django.core.windows import Window
+from chatmemory_django.db.moments import to_moment
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.models.columns import to_metadata
+from chatmemory_django.models.windows import in_memory
+from chatmemory_django.operations.examining import Examination, Rule
+from chatmemory_django.operations.forking import afork, fork
+from chatmemory_django.operations.jsonl import (
+    ConversationExistsError,
+    ImportLimits,
+    JsonLinesError,
+    check_lines,
+    export_lines,
+    import_lines,
+)
+from chatmemory_django.operations.pruning import leave_branches
+from chatmemory_django.operations.whole import at_one_moment, for_writing, in_lock, keys, messages_of, ranges, write
+from chatmemory_django.stores.base import MemoryIdTakenError
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.rows import new_row
+
+__all__ = [
+    "ConversationExistsError",
+    "Finding",
+    "ImportLimits",
+    "JsonLinesError",
+    "MemoryIdTakenError",
+    "NoCounterError",
+    "Pruned",
+    "Receipt",
+    "Rule",
+    "afork",
+    "annotate",
+    "asynchronous",
+    "check",
+    "check_lines",
+    "clear",
+    "erase",
+    "export",
+    "export_lines",
+    "fork",
+    "import_lines",
+    "prune",
+    "recount",
+]
+
+CHUNK_CHARACTERS = 64 * 1024
+"""How many characters of an export are yielded at a time; a longer line is yielded alone."""
+
+Each: TypeAlias = Callable[[Conversation, int], object]
+Refused: TypeAlias = Callable[[Conversation, Exception], object]
+WindowOf: TypeAlias = Callable[[str], Window | None]
+
+
+class NoCounterError(ValueError):
+    """The error for a memory without an estimator whose counts can be stored."""
+
+
+class Receipt(NamedTuple):
+    """What was erased, as evidence of the erasure."""
+
+    erased_at: datetime.datetime
+    messages: dict[str, int]
+    """The number of messages of each conversation, by memory id."""
+
+
+class Pruned(NamedTuple):
+    """The result of pruning."""
+
+    conversations: int
+    """How many conversations were erased."""
+    messages: int
+    """How many messages were deleted from the histories of other conversations."""
+
+
+class Finding(NamedTuple):
+    """A broken rule and how it is broken; *detail* never repeats message text."""
+
+    memory_id: str
+    rule: Rule
+    detail: str
+    is_repaired: bool = False
+
+
+def clear(conversations: QuerySet[Conversation], *, each: Each | None = None) -> int:
+    """Clear the memories and return their number; *each* receives how many messages left the memory."""
+    return _for_each(conversations, _clear, each, None)
+
+
+def recount(
+    conversations: QuerySet[Conversation],
+    window_of: WindowOf,
+    *,
+    each: Each | None = None,
+    refused: Refused | None = None,
+) -> int:
+    """
+    Recount the tokens in the memories, with the windows that *window_of* returns, and return the number of memories.
+
+    *each* receives the number of tokens, here after the transaction: messages are counted before it, so that no other
+    writer has to wait. Refused with ``NoCounterError``.
+    """
+    conversations = for_writing(conversations)
+    count = 0
+    for key in keys(conversations):
+        conversation = conversations.filter(pk=key).first()
+        if conversation is None:
+            continue
+        window = window_of(conversation.memory_id)
+        if window is not None and window.counter:
+            tokens = DjangoChatMemoryStore(conversations.db).recount(conversation.memory_id, window)
+            count += 1
+            if each is not None:
+                each(conversation, tokens)
+            continue
+        error = NoCounterError(f"The memory {conversation.memory_id!r} has no estimator whose counts can be stored.")
+        if refused is None:
+            raise error
+        refused(conversation, error)
+    return count
+
+
+def erase(
+    conversations: QuerySet[Conversation],
+    *,
+    dry_run: bool = False,
+    each: Each | None = None,
+    refused: Refused | None = None,
+) -> Receipt:
+    """
+    Erase *conversations* with their history; nothing in a *dry_run*. *each* receives how many messages they had.
+
+    A conversation that is written to in the meantime is erased only if it still is one of *conversations*. Refused with
+    ``ProtectedError`` or ``RestrictedError`` if other objects of the site reference it.
+    """
+    messages: dict[str, int] = {}
+
+    def note(conversation: Conversation, count: int) -> None:
+        if each is not None:
+            each(conversation, count)
+        messages[conversation.memory_id] = count
+
+    _for_each(conversations, _count if dry_run else _erase, note, refused)
+    return Receipt(datetime.datetime.now(datetime.UTC), messages)
+
+
+def prune(
+    conversations: ConversationQuerySet,
+    *,
+    history_older_than: datetime.timedelta | None = None,
+    idle: datetime.timedelta | None = None,
+    dry_run: bool = False,
+    each: Each | None = None,
+    refused: Refused | None = None,
+) -> Pruned:
+    """
+    Erase those of *conversations* that have been *idle* that long, and delete old messages of the others.
+
+    Old are messages *history_older_than* that long, on any branch, that are in no memory; nothing is deleted in a
+    *dry_run*. If other messages follow a deleted one, they then follow the nearest remaining message before it. *each*
+    receives how many messages are deleted, several times for a long conversation. Refused as in ``erase``.
+    """
+    now = timezone.now()
+    erased = deleted = 0
+    if idle is not None:
+        erased = _for_each(conversations.idle_since(now - idle), _count if dry_run else _erase, each, refused)
+        if dry_run:
+            conversations = conversations.active_since(now - idle)
+    if history_older_than is not None:
+        before = now - history_older_than
+        for key in keys(for_writing(conversations.with_evictions())):
+            for around in _outlived_ranges(conversations, key, before):
+                do = partial(_count_outlived if dry_run else _delete_outlived, before, around)
+                deleted += _do(conversations, key, do, each, refused) or 0
+    return Pruned(erased, deleted)
+
+
+def export(conversations: QuerySet[Conversation], *, types: Collection[MessageType] | None = None) -> Iterator[str]:
+    """Yield the lines of ``export_lines``, joined into chunks worth sending."""
+    lines: list[str] = []
+    size = 0
+    for line in export_lines(conversations, types=types):
+        lines.append(line)
+        size += len(line)
+        if size >= CHUNK_CHARACTERS:
+            yield "".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield "".join(lines)
+
+
+async def asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:
+    """Yield *chunks* without blocking the event loop; Django would collect them all before it sends the first."""
+    following = sync_to_async(partial(next, chunks, ""))
+    while chunk := await following():
+        yield chunk
+
+
+def annotate(
+    conversations: QuerySet[Conversation],
+    memory_id: str,
+    sequence: int,
+    changes: Mapping[str, Any],
+    *,
+    types: Collection[MessageType] | None = None,
+    max_bytes: int | None = None,
+) -> Message | None:
+    """
+    Merge *changes* into the metadata of a message of the history, and return the message; None removes a key.
+
+    The message may be on any branch. Returns None if *conversations* have no such message, or if it is of none of
+    *types*. The conversation gets a new ``version``, unless nothing changes; its ``updated_at`` stays, since feedback
+    is not activity. *max_bytes* limits the resulting metadata. Inside a transaction of the caller, the conversation
+    stays locked until that transaction ends.
+
+    Raises:
+        TypeError: *changes* is not a mapping with keys of type str, or holds what JSON cannot represent.
+        ValueError: The result is too large, or a database could not store it.
+
+    """
+    to_metadata(changes)
+    conversations = for_writing(conversations)
+    found = conversations.filter(memory_id=memory_id).order_by("pk").values_list("pk", flat=True).first()
+    return (
+        None
+        if found is None
+        else in_lock(conversations, found, partial(_annotate, sequence, changes, types, max_bytes))
+    )
+
+
+def check(
+    conversations: QuerySet[Conversation],
+    window_of: WindowOf,
+    found: Callable[[Finding], object],
+    *,
+    repair: bool = False,
+    each: Each | None = None,
+) -> int:
+    """
+    Look for broken rules in *conversations*, call *found* with every finding, and return the number of findings.
+
+    Each conversation is examined as it is at one moment; *each* receives how many findings it has. With *repair*, its
+    counters are corrected to match its rows. Nothing else is ever changed.
+    """
+    conversations = for_writing(conversations)
+    examine = partial(Examination, window_of=window_of)
+    count = 0
+    for key in keys(conversations):
+        examination = at_one_moment(conversations, key, examine)
+        if repair and examination is not None and examination.counters:
+            examination = in_lock(conversations, key, partial(_repair, examine))
+        if examination is None:
+            continue
+        for rule, detail in examination.broken:
+            is_repaired = repair and rule.value in examination.counters
+            found(Finding(examination.conversation.memory_id, rule, detail, is_repaired))
+        count += len(examination.broken)
+        if each is not None:
+            each(examination.conversation, len(examination.broken))
+    return count
+
+
+def _for_each(
+    conversations: QuerySet[Conversation],
+    do: Callable[[Conversation], int],
+    each: Each | None,
+    refused: Refused | None,
+) -> int:
+    """Call *do* with each of *conversations*, and return for how many it succeeded."""
+    results = (_do(conversations, key, do, each, refused) for key in keys(for_writing(conversations)))
+    return sum(result is not None for result in results)
+
+
+def _do(
+    conversations: QuerySet[Conversation],
+    key: int,
+    do: Callable[[Conversation], int],
+    each: Each | None,
+    refused: Refused | None,
+) -> int | None:
+    """Call *do* with the conversation *key*, locked, and return its result; None if it is gone or refused."""
+    conversation: Conversation | None = None
+
+    def do_and_report(found: Conversation) -> int:
+        nonlocal conversation
+        conversation = found
+        result = do(found)
+        if each is not None:
+            each(found, result)
+        return result
+
+    try:
+        return in_lock(conversations, key, do_and_report)
+    except (ProtectedError, RestrictedError) as exc:
+        if refused is None or conversation is None:
+            raise
+        refused(conversation, exc)
+        return None
+
+
+def _clear(conversation: Conversation) -> int:
+    DjangoChatMemoryStore(conversation._state.db).delete_messages(conversation.memory_id)
+    return conversation.memory_messages
+
+
+def _annotate(
+    sequence: int,
+    changes: Mapping[str, Any],
+    types: Collection[MessageType] | None,
+    max_bytes: int | None,
+    conversation: Conversation,
+) -> Message | None:
+    # The lock makes MariaDB read the current row instead of the one at the start of the caller's transaction.
+    rows = messages_of(conversation).history(all_branches=True).filter(sequence=sequence).select_for_update()
+    message = (rows if types is None else rows.filter(type__in=types)).first()
+    if message is None:
+        return None
+    before = message.metadata or {}
+    after = {key: value for key, value in {**before, **changes}.items() if value is not None}
+    if json.dumps(after) != json.dumps(before):  # as text, since in Python 1 == True
+        message.metadata = new_row(message.chat_message, to_metadata(after, max_bytes)).metadata
+        rows.update(metadata=message.metadata)
+        write(conversation)
+        conversation.version += 1
+    message.conversation = conversation
+    return message
+
+
+def _count(conversation: Conversation) -> int:
+    return messages_of(conversation).count()
+
+
+def _erase(conversation: Conversation) -> int:
+    count = _delete(messages_of(conversation))
+    copy(conversation).delete(using=conversation._state.db)  # a copy, since deleting an object resets its key
+    return count
+
+
+def _repair(examine: Callable[[Conversation], Examination], conversation: Conversation) -> Examination:
+    examination = examine(conversation)
+    if examination.counters:
+        write(conversation, **examination.counters)
+    return examination
+
+
+def _outlived_ranges(
+    conversations: ConversationQuerySet, key: int, before: datetime.datetime
+) -> Iterator[tuple[int, int]]:
+    """Return the ranges of the conversation *key* in which messages can be pruned."""
+    conversation = for_writing(conversations).filter(pk=key).first()
+    return iter(()) if conversation is None else ranges(_outlived(before, conversation))
+
+
+def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:
+    """Return the rows of *conversation* that are in no memory and older than *before*."""
+    rows = messages_of(conversation).filter(created_at__lt=to_moment(before))
+    places = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
+    return rows.exclude(in_memory(*places))
+
+
+def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:
+    return _outlived(before, conversation).filter(sequence__range=around).count()
+
+
+def _delete_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:
+    # Evaluated again on the locked conversation, whose window no other writer can move now.
+    outlived = _outlived(before, conversation).filter(sequence__range=around)
+    columns = leave_branches(conversation, outlived, around)
+    count = _delete(outlived)
+    if count:
+        write(conversation, **columns)
+    return count
+
+
+def _delete(rows: MessageQuerySet) -> int:
+    _, deleted = rows.delete()
+    return deleted.get(Message._meta.label, 0)

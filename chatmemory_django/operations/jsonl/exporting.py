@@ -1,0 +1,176 @@
+"""Export of conversations to lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, NamedTuple
+
+import msgspec
+from django.db.models import QuerySet
+
+from chatmemory_django.codec import message_to_json
+from chatmemory_django.core.branches import Thinning
+from chatmemory_django.db.moments import aware
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation
+from chatmemory_django.models.columns import to_message
+from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
+from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
+
+_encode = msgspec.json.Encoder().encode
+_PLACES = (
+    "next_sequence",
+    "window_start",
+    "pinned_sequence",
+    "parent_sequence",
+    "summary_sequence",
+    "forgotten_through",
+)
+
+
+class _Row(NamedTuple):
+    """The columns of a message."""
+
+    sequence: int
+    created_at: datetime
+    type: str
+    text: str
+    payload: str | None
+    token_count: int | None
+    counted_by: str
+    superseded: bool
+    in_history: bool
+    is_complete: bool
+    client_message_id: str | None
+    on_path: bool
+    parent_sequence: int | None
+    metadata: dict[str, Any] | None
+    verbatim: str | None
+
+
+def export_lines(
+    conversations: QuerySet[Conversation], *, types: Collection[MessageType] | None = None
+) -> Iterator[str]:
+    """
+    Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline.
+
+    All branches are included. If messages of other types are left out, their nearest predecessors on the path replace
+    them as parents, and other frameworks' original JSON is left out, since it may repeat their content.
+
+    Each conversation is a snapshot of the moment when its turn comes; those that were erased before are left out. No
+    transaction is open and no lock is held between two lines, however slowly they are read. ``ValueError`` is raised if
+    a stored value is not valid in this format: a row that does not hold a message, for example.
+    """
+    for key in keys(conversations):
+        with SpooledTemporaryFile(SPOOL_BYTES) as spool:
+            head = at_one_moment(conversations, key, partial(_spool, spool, types))
+            if head is not None:
+                yield head.decode()
+                spool.seek(0)
+                yield from (line.decode() for line in spool)
+
+
+def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation: Conversation) -> bytes:
+    """Write the lines of the messages of *conversation* to *spool*, and return the line that precedes them."""
+    spool.seek(0)
+    spool.truncate()
+    name = f"conversation {conversation.memory_id!r}"
+    rows = messages_of(conversation)
+    thinning: Thinning | None = None
+    leaves_out = types is not None and not set(MessageType) <= set(types)
+    if types is not None:
+        rows = rows.filter(type__in=types)
+        newest = _newest(conversation)
+        thinning = _thinning(conversation, newest)
+    count = last = 0
+    for page in pages(rows, *_Row._fields):
+        for row in page:
+            values = _Row._make(row)
+            if leaves_out:
+                values = values._replace(verbatim=None)
+            if thinning is not None and values.in_history:
+                last = values.sequence
+                values = values._replace(parent_sequence=thinning.parent_of(last))
+            elif thinning is not None and values.parent_sequence is not None:
+                values = values._replace(parent_sequence=thinning.stand_in(values.parent_sequence))
+            spool.write(_line(f"message {values.sequence} of {name}", _message_line, values))
+        count += len(page)
+    columns: dict[str, Any] = {}
+    if types is not None and MessageType.SYSTEM not in types:
+        columns |= {"pinned_sequence": None, "summary_sequence": None}
+    if thinning is not None:
+        head = thinning.stand_in(newest)
+        columns["parent_sequence"] = None if head == last and conversation.parent_sequence is None else head
+    return _line(name, _head, conversation, columns, count)
+
+
+def _newest(conversation: Conversation) -> int:
+    """Return the sequence of the message from which *conversation* continues."""
+    if conversation.parent_sequence is not None:
+        return conversation.parent_sequence
+    history = messages_of(conversation).history(all_branches=True)
+    return history.values_list("sequence", flat=True).last() or 0
+
+
+def _thinning(conversation: Conversation, newest: int) -> Thinning:
+    named = messages_of(conversation).filter(parent_sequence__isnull=False)
+    found = list(named.values_list("sequence", "parent_sequence", "in_history"))
+    pairs = [(sequence, parent or 0) for sequence, parent, in_history in found if in_history]
+    # Messages outside the history are summaries; their parents are the last messages that they cover.
+    return Thinning(pairs, [newest, *(parent or 0 for _, parent, _ in found)])
+
+
+def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> bytes:
+    """Return a line; *name* identifies it in errors."""
+    try:
+        return _encode(build(*args)) + b"\n"
+    except (KeyError, ValueError, OverflowError) as exc:
+        raise ValueError(f"Cannot export {name}: {type(exc).__name__}. See check_chatmemory.") from None
+
+
+def _head(conversation: Conversation, columns: dict[str, Any], messages: int) -> Head:
+    places = {name: getattr(conversation, name) for name in _PLACES} | columns
+    return Head(
+        memory_id=conversation.memory_id,
+        total_messages=conversation.total_messages,
+        title=conversation.title,
+        metadata=conversation.metadata,
+        created_at=_utc(conversation.created_at),
+        updated_at=_utc(conversation.updated_at),
+        messages=messages,
+        is_pinned=conversation.is_pinned,
+        is_archived=conversation.is_archived,
+        **places,
+    )
+
+
+def _message_line(row: _Row) -> MessageLine:
+    message = to_message(row.type, row.text, row.payload)
+    written = message_to_json(message) if row.payload is None else _one_line(row.payload)
+    return MessageLine(
+        sequence=row.sequence,
+        created_at=_utc(row.created_at),
+        message=msgspec.Raw(written.encode()),
+        token_count=row.token_count,
+        counted_by=row.counted_by,
+        superseded=row.superseded,
+        in_history=row.in_history,
+        is_complete=row.is_complete,
+        client_message_id=row.client_message_id,
+        on_path=None if row.on_path == row.in_history else row.on_path,
+        parent_sequence=row.parent_sequence,
+        metadata=row.metadata,
+        verbatim=row.verbatim,
+    )
+
+
+def _one_line(payload: str) -> str:
+    """Return *payload* on one line: software other than the store may have written it on several."""
+    return payload.replace("\n", " ").replace("\r", " ")
+
+
+def _utc(moment: datetime) -> datetime:
+    return aware(moment).astimezone(UTC)

@@ -1,0 +1,321 @@
+"""Import of conversations from lines."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from operator import itemgetter
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Any
+
+from django.db import IntegrityError, router, transaction
+
+from chatmemory_django.codec import message_from_json
+from chatmemory_django.core.limits import MAX_INTEGER, YEARS, checked_client_message_id, is_uuid, memory_key
+from chatmemory_django.db.batches import in_batches
+from chatmemory_django.db.moments import to_moment
+from chatmemory_django.db.retries import tried_again
+from chatmemory_django.messages import MessageType, Metadata
+from chatmemory_django.models import Conversation, Message, new_memory_id
+from chatmemory_django.models.columns import to_metadata
+from chatmemory_django.models.windows import is_in_memory
+from chatmemory_django.operations.jsonl.lines import (
+    SPOOL_BYTES,
+    ConversationExistsError,
+    Head,
+    ImportLimits,
+    JsonLinesError,
+    MessageLine,
+    Record,
+    read_records,
+)
+from chatmemory_django.operations.jsonl.paths import Branches
+from chatmemory_django.operations.whole import is_there
+from chatmemory_django.stores.django.rows import max_row_bytes, new_row
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+MAX_ROWS = 500
+"""The maximum number of rows in one INSERT."""
+
+
+def import_lines(
+    lines: Iterable[str | bytes],
+    owner: AbstractBaseUser | None = None,
+    *,
+    trusted: bool = True,
+    skip_existing: bool = False,
+    rename: bool = False,
+    limits: ImportLimits | None = None,
+    using: str | None = None,
+    each: Callable[[Conversation, str], object] | None = None,
+) -> int:
+    """
+    Store the conversations in *lines* as those of *owner*, each completely or not at all, and return their number.
+
+    History and memory are restored as they were exported. Blank lines are ignored. With *rename*, each conversation
+    gets a new memory id. If the lines are not *trusted*, their token counts are ignored, and computed again when
+    needed. No signals are sent; *each* is called with every conversation after it is stored, and with the memory id in
+    its line.
+
+    Each conversation is read completely before its transaction begins, so slow lines block no other writer; and each
+    has its own transaction, so two imports cannot deadlock, unless the caller wraps them in a transaction. To store
+    nothing if any line is invalid, call ``check_lines`` first.
+
+    Raises:
+        JsonLinesError: A line is invalid. The conversations before it are stored.
+        ConversationExistsError: A conversation with that memory id exists, and is not to be skipped.
+
+    """
+    using = using or router.db_for_write(Conversation)
+    owner_id = None if owner is None else owner.pk
+    count = 0
+    with SpooledTemporaryFile(SPOOL_BYTES) as spool:
+        for importing in _imports(lines, limits, owner_id=owner_id, trusted=trusted, rename=rename):
+            conversation = importing.store(spool, using, skip_existing=skip_existing)
+            if conversation is not None:
+                count += 1
+                if each is not None:
+                    each(conversation, importing.head.memory_id)
+    return count
+
+
+def check_lines(lines: Iterable[str | bytes], limits: ImportLimits | None = None, *, rename: bool = False) -> list[str]:
+    """
+    Return the memory ids in *lines*, in order, if all can be imported; ``JsonLinesError`` names the first invalid line.
+
+    This does not query the database, so it does not check whether conversations exist already. Unless *rename* gives
+    each a new id, no two may have the same.
+    """
+    memory_ids: list[str] = []
+    known: set[str] = set()
+    for importing in _imports(lines, limits, rename=rename):
+        deque(importing.rows(), maxlen=0)
+        memory_id = importing.head.memory_id
+        if memory_id in known and not rename:
+            raise JsonLinesError(importing.number, f"{memory_id!r} is the memory id of another conversation before it.")
+        memory_ids.append(memory_id)
+        known.add(memory_id)
+    return memory_ids
+
+
+def _imports(lines: Iterable[str | bytes], limits: ImportLimits | None, **options: Any) -> Iterator[_Import]:
+    """Yield the conversations of *lines*; read the rows of each before asking for the next."""
+    records = read_records(lines, limits)
+    record = next(records, None)
+    while record is not None:
+        importing = _Import(record, records, limits or ImportLimits(), **options)
+        yield importing
+        record = importing.following
+
+
+class _Import:
+    """An import of one conversation. Everything that can be counted is counted, not trusted."""
+
+    def __init__(
+        self,
+        record: Record,
+        records: Iterator[Record],
+        limits: ImportLimits,
+        *,
+        owner_id: object = None,
+        trusted: bool = True,
+        rename: bool = False,
+    ) -> None:
+        if isinstance(record.content, JsonLinesError):
+            raise record.content
+        if not isinstance(record.content, Head):
+            raise JsonLinesError(record.number, "a message precedes the first conversation.")
+        self.number = record.number
+        self.head = head = record.content
+        self.trusted = trusted
+        self.limits = limits
+        self.columns: dict[str, Any] = {
+            "owner_id": owner_id,
+            "memory_id": new_memory_id() if rename else self._checked_memory_id(),
+            "title": head.title,
+            "is_pinned": head.is_pinned,
+            "is_archived": head.is_archived,
+            "metadata": self._checked_head(),
+            "next_sequence": head.next_sequence,
+            "window_start": head.window_start,
+            "pinned_sequence": head.pinned_sequence,
+            "summary_sequence": head.summary_sequence,
+            "parent_sequence": head.parent_sequence,
+            "forgotten_through": head.forgotten_through,
+            "total_messages": head.total_messages,
+            "created_at": _checked_moment(self.number, head.created_at),
+            "updated_at": _checked_moment(self.number, head.updated_at),
+        }
+        self.following: Record | None = None
+        """The record after the conversation, once its rows are read."""
+        self._records = records
+        self._last = self._rows = self._in_history = self._remembered = self._tokens = 0
+        self._counted_by: set[str] = set()
+        self._client_message_ids: set[str] = set()
+        self._is_pinned_there = head.pinned_sequence is None
+        self._branches = Branches(head)
+
+    def rows(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield the columns of the rows, each with its size in bytes in an INSERT; then check them all."""
+        following = next(self._records, None)
+        while following is not None and isinstance(following.content, MessageLine):
+            yield self._row(following.number, following.content)
+            following = next(self._records, None)
+        # After the expected number of messages, the error is not part of this conversation.
+        if following is not None and isinstance(following.content, JsonLinesError) and self._rows != self.head.messages:
+            raise following.content
+        self.following = following
+        self._end()
+
+    def store(self, spool: IO[bytes], using: str, *, skip_existing: bool) -> Conversation | None:
+        """Store the conversation with its rows, which are in *spool*; return None if it exists and is to be skipped."""
+        spool.seek(0)
+        spool.truncate()
+        count = 0
+        for batch in in_batches(self.rows(), itemgetter(1), max_row_bytes(), MAX_ROWS):
+            pickle.dump([columns for columns, _ in batch], spool)
+            count += 1
+        try:
+            return tried_again(using, partial(self._store, spool, count, using))
+        except IntegrityError:
+            memory_id = self.columns["memory_id"]
+            if not is_there(memory_id, using):
+                raise
+            if not skip_existing:
+                raise ConversationExistsError(self.number, f"the conversation {memory_id!r} exists already.") from None
+            return None
+
+    def _store(self, spool: IO[bytes], batches: int, using: str) -> Conversation:
+        spool.seek(0)
+        conversation = Conversation(**self.columns)
+        with transaction.atomic(using=using):
+            conversation.save(using=using, force_insert=True)
+            for _ in range(batches):
+                rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
+                Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
+        return conversation
+
+    def _checked_memory_id(self) -> str:
+        try:
+            memory_id = memory_key(self.head.memory_id)
+        except ValueError as exc:
+            raise self._error(str(exc)) from None
+        if self.limits.uuids_only and not is_uuid(memory_id):
+            raise self._error(f"memory_id is {memory_id!r}, but must be a UUID in lower case with hyphens.")
+        return memory_id
+
+    def _checked_head(self) -> Metadata:
+        head = self.head
+        if head.window_start > head.next_sequence:
+            raise self._error(
+                f"window_start is {head.window_start}, which is above next_sequence, {head.next_sequence}."
+            )
+        if head.total_messages >= head.next_sequence:
+            raise self._error(f"total_messages is {head.total_messages}, but next_sequence is {head.next_sequence}.")
+        try:
+            to_metadata({"title": head.title})
+            return to_metadata(head.metadata, self.limits.max_metadata_bytes)
+        except ValueError as exc:
+            raise self._error(str(exc)) from None
+
+    def _row(self, number: int, line: MessageLine) -> tuple[dict[str, Any], int]:
+        """Return the columns of the message in a line, and their size in bytes in an INSERT."""
+        head = self.head
+        if not self._last < line.sequence < head.next_sequence:
+            raise JsonLinesError(
+                number,
+                f"sequence is {line.sequence}, but must be above {self._last}, the one before it, and below "
+                f"{head.next_sequence}, the next of its conversation.",
+            )
+        self._last = line.sequence
+        try:
+            metadata = to_metadata(line.metadata, self.limits.max_metadata_bytes)
+            new = new_row(message_from_json(bytes(line.message)), metadata, line.verbatim)
+            client_message_id = checked_client_message_id(line.client_message_id, "client_message_id")
+            on_path = self._branches.add(line, new.type)
+        except ValueError as exc:
+            raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
+        if client_message_id is not None:
+            if client_message_id in self._client_message_ids:
+                raise JsonLinesError(
+                    number, "client_message_id is already used by another message of the conversation."
+                )
+            self._client_message_ids.add(client_message_id)
+        tokens, counted_by = (line.token_count, line.counted_by) if self.trusted else (None, "")
+        columns = {
+            "sequence": line.sequence,
+            "created_at": _checked_moment(number, line.created_at),
+            "type": new.type,
+            "text": new.text,
+            "payload": new.payload,
+            "metadata": new.metadata,
+            "verbatim": new.verbatim,
+            "token_count": tokens,
+            "counted_by": counted_by,
+            "superseded": line.superseded,
+            "in_history": line.in_history,
+            "is_complete": line.is_complete,
+            "on_path": on_path,
+            "parent_sequence": line.parent_sequence,
+            "client_message_id": client_message_id,
+        }
+        self._rows += 1
+        self._in_history += line.in_history
+        if line.sequence == head.pinned_sequence:
+            self._is_pinned_there = new.type == MessageType.SYSTEM and not line.superseded
+        places = head.window_start, head.pinned_sequence, head.summary_sequence
+        if is_in_memory(line.sequence, *places, superseded=line.superseded):
+            self._remembered += 1
+            self._tokens += tokens or 0
+            self._counted_by.add("" if tokens is None else counted_by)
+        return columns, new.sent_bytes
+
+    def _end(self) -> None:
+        """Check everything that requires all rows, and count."""
+        head = self.head
+        if head.messages not in {None, self._rows}:
+            raise self._error(f"{head.messages} messages should follow, but {self._rows} do.")
+        if not self._is_pinned_there:
+            raise self._error(
+                f"pinned_sequence is {head.pinned_sequence}, which is not a system message in the memory."
+            )
+        try:
+            self._branches.check()
+        except ValueError as exc:
+            raise self._error(str(exc)) from None
+        if self._in_history > head.total_messages:
+            raise self._error(
+                f"total_messages is {head.total_messages}, but there are {self._in_history} in the history."
+            )
+        if head.total_messages + self._rows - self._in_history >= head.next_sequence:
+            raise self._error(
+                f"total_messages is {head.total_messages}, but only {self._in_history} of the {head.next_sequence - 1} "
+                "that there ever were can be in the history."
+            )
+        if self._remembered > self.limits.max_memory_messages:
+            raise self._error(
+                f"the memory has {self._remembered} messages; at most {self.limits.max_memory_messages} are allowed."
+            )
+        counted_by = self._counted_by.pop() if len(self._counted_by) == 1 else ""
+        tokens = self._tokens if counted_by else 0
+        if tokens > MAX_INTEGER:
+            raise self._error(f"the memory has {tokens} tokens; at most {MAX_INTEGER} are allowed.")
+        self.columns |= {"memory_messages": self._remembered, "memory_tokens": tokens, "counted_by": counted_by}
+
+    def _error(self, reason: str) -> JsonLinesError:
+        return JsonLinesError(self.number, reason)
+
+
+def _checked_moment(number: int, moment: datetime) -> datetime:
+    try:
+        utc = moment.astimezone(UTC)
+        if utc.year in YEARS:
+            return to_moment(utc)
+    except OverflowError:
+        pass
+    raise JsonLinesError(number, f"{moment.isoformat()} must be between the years {YEARS[0]} and {YEARS[-1]}.")

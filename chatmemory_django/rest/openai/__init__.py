@@ -1,0 +1,1 @@
+"""OpenAI's Conversations API, over the same conversations."""

@@ -1,0 +1,18 @@
+"""DRF's permission class for the access policy."""
+
+from __future__ import annotations
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from chatmemory_django.access import AccessPolicy
+
+
+class IsAllowed(BasePermission):
+    """DRF's permission class for ``AccessPolicy.is_allowed``."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """See ``BasePermission.has_permission``."""
+        policy: AccessPolicy = view.policy  # type: ignore[attr-defined]
+        return policy.is_allowed(request)
