@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import fields
 
-PURE = ("codec", "formats.openai_chat", "memory", "stores", "tokens", "tool_calls", "turns", "windows")
+PURE = ("codec", "core.tool_calls", "core.windows", "formats.openai_chat", "memory", "stores", "tokens")
 
 # Exit handlers of the standard library and msgspec are not ours, so import these first.
 REGISTERS = f"""

@@ -24,7 +24,7 @@ from chatmemory_django.stores.base import (
 )
 from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__package__)
 
 Limit: TypeAlias = int | Callable[[object], int]
 """A whole number above 0, or a function that takes the memory id and returns one, called at each use."""

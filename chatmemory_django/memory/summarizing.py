@@ -16,7 +16,7 @@ from chatmemory_django.messages import BLANK, ChatMessage, SystemMessage
 from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
 from chatmemory_django.tokens import TokenCountEstimator
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__package__)
 
 FAILURE = "The messages that left memory %r could not be summarized; the next summary will cover them."
 
