@@ -1,0 +1,1 @@
+"""The whole: the documentation, the example site, other sites, browsers, live servers and clients of others."""

@@ -1,0 +1,175 @@
+"""Record what the client is to read: the stream of each answer, and the history that it leaves.
+
+    python record.py QUESTIONS RECORDINGS
+
+``QUESTIONS`` is what ``ask.mjs`` has written: what a client sends. Each of them comes back as it was, or this fails.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from chatmemory_django.chat.model import (
+    ChatResponse,
+    ChatResponseMetadata,
+    FinishReason,
+    PartialText,
+    PartialThinking,
+    PartialToolCall,
+    TokenUsage,
+)
+from chatmemory_django.chat.ui_stream import DONE, HEADERS, PING, UiStream, encode
+from chatmemory_django.formats.ui_messages import from_ui_message, to_ui_messages
+from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage
+from tests.faces.chat.answers import StoredRow, answers, rows_of_answer
+
+if TYPE_CHECKING:
+    from chatmemory_django.chat.exchange import AssistantEvent
+
+QUESTION = StoredRow(UserMessage("Hello"), "question-1")
+
+ROME = ToolExecutionRequest("c1", "get_weather", '{"city": "Rome", "days": [1, 2.5, null, "😀"]}')
+TIME = ToolExecutionRequest("c2", "get_time", "")
+BROKEN = ToolExecutionRequest("c3", "get_weather", '{"city": "Ro')
+
+
+def response(
+    text: str | None, thinking: str | None, *calls: ToolExecutionRequest, reason: FinishReason
+) -> ChatResponse:
+    """Return a response of the model with everything that a model reports."""
+    metadata = ChatResponseMetadata(
+        id="chatcmpl-1", model_name="gpt-4o-mini", finish_reason=reason, token_usage=TokenUsage(10, 2, 12)
+    )
+    return ChatResponse(AiMessage(text, thinking, calls), metadata)
+
+
+STOP, CALLS = FinishReason.STOP, FinishReason.TOOL_EXECUTION
+ANSWERS: dict[str, list[AssistantEvent]] = {
+    "text": [PartialText("Hi, "), PartialText("I am 😀\n\u2028"), response("Hi, I am 😀\n\u2028", None, reason=STOP)],
+    "text cut within a character": [
+        PartialText("I am \ud83d"),
+        PartialText("\ude00"),
+        response("I am 😀", None, reason=STOP),
+    ],
+    "thinking": [
+        PartialThinking("Hm, "),
+        PartialThinking("so"),
+        PartialText("Hi"),
+        response("Hi", "Hm, so", reason=STOP),
+    ],
+    "no pieces": [response("Hi", "Hm", reason=FinishReason.LENGTH)],
+    "nothing": [response("", None, reason=FinishReason.CONTENT_FILTER)],
+    "a tool": [
+        PartialText("Let me see."),
+        PartialToolCall(0, "c1", "get_weather"),
+        PartialToolCall(0, arguments=ROME.arguments[:10]),
+        PartialToolCall(0, arguments=ROME.arguments[10:]),
+        response("Let me see.", None, ROME, reason=CALLS),
+        ToolExecutionResultMessage("c1", "get_weather", '{"sky": "blue"}'),
+        PartialText("It is sunny."),
+        response("It is sunny.", None, reason=STOP),
+    ],
+    "tools at once, in several rounds, with the same ids": [
+        response(None, "First both.", ROME, TIME, ROME, reason=CALLS),
+        ToolExecutionResultMessage("c2", "get_time", "noon"),
+        ToolExecutionResultMessage("c1", "get_weather", "sunny"),
+        ToolExecutionResultMessage("c1", "get_weather", "rainy"),
+        response(None, "Then again.", ROME, reason=CALLS),
+        ToolExecutionResultMessage("c1", "get_weather", "snowy"),
+        response("Done.", None, reason=STOP),
+    ],
+    "a tool that fails": [
+        response(None, None, ROME, reason=CALLS),
+        ToolExecutionResultMessage("c1", "get_weather", "There is no such city.", is_error=True),
+        response("Sorry.", None, reason=STOP),
+    ],
+    "arguments that are not JSON": [
+        PartialToolCall(0, "c3", "get_weather", BROKEN.arguments),
+        response(None, None, BROKEN, reason=CALLS),
+        ToolExecutionResultMessage("c3", "get_weather", "The arguments are not JSON.", is_error=True),
+        response("Sorry.", None, reason=STOP),
+    ],
+    "a call without a result": [response("See.", None, ROME, reason=CALLS)],
+}
+
+
+def streamed(events: list[AssistantEvent], answer_id: str, end: str = "finish") -> str:
+    """Return the body of the response that streams *events*."""
+    stream = UiStream(answer_id)
+    chunks = stream.start() + [chunk for event in events for chunk in stream.feed(event)]
+    chunks += stream.error("Sorry, try again.") if end == "error" else getattr(stream, end)()
+    # Pings can come between any two events.
+    return PING + PING.join(map(encode, chunks)) + DONE
+
+
+def recording(name: str, events: list[AssistantEvent]) -> dict[str, Any]:
+    """Record an answer that ends well."""
+    rows = [QUESTION, *rows_of_answer(events, "answer-1")]
+    return {"name": name, "body": streamed(events, "answer-1"), "history": to_ui_messages(rows)}
+
+
+def cut_recordings() -> list[dict[str, Any]]:
+    """Record answers that fail or are stopped."""
+    known = ANSWERS["a tool"]
+    events = [*known[:6], PartialThinking("Hm"), PartialText("It is")]
+    rows = [QUESTION, *rows_of_answer(known[:6], "answer-1")]
+    rows.append(StoredRow(AiMessage("It is", "Hm"), metadata={"partial": True}))
+    return [
+        {"name": "stopped", "body": streamed(events, "answer-1", "abort"), "history": to_ui_messages(rows)},
+        {"name": "failed", "body": streamed(events, "answer-1", "error"), "error": "Sorry, try again."},
+        {"name": "failed at once", "body": streamed([], "answer-1", "error"), "error": "Sorry, try again."},
+        {"name": "failed in a call", "body": streamed(events[:3], "answer-1", "error"), "error": "Sorry, try again."},
+        {"name": "stopped in a call", "body": streamed(events[:3], "answer-1", "abort")},
+        {"name": "stopped in a tool", "body": streamed(events[:5], "answer-1", "abort")},
+    ]
+
+
+def random_recordings(count: int) -> list[dict[str, Any]]:
+    """Record random answers."""
+    found: list[list[AssistantEvent]] = []
+
+    @settings(
+        max_examples=count,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(answers())
+    def find(events: list[AssistantEvent]) -> None:
+        found.append(events)
+
+    find()
+    return [recording(f"random {number}", events) for number, events in enumerate(found)]
+
+
+def check_questions(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare what the page gets of *questions* once they are stored with what it sent."""
+    rows = [
+        StoredRow(from_ui_message(question), question["id"], sequence=sequence)
+        for sequence, question in enumerate(questions, 1)
+    ]
+    history = to_ui_messages(rows)
+    for question, stored in zip(questions, history, strict=True):
+        metadata = {key: value for key, value in stored["metadata"].items() if key != "createdAt"}
+        back = {**stored, "metadata": metadata}
+        assert back == {"metadata": {}, **question}, (question, back)
+    return history
+
+
+def main(questions: Path, recordings: Path) -> None:
+    """Record everything; see the module's docstring."""
+    history = check_questions(json.loads(questions.read_text()))
+    recorded = [recording(name, events) for name, events in ANSWERS.items()]
+    recorded += cut_recordings() + random_recordings(300)
+    recordings.write_text(json.dumps({"headers": HEADERS, "questions": history, "recordings": recorded}))
+    print(f"{len(history)} questions came back as they were sent; {len(recorded)} answers are recorded.")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,863 @@
+"""The page of the example site in a real browser, on a server that streams.
+
+With ``SCREENSHOTS=folder`` in the environment, its screenshots are saved there: look at them.
+"""
+
+import base64
+import re
+from itertools import pairwise
+
+import pytest
+
+from tests.acceptance.browser import LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
+from tests.acceptance.chat.live_site import manage, served
+from tests.faces.chat.server import serving
+
+__all__ = ["chromium"]  # a fixture
+
+pytestmark = needs_browser
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAEElEQVR4nGP4z8AARwzEcQCukw/x0F8jngAAAABJRU5ErkJggg=="
+)
+NAMED = ("My name is Ada, and I live in Bergen.", "Noted: your name is Ada; you live in Bergen.")
+ANN = "from django.contrib.auth.models import User; User.objects.create_user('ann', password='ann')"
+EVICTING = ("What can you do?", "Count to 20", "Where do I live?", "What is 2 + 3?")
+"""Messages that fill the memory, so that earlier ones are evicted."""
+
+LARGE_IMAGE = """async () => {
+    // Pasted like a screenshot.
+    const canvas = new OffscreenCanvas(1200, 900);
+    canvas.getContext("2d").fillRect(0, 0, 600, 900);
+    const data = new DataTransfer();
+    data.items.add(new File([await canvas.convertToBlob()], "pasted.png", {type: "image/png"}));
+    const pasted = new ClipboardEvent("paste", {clipboardData: data, cancelable: true});
+    document.getElementById("say").dispatchEvent(pasted);
+}"""
+
+BY_REST = """async words => {
+    const headers = {"Content-Type": "application/json", "X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)[1]};
+    const post = (path, body) => fetch(path, {method: "POST", headers, body: JSON.stringify(body)});
+    const {memory_id: id} = await (await post("/api/conversations/", {})).json();
+    await post(`/api/conversations/${id}/messages/`, {messages: [{message: {role: "user", content: words}}]});
+    return id;
+}"""
+
+AT_REST = "Promise.all(document.getAnimations().map(each => each.finished.catch(() => null)))"
+"""Resolves once all transitions have ended."""
+
+WATCH = """() => {
+    // The answer's text after each piece that arrived.
+    window.seen = [];
+    const look = () => {
+        const live = document.querySelector(".message.live .text");
+        if (live && live.textContent !== window.seen.at(-1)) window.seen.push(live.textContent);
+    };
+    const all = {childList: true, subtree: true, characterData: true};
+    new MutationObserver(look).observe(document.getElementById("messages"), all);
+}"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Yield the address of the example site with the demo's conversations and a user who is not on the staff."""
+    folder = tmp_path_factory.mktemp("site")
+    manage(folder, "demo", "--no-serve")
+    manage(
+        folder,
+        "shell",
+        "-v",
+        "0",
+        "-c",
+        "from django.contrib.auth.models import User as U; U.objects.create_user('ann', password='ann')",
+    )
+    with served(folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def sessions(chromium, site):
+    """Yield the cookies of logged-in users, by name."""
+    cookies = {}
+    for name in ("demo", "ann"):
+        context = chromium.new_context(base_url=site)
+        sign_in(context.new_page(), name)
+        cookies[name] = context.cookies()
+        context.close()
+    return cookies
+
+
+@pytest.fixture
+def open_page(chromium, site, sessions):
+    """Return a function that opens the page; the test fails on errors, policy violations or requests to other hosts."""
+    contexts, complaints = [], []
+
+    def open_page(address="/", *, user="demo", theme="light", viewport=None, language="en-GB", **options):
+        context = chromium.new_context(
+            base_url=site, color_scheme=theme, viewport=viewport or LAPTOP, locale=language, **options
+        )
+        contexts.append(context)
+        if user:
+            context.add_cookies(sessions[user])
+        opened = context.new_page()
+        opened.set_default_timeout(15_000)
+        opened.on("console", lambda message: complaints.append(message.text))
+        opened.on("pageerror", lambda error: complaints.append(str(error)))
+        opened.on("dialog", lambda dialog: complaints.append(dialog.message))
+        opened.on("request", lambda request: None if request.url.startswith(site) else complaints.append(request.url))
+        opened.goto(address)
+        return opened
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    # A chat without messages does not exist yet, and the page shows refusals.
+    assert [each for each in complaints if "the server responded with a status of 4" not in each] == []
+
+
+@pytest.fixture
+def chat(open_page):
+    """Return a function that opens a new chat, or the one at an address, and returns it as a ``Chat``."""
+    return lambda address="/", **options: Chat(open_page(address, **options))
+
+
+@pytest.fixture
+def axe():
+    """Return a function that returns axe's findings for a page."""
+    base = pytest.importorskip("axe_playwright_python.base", reason="axe: pip install axe-playwright-python")
+
+    def axe(opened):
+        opened.evaluate(base.AXE_SCRIPT)  # through the debugger's protocol, to which no policy applies
+        found = opened.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+        return [(rule["id"], node["html"]) for rule in found for node in rule["nodes"]]
+
+    return axe
+
+
+class Chat:
+    """The page, as a person uses it."""
+
+    def __init__(self, page):
+        self.page = page
+        page.wait_for_selector("#conversations :is(li, [data-part=empty]:not([hidden]))", state="attached")
+
+    def say(self, *texts):
+        """Send messages one after another, each once the previous one is answered."""
+        for words in texts:
+            self.begin(words)
+            self.wait()
+
+    def begin(self, words):
+        """Send a message without waiting for the answer; the page is busy from that moment on."""
+        self.page.fill("#say", words)
+        self.page.press("#say", "Enter")
+
+    def wait(self):
+        """Wait until the last message is answered, and the page shows what is stored."""
+        self.page.wait_for_selector("#messages[aria-busy=false]", timeout=60_000)
+
+    @property
+    def answers(self):
+        """The assistant's answers, as shown."""
+        return [each.inner_text() for each in self.page.locator(".message.assistant .bubble").all()]
+
+    @property
+    def questions(self):
+        return [each.inner_text() for each in self.page.locator(".message.user .bubble").all()]
+
+    def message(self, words):
+        """Return the user's message with this text."""
+        return self.page.locator(".message.user", has_text=words).first
+
+    def press(self, message, name):
+        """Press the button of *message* with the label *name*."""
+        message.hover()
+        message.get_by_role("button", name=name).click()
+
+    @property
+    def table(self):
+        """The memory panel: text and state of each message."""
+        rows = self.page.locator("#memory tbody tr").all()
+        return [(row.locator(".words").inner_text(), row.locator(".fate").inner_text()) for row in rows]
+
+    @property
+    def tokens(self):
+        """The number of tokens in the memory, and its limit."""
+        words = self.page.locator("[data-part=used]").inner_text()
+        return tuple(map(int, re.findall(r"\d+", words.replace(",", ""))))
+
+    def is_faded(self, words):
+        return "out" in self.message(words).get_attribute("class").split()
+
+
+def sign_in(page, name, password=None):
+    page.goto("/")
+    page.fill("#id_username", name)
+    page.fill("#id_password", password or name)
+    page.click("button[type=submit]")
+    page.wait_for_selector("#say, [role=alert]:visible")
+
+
+class TestSignIn:
+    def test_the_demo_users_credentials_are_shown_and_work(self, open_page):
+        page = open_page("/?chat=demo-parcel", user=None)
+        shoot(page, "sign-in")
+        assert "name and password are both demo" in page.locator(".offer").inner_text()
+
+        page.fill("#id_username", "demo")
+        page.fill("#id_password", "demo")
+        page.press("#id_password", "Enter")
+
+        page.wait_for_url("**/?chat=demo-parcel")
+        page.wait_for_selector(".message.assistant")
+
+    def test_a_wrong_password_shows_an_error(self, open_page):
+        page = open_page(user=None)
+
+        sign_in(page, "demo", "Demo")
+
+        assert "Please enter a correct username and password" in page.locator("[role=alert]").inner_text()
+        assert page.locator("#id_username").input_value() == "demo"
+
+    def test_log_out_ends_the_session(self, open_page):
+        page = open_page(user=None)
+        sign_in(page, "ann")
+
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url("**/sign-in/")
+        page.goto("/")
+
+        assert "/sign-in/" in page.url
+
+
+class TestAnswers:
+    def test_an_answer_appears_piece_by_piece(self, chat):
+        talk = chat()
+        talk.page.evaluate(WATCH)
+
+        talk.begin("Count to 40")
+        talk.page.wait_for_selector(".live .text")
+        shoot(talk.page, "streams")
+        talk.wait()
+
+        seen = talk.page.evaluate("window.seen")
+        assert len(seen) > 10
+        assert all(len(later) > len(earlier) for earlier, later in pairwise(seen))
+        assert all(each.startswith(seen[0]) for each in seen)
+        assert "39, 40.\n\n(Messages that I was sent: 2.)" in talk.answers[0]
+
+    def test_the_question_and_the_chats_address_appear_at_once(self, chat):
+        talk = chat()
+
+        talk.begin("Count to 20")
+
+        assert talk.questions == ["Count to 20"]
+        assert re.search(r"\?chat=[0-9a-f-]{36}$", talk.page.url)
+        talk.wait()
+
+    def test_tool_calls_and_results_are_shown_and_open_by_keyboard(self, chat):
+        talk = chat()
+
+        talk.say("What is the weather in Bergen and in Atlantis?")
+
+        calls = talk.page.locator(".call")
+        assert [each.get_attribute("data-state") for each in calls.all()] == ["done", "failed"]
+        assert 'get_weather("Bergen")' in calls.nth(0).inner_text()
+        assert "Atlantis" in calls.nth(1).locator(".outcome").inner_text()
+        calls.nth(0).locator("summary").press("Enter")
+        assert '{"city": "Bergen"}' in calls.nth(0).locator("pre").first.inner_text()
+
+    def test_reasoning_is_collapsed(self, chat):
+        talk = chat()
+
+        talk.say("Think aloud: what can you do?")
+
+        assert talk.page.locator(".reasoning .text").is_hidden()
+        talk.page.locator(".reasoning summary").click()
+        assert "I search the 2 messages" in talk.page.locator(".reasoning .text").inner_text()
+
+    def test_a_stopped_answer_stays_as_far_as_it_came(self, chat):
+        talk = chat()
+        talk.begin("Count to 900")
+        talk.page.wait_for_function("() => document.querySelector('.live .text')?.textContent.includes('12,')")
+
+        talk.page.get_by_role("button", name="Stop").click()
+        talk.wait()
+
+        [answer] = talk.answers
+        assert "12," in answer
+        assert "900" not in answer
+        assert "Stopped before the end." in talk.page.locator(".message.assistant .foot").inner_text()
+        talk.say("Hello")
+        assert len(talk.answers) == 2
+
+    def test_a_reload_during_an_answer_shows_the_question_and_continues_the_answer(self, chat):
+        talk = chat()
+        talk.begin("Count to 200")
+        talk.page.wait_for_function("() => document.querySelector('.live .text')?.textContent.includes('15,')")
+
+        talk.page.reload()
+        talk.page.wait_for_selector(".message.live .text")
+
+        assert talk.questions == ["Count to 200"]
+        assert talk.page.locator(".live .text").inner_text().startswith("1, 2, 3")
+        assert talk.page.get_by_role("button", name="Stop").is_visible()
+        talk.wait()
+        assert "199, 200." in talk.answers[0]
+
+    def test_an_answer_continues_while_the_user_views_another_conversation(self, chat):
+        talk = chat()
+        talk.say("My cat is called Tom")
+        talk.page.get_by_role("button", name="New chat").click()
+        talk.begin("Count to 60")
+        address = talk.page.url
+
+        talk.page.get_by_role("link", name="My cat is called Tom").first.click()
+        talk.page.wait_for_selector(".message.assistant >> text=Tom")
+        talk.wait()
+        assert talk.page.get_by_role("button", name="Send", exact=True).is_visible()
+        talk.page.goto(address)
+        talk.page.wait_for_selector(".message.assistant")
+        talk.wait()
+
+        assert "59, 60." in talk.answers[0]
+
+    def test_a_failed_answer_shows_an_error_and_can_be_retried(self, chat):
+        talk = chat()
+
+        talk.say("Please fail")
+
+        assert talk.page.locator("#problem").inner_text() == "The model gave no answer. Try again."
+        assert "There is no answer." in talk.message("Please fail").inner_text()
+        shoot(talk.page, "failed")
+        talk.message("Please fail").get_by_role("button", name="Try again").click()
+        talk.wait()
+        assert talk.questions == ["Please fail"]
+        talk.say("Hello")
+        assert talk.page.locator("#problem").is_hidden()
+        assert len(talk.answers) == 1
+
+    def test_a_logged_out_user_sees_an_error(self, chat):
+        talk = chat()
+        talk.page.context.clear_cookies(name="sessionid")
+
+        talk.begin("Hello")
+        talk.wait()
+
+        assert "signed out" in talk.page.locator("#problem").inner_text()
+
+
+class TestRealModel:
+    def test_two_environment_variables_select_a_real_model(self, chromium, tmp_path):
+        manage(tmp_path, "demo", "--no-serve")
+        with serving() as model:
+            model.answer({"content": "I *am* a real model."})
+            with served(tmp_path, OPENAI_BASE_URL=model.url, OPENAI_MODEL="some-model") as address:
+                context = chromium.new_context(base_url=address)
+                page = context.new_page()
+                sign_in(page, "demo")
+                talk = Chat(page)
+                assert page.locator("#chat header .note").inner_text() == "some-model"
+
+                talk.say("Are you real?")
+
+                assert talk.answers == ["I am a real model."]
+                assert talk.tokens[1] == 4000
+                context.close()
+        [request] = model.requests
+        assert request.body["model"] == "some-model"
+        assert [each["role"] for each in request.body["messages"]] == ["system", "user"]
+        assert [each["function"]["name"] for each in request.body["tools"]] == ["get_time", "get_weather"]
+
+
+class TestEviction:
+    def test_messages_fade_and_are_summarized_and_the_summary_knows_the_name(self, chat):
+        talk = chat()
+        talk.say(NAMED[0])
+        assert not talk.is_faded(NAMED[0])
+        assert talk.page.locator("[data-part=summary]").is_hidden()
+
+        talk.say(*EVICTING)
+
+        assert talk.is_faded(NAMED[0])
+        assert "summarized" in talk.message(NAMED[0]).locator(".fate").inner_text()
+        assert not talk.is_faded("What is 2 + 3?")
+        assert "name = Ada; home = Bergen" in talk.page.locator("[data-part=summary] .text").inner_text()
+        assert (NAMED[0], "summarized") in talk.table
+        assert ("Summary", "summary") in talk.table
+        assert talk.table[0][1] == "pinned"
+        used, limit = talk.tokens
+        assert used <= limit == 240
+        talk.say("What is my name?")
+        assert talk.answers[-1].startswith("Your name is Ada.")
+        shoot(talk.page, "eviction")
+
+    def test_an_evicted_message_is_unknown_until_summarized_but_found_by_a_search(self, chat):
+        talk = chat()
+        talk.say(NAMED[0], "Count to 60")
+        assert "evicted" in talk.message(NAMED[0]).locator(".fate").inner_text()
+
+        talk.say("What is my name?")
+        assert talk.answers[-1].startswith("I do not know")
+        talk.say("Search for my name is")
+
+        assert "My name is Ada" in talk.page.locator(".call .outcome").last.inner_text()
+
+    def test_a_message_larger_than_the_memory_is_refused_with_the_reason(self, chat):
+        talk = chat()
+
+        talk.say("word " * 400)
+
+        assert "too long for the model" in talk.page.locator("#problem").inner_text()
+        assert "evicted" in talk.page.locator(".message.user .fate").inner_text()
+        assert "There is no answer." in talk.page.locator(".message.user .foot").inner_text()
+        talk.say("Hello")
+        assert len(talk.answers) == 1
+
+    def test_the_gauge_is_proportional_to_the_messages_tokens(self, chat):
+        talk = chat()
+        talk.say(NAMED[0], "Hello")
+
+        used, limit = talk.tokens
+        whole = talk.page.locator(".gauge").bounding_box()["width"]
+        pieces = talk.page.locator(".pieces i").evaluate_all("each => each.map(i => i.getBoundingClientRect().width)")
+        costs = [int(each.inner_text()) for each in talk.page.locator("#memory tbody .cost").all()]
+
+        assert sum(costs) == used
+        assert pieces == pytest.approx([whole * cost / limit for cost in costs], abs=0.6)
+        meter = talk.page.get_by_role("meter", name="Tokens in the memory")
+        assert meter.get_attribute("aria-valuenow") == str(used)
+        assert meter.get_attribute("aria-valuetext") == f"{used} of {limit} tokens"
+
+    def test_the_slider_shows_what_a_smaller_window_would_keep(self, chat):
+        talk = chat()
+        talk.say(NAMED[0], "Hello")
+        before = talk.table
+
+        slide(talk.page, 100)
+        talk.page.wait_for_selector(f".message.out >> text={NAMED[0]}")
+        shoot(talk.page, "slider")
+
+        assert (NAMED[0], "does not fit") in talk.table
+        assert "would be sent" in talk.page.locator("[data-part=count]").inner_text()
+        assert talk.tokens[0] <= talk.tokens[1] == 100
+        talk.page.get_by_role("button", name="Reset").click()
+        assert talk.table == before
+        assert not talk.is_faded(NAMED[0])
+        talk.page.reload()
+        talk.page.wait_for_selector(".message.assistant")
+        assert not talk.is_faded(NAMED[0])
+
+    def test_the_slider_is_moved_by_keyboard(self, chat):
+        talk = chat()
+        talk.say(NAMED[0])
+
+        talk.page.press("[data-part=slider]", "Home")
+
+        talk.page.wait_for_selector(f".message.out >> text={NAMED[0]}")
+        assert talk.table[0][1] == "pinned"
+
+    def test_a_cleared_memory_is_empty_and_the_history_stays(self, chat):
+        talk = chat()
+        talk.say(NAMED[0])
+
+        talk.page.get_by_role("button", name="Clear memory").click()
+        talk.page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        assert not talk.is_faded(NAMED[0])
+        talk.page.get_by_role("button", name="Clear memory").click()
+        shoot(talk.page, "clear")
+        talk.page.get_by_role("dialog").get_by_role("button", name="Clear memory").click()
+        talk.page.wait_for_selector(f".message.out >> text={NAMED[0]}")
+
+        assert talk.tokens == (0, 240)
+        assert {fate for _, fate in talk.table} == {"evicted"}
+        talk.say("What is my name?")
+        assert talk.answers[-1].startswith("I do not know")
+        assert talk.questions == [NAMED[0], "What is my name?"]
+
+    def test_an_erased_conversation_disappears(self, chat):
+        talk = chat()
+        talk.say("My dog is called Erasmus")
+        address = talk.page.url
+
+        talk.page.get_by_role("button", name="Erase conversation").click()
+        talk.page.get_by_role("dialog").get_by_role("button", name="Erase conversation").click()
+        talk.page.wait_for_selector("#welcome:visible")
+
+        assert talk.questions == []
+        talk.page.wait_for_function("() => !document.getElementById('conversations').textContent.includes('Erasmus')")
+        talk.page.goto(address)
+        talk.page.wait_for_selector("#welcome:visible")
+
+
+class TestBranches:
+    def test_an_answer_is_regenerated_and_the_previous_one_is_a_click_away(self, chat):
+        talk = chat()
+        talk.say(NAMED[0], "What is 2 + 3?")
+
+        talk.press(talk.page.locator(".message.assistant").first, "Regenerate")
+        talk.page.wait_for_selector(".place >> text=2 of 2")
+        talk.wait()
+
+        assert talk.questions == [NAMED[0]]
+        shoot(talk.page, "regenerated")
+        talk.page.get_by_role("button", name="Previous version").click()
+        talk.page.wait_for_selector(".place >> text=1 of 2")
+        assert talk.questions == [NAMED[0], "What is 2 + 3?"]
+        assert talk.page.evaluate("document.activeElement.closest('.place') !== null")
+
+    def test_a_question_is_edited_and_every_version_can_be_selected(self, chat):
+        talk = chat()
+        talk.say("My name is Ada.", "What is my name?")
+        for name in ("Bea", "Cleo"):
+            talk.press(talk.page.locator(".message.user").first, "Edit")
+            field = talk.page.get_by_role("textbox", name="Edit your message")
+            field.fill(f"My name is {name}.")
+            shoot(talk.page, "edit")
+            field.press("Enter")
+            talk.wait()
+            assert talk.questions == [f"My name is {name}."]
+            assert talk.answers[0].startswith(f"Noted: your name is {name}.")
+
+        talk.page.get_by_role("button", name="3 of 3").click()
+        talk.page.wait_for_selector("#versions[open] li")
+        shoot(talk.page, "versions")
+        versions = talk.page.locator("#versions li button")
+        assert [each.inner_text() for each in versions.all()] == [
+            f"{number} of 3: My name is {name}." for number, name in enumerate(("Ada", "Bea", "Cleo"), 1)
+        ]
+        versions.first.click()
+        talk.page.wait_for_selector(".place >> text=1 of 3")
+
+        assert talk.questions == ["My name is Ada.", "What is my name?"]
+        talk.say("Who am I?")
+        assert talk.answers[-1].startswith("Your name is Ada.")
+
+    def test_a_message_created_by_rest_can_be_edited(self, chat):
+        talk = chat()
+        memory_id = talk.page.evaluate(BY_REST, "My name is Ada.")
+        talk.page.goto(f"/?chat={memory_id}")
+        talk.page.wait_for_selector(".message.user >> text=Ada")
+
+        talk.press(talk.page.locator(".message.user"), "Edit")
+        talk.page.get_by_role("textbox", name="Edit your message").fill("My name is Bea.")
+        talk.page.get_by_role("button", name="Send", exact=True).first.click()
+        talk.page.wait_for_selector(".message.assistant >> text=Bea")
+        talk.wait()
+
+        assert talk.questions == ["My name is Bea."]
+        assert talk.page.get_by_role("button", name="2 of 2").is_visible()
+
+    def test_escape_cancels_an_edit(self, chat):
+        talk = chat()
+        talk.say("Hello")
+
+        talk.press(talk.page.locator(".message.user"), "Edit")
+        talk.page.get_by_role("textbox", name="Edit your message").press("Escape")
+
+        assert talk.page.locator(".edit").count() == 0
+        assert talk.questions == ["Hello"]
+        assert talk.page.get_by_role("button", name="Edit").evaluate("each => each === document.activeElement")
+
+    def test_a_reload_shows_the_branch_in_use(self, chat):
+        talk = chat()
+        talk.say("My name is Ada.")
+        talk.press(talk.page.locator(".message.assistant"), "Regenerate")
+        talk.page.wait_for_selector(".place >> text=2 of 2")
+
+        talk.page.reload()
+
+        talk.page.wait_for_selector(".place >> text=2 of 2")
+        assert len(talk.answers) == 1
+
+
+class TestImages:
+    def test_an_image_is_attached_previewed_sent_and_survives_an_edit(self, chat):
+        talk = chat()
+        talk.page.set_input_files("input[type=file]", [{"name": "red.png", "mimeType": "image/png", "buffer": PNG}])
+        talk.page.wait_for_selector("#composer canvas")
+        shoot(talk.page, "attached")
+
+        talk.say("What is this?")
+
+        assert talk.answers[0].startswith("I was sent an image")
+        assert loaded_images(talk.page) == [4]
+        talk.press(talk.message("What is this?"), "Edit")
+        talk.page.fill(".edit textarea", "And what is that?")
+        talk.page.press(".edit textarea", "Enter")
+        talk.page.wait_for_selector(".place >> text=2 of 2")
+        talk.wait()
+        assert talk.questions[0].strip().startswith("And what is that?")
+        assert loaded_images(talk.page) == [4]
+
+    def test_a_large_image_is_pasted_and_fits_the_memory(self, chat):
+        talk = chat()
+        talk.page.evaluate(LARGE_IMAGE)
+        talk.page.wait_for_selector("#composer canvas")
+
+        talk.say("")
+
+        assert talk.answers[0].startswith("I was sent an image")
+        assert loaded_images(talk.page) == [1200]
+        assert talk.page.locator("#conversations [aria-current] .title").inner_text() != ""
+
+    def test_a_pasted_image_can_be_removed(self, chat):
+        talk = chat()
+
+        talk.page.evaluate(LARGE_IMAGE)
+        talk.page.wait_for_selector("#composer canvas")
+        talk.page.get_by_role("button", name="Remove image 1").click()
+
+        assert talk.page.locator("#composer canvas").count() == 0
+
+    def test_other_files_are_refused(self, chat):
+        talk = chat()
+
+        talk.page.set_input_files("input[type=file]", [{"name": "a.png", "mimeType": "image/png", "buffer": b"no"}])
+
+        talk.page.wait_for_selector("#problem >> text=Only images can be attached.")
+
+
+class TestConversations:
+    def test_a_new_chat_is_named_after_its_first_message_and_listed_first(self, chat):
+        talk = chat()
+
+        talk.say("My parrot is called Polly")
+
+        talk.page.wait_for_selector("#conversations li:first-child [aria-current] >> text=My parrot is called Polly")
+        talk.page.wait_for_selector("#heading >> text=My parrot is called Polly")
+        talk.page.get_by_role("button", name="New chat").click()
+        talk.page.wait_for_selector("#welcome:visible")
+        talk.page.go_back()
+        talk.page.wait_for_selector(".message.user >> text=Polly")
+
+    def test_a_search_finds_messages(self, chat):
+        talk = chat()
+
+        talk.page.fill("[type=search]", "umbrella")
+        talk.page.wait_for_function("() => document.querySelectorAll('#conversations li').length === 1")
+        assert "Vienna by night train" in talk.page.locator("#conversations li").inner_text()
+        talk.page.fill("[type=search]", "a text that no message has")
+        talk.page.wait_for_selector("#conversations >> text=Nothing found.")
+
+    def test_a_long_conversation_loads_back_to_its_beginning(self, chat):
+        talk = chat("/?chat=demo-bread")
+        talk.page.wait_for_selector(".message.assistant")
+        shown = talk.page.locator(".message").count()
+
+        while talk.page.locator("#older").is_visible():
+            talk.page.locator("#older").click()
+            talk.page.wait_for_function("count => document.querySelectorAll('.message').length > count", arg=shown)
+            shown = talk.page.locator(".message").count()
+
+        assert shown > 150
+        assert talk.page.locator(".message").nth(1).get_attribute("class") == "message user out shared"
+        assert talk.tokens[1] == 4000
+
+    def test_a_user_who_is_not_on_the_staff_cannot_see_system_messages(self, chat):
+        talk = chat(user="ann")
+
+        talk.say(NAMED[0], *EVICTING, "What is my name?")
+
+        assert talk.answers[-1].startswith("Your name is Ada.")
+        assert "You are the assistant of a demo" not in talk.page.content()
+        assert talk.page.locator("[data-part=summary] .text").text_content() == "(hidden)"
+        assert talk.page.locator("#conversations li").count() == 1
+
+
+class TestAccessibility:
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+    def test_axe_finds_nothing_and_nothing_is_cut_off(self, chat, open_page, axe, theme, viewport):
+        size = "phone" if viewport == PHONE else "laptop"
+
+        def check(page, name):
+            page.evaluate(AT_REST)
+            shoot(page, f"{name}-{size}-{theme}")
+            assert overflow(page) <= 0
+            assert axe(page) == []
+
+        check(open_page(user=None, theme=theme, viewport=viewport), "sign-in")
+        talk = chat(theme=theme, viewport=viewport)
+        check(talk.page, "welcome")
+        talk.say(NAMED[0], "What is the weather in Bergen and in Atlantis?", "Think aloud: what can you do?")
+        talk.press(talk.page.locator(".message.assistant").last, "Regenerate")
+        talk.page.wait_for_selector(".place >> text=2 of 2")
+        talk.wait()
+        check(talk.page, "chat")
+        talk.say("Please fail")
+        check(talk.page, "failed")
+        if viewport == PHONE:
+            for view in ("Conversations", "Memory"):
+                talk.page.locator("#tabs").get_by_role("button", name=view).click()
+                check(talk.page, view.lower())
+        talk.page.get_by_role("button", name="Erase conversation").click()
+        check(talk.page, "dialog")
+
+    def test_an_answer_is_announced_sentence_by_sentence(self, chat):
+        talk = chat()
+
+        talk.say("My name is Ada. I live in Bergen.")
+
+        spoken = [each.text_content() for each in talk.page.locator("#announcements p").all()]
+        assert spoken[0] == "The answer has started."
+        assert spoken[-1] == "The answer is complete."
+        assert "".join(spoken[1:-1]) == "Noted: your name is Ada; you live in Bergen.\n\n(Messages that I was sent: 2.)"
+
+    def test_the_keyboard_is_enough(self, chat):
+        talk = chat()
+
+        talk.page.keyboard.press("Tab")
+        assert talk.page.evaluate("document.activeElement.textContent") == "Skip to the message field"
+        talk.page.keyboard.press("Enter")
+        talk.page.keyboard.type("My name is Ada.")
+        talk.page.keyboard.press("Shift+Enter")
+        talk.page.keyboard.type("I live in Bergen.")
+        talk.page.keyboard.press("Enter")
+        talk.wait()
+
+        assert talk.questions == ["My name is Ada.\nI live in Bergen."]
+        assert talk.page.evaluate("document.activeElement.id") == "say"
+
+    def test_reduced_motion_disables_transitions(self, chat):
+        talk = chat(reduced_motion="reduce")
+
+        talk.say("Hello")
+
+        assert (
+            talk.page.locator(".bubble").first.evaluate("each => getComputedStyle(each).transitionProperty") == "none"
+        )
+
+    @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+    def test_it_is_translated_to_german(self, chat, viewport):
+        talk = chat(language="de-DE", viewport=viewport)
+
+        talk.say("Ich heiße Ada.", "Wie heiße ich?")
+
+        assert talk.answers[-1].startswith("Dein Name ist Ada.")
+        assert "von 240 Tokens" in talk.page.locator("[data-part=used]").text_content()
+        assert talk.page.locator("html").get_attribute("lang") == "de"
+        assert overflow(talk.page) <= 0
+        shoot(talk.page, f"german-{'phone' if viewport == PHONE else 'laptop'}")
+
+
+def link(address, words):
+    """Return a link as the page renders it."""
+    return f'<a href="{address}" target="_blank" rel="noopener noreferrer nofollow">{words}</a>'
+
+
+MARKDOWN = [
+    ("One\ntwo\n\nthree", "<p>One<br>two</p><p>three</p>"),
+    ("**bold *and* both** _em_ ~~no~~", "<p><strong>bold <em>and</em> both</strong> <em>em</em> <del>no</del></p>"),
+    ("snake_case_name and 2 * 3 * 4 and \\*stars\\*", "<p>snake_case_name and 2 * 3 * 4 and *stars*</p>"),
+    ("# Title\n### Third", "<h4>Title</h4><h6>Third</h6>"),
+    ("- a\n- b\n  - c", "<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>"),
+    ("1. x\n2. y\n\n7) z", "<ol><li>x</li><li>y</li><li>z</li></ol>"),
+    ("3. c\n4. d", '<ol start="3"><li>c</li><li>d</li></ol>'),
+    ("`a < b` and ``c ` d``", "<p><code>a &lt; b</code> and <code>c ` d</code></p>"),
+    (
+        "```py\n<b> **x**\n```\nafter",
+        '<pre tabindex="0" data-language="py"><code>&lt;b&gt; **x**</code></pre><p>after</p>',
+    ),
+    ("```\nopen", '<pre tabindex="0"><code>open</code></pre>'),
+    ("> quoted\n> more", "<blockquote><p>quoted<br>more</p></blockquote>"),
+    (
+        "| a | b |\n|---|---|\n| 1 | **2** |",
+        '<div class="wide" tabindex="0"><table><thead><tr><th>a</th><th>b</th></tr></thead>'
+        "<tbody><tr><td>1</td><td><strong>2</strong></td></tr></tbody></table></div>",
+    ),
+    ("a\n\n---\n\nb", "<p>a</p><hr><p>b</p>"),
+    ("[text](https://example.com/a_(b))", f"<p>{link('https://example.com/a_(b)', 'text')}</p>"),
+    ("See https://example.com/x.", f"<p>See {link('https://example.com/x', 'https://example.com/x')}.</p>"),
+    ("![pixel](https://example.com/p.png)", f"<p>{link('https://example.com/p.png', 'pixel')}</p>"),
+    *(
+        (each, f"<p>{each}</p>")
+        for each in ("[x](javascript:alert(1))", "[y](data:text/html,z)", "[z](//evil.example)")
+    ),
+    ("<img src=x onerror=alert(1)>", "<p>&lt;img src=x onerror=alert(1)&gt;</p>"),
+]
+
+
+class TestMarkdown:
+    @pytest.mark.parametrize(("source", "shown"), MARKDOWN)
+    def test_it_is_rendered_and_never_raw_html(self, markdown_page, source, shown):
+        assert rendered(markdown_page, source) == shown
+
+    @pytest.mark.parametrize("piece", ["> ", "- ", "*", "**a", "_a_ ", "`", "[", "](", "|", "[a](", "~~", "1. ", "\\"])
+    def test_hostile_texts_are_rendered_in_time_and_completely(self, markdown_page, piece):
+        text = markdown_page.evaluate(
+            "async source => (await import('/static/chat/markdown.js')).markdown(source).textContent",
+            f"{piece * 20_000}\nend",
+        )
+
+        assert text.endswith("end")
+
+
+@pytest.fixture(scope="module")
+def markdown_page(chromium, site, sessions):
+    """Yield a page that no test changes."""
+    context = chromium.new_context(base_url=site)
+    context.add_cookies(sessions["demo"])
+    page = context.new_page()
+    page.goto("/")
+    yield page
+    context.close()
+
+
+def rendered(page, source):
+    return page.evaluate(
+        """async source => {
+            const {markdown} = await import("/static/chat/markdown.js");
+            const box = document.createElement("div");
+            box.append(markdown(source));
+            return box.innerHTML;
+        }""",
+        source,
+    )
+
+
+class TestPolicy:
+    def test_messages_with_html_are_shown_as_text(self, chat):
+        talk = chat()
+        evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+        talk.say(f"My name is {evil}", "What is my name?")
+
+        assert evil in talk.questions[0]
+        assert evil in talk.answers[1]
+        assert talk.page.locator("#messages :is(img, script)").count() == 0
+
+    def test_the_policy_is_in_force(self, chromium, site, sessions):
+        context = chromium.new_context(base_url=site)
+        context.add_cookies(sessions["demo"])
+        page = context.new_page()
+        page.goto("/")
+
+        page.evaluate("""() => {
+            window.refused = [];
+            const hear = event => window.refused.push(event.effectiveDirective);
+            document.addEventListener("securitypolicyviolation", hear);
+            const script = document.createElement("script");
+            script.textContent = "window.ran = true";
+            const image = document.createElement("img");
+            image.src = "data:image/png;base64,AAAA";
+            document.body.append(script, image);
+        }""")
+        page.wait_for_function("() => window.refused.length > 1", timeout=5_000)
+
+        assert sorted(page.evaluate("window.refused")) == ["img-src", "script-src-elem"]
+        assert page.evaluate("window.ran") is None
+        context.close()
+
+
+def slide(page, value):
+    """Move the slider as a mouse does."""
+    page.locator("[data-part=slider]").evaluate(
+        "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', {bubbles: true})); }", value
+    )
+
+
+def loaded_images(page):
+    """Return the widths of the images in the messages, once they are loaded."""
+    page.wait_for_function("() => [...document.querySelectorAll('#messages img')].every(each => each.complete)")
+    return page.locator("#messages img").evaluate_all("each => each.map(image => image.naturalWidth)")

@@ -1,0 +1,267 @@
+"""The views of the example's page, its texts, its assistant, and ``runserver``."""
+
+import importlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from gettext import GNUTranslations
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+
+import example_project
+from chatmemory_django.chat.tools import ToolError
+from chatmemory_django.memory import SummarizingChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.provider import get_chat_memory
+from example_project import assistants, llm, memories
+from example_project.parrot import Parrot
+from tests.acceptance.chat.live_site import DEADLINE, ROOT, environment, manage, served
+
+PROJECT = Path(example_project.__file__).parent
+GERMAN = PROJECT / "locale/de/LC_MESSAGES/django.po"
+UUID = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
+
+needs_gettext = pytest.mark.skipif(shutil.which("msgfmt") is None, reason="Needs gettext: apt-get install gettext")
+
+
+@pytest.mark.django_db
+class TestPages:
+    def test_anonymous_users_are_redirected_to_the_login_and_back(self, client):
+        response = client.get("/?chat=x")
+
+        assert response.url == "/sign-in/?next=/%3Fchat%3Dx"
+
+    def test_the_page_has_a_strict_policy_and_sets_a_csrf_cookie(self, client):
+        client.force_login(User.objects.create_user("ann"))
+
+        response = client.get("/")
+
+        policy = response.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; ")
+        assert "unsafe" not in policy
+        assert "csrftoken" in response.cookies
+        html = response.content.decode()
+        assert not re.search(r"<script(?![^>]*\bsrc=)(?![^>]*application/json)", html)
+        assert not re.search(r"<style|\sstyle=|\son\w+=", html)
+
+    def test_the_demo_user_is_offered_only_with_DEBUG(self, client, settings):
+        settings.DEBUG = True
+        assert "<kbd>demo</kbd>" in client.get("/sign-in/").content.decode()
+        settings.DEBUG = False
+        assert "<kbd>" not in client.get("/sign-in/").content.decode()
+
+    def test_it_uses_the_browsers_language_and_leaves_the_sites_unchanged(self, client):
+        html = client.get("/sign-in/", headers={"Accept-Language": "de-AT, en;q=0.5"})
+
+        assert '<html lang="de">' in html.content.decode()
+        assert "Anmelden" in html.content.decode()
+        assert "Accept-Language" in html.headers["Vary"]
+        assert '<html lang="en' in client.get("/sign-in/", headers={"Accept-Language": "fr"}).content.decode()
+        assert "Log in" in client.get("/admin/login/").content.decode()
+
+
+class TestTexts:
+    def test_the_scripts_use_existing_texts(self):
+        from example_project.texts import TEXTS
+
+        scripts = "".join(path.read_text() for path in (PROJECT / "static/chat").glob("*.js"))
+        literal = set(re.findall(r'"([a-z_]+)"', scripts))
+
+        assert {name for name in re.findall(r'\btext\("(\w+)"', scripts) if name not in TEXTS} == set()
+        made = {"kind_user", "kind_ai", "kind_tool", "kind_system", "kind_summary", "kind_custom"}
+        reasons = {"in_window", "pinned", "summary", "refilled", "does_not_fit", "before_first_user", "unpaired_tool",
+                   "evicted", "summarized", "superseded", "off_path"}  # fmt: skip
+        assert set(TEXTS) - literal - made - reasons == set()
+        assert made | reasons <= set(TEXTS)
+
+    def test_translations_have_the_placeholders_of_the_original(self):
+        with GERMAN.with_suffix(".mo").open("rb") as file:
+            catalog = GNUTranslations(file)._catalog
+        places = re.compile(r"\{\w+\}|%\(\w+\)s|</?\w+")
+
+        for original, translated in catalog.items():
+            if original:
+                assert sorted(places.findall(original)) == sorted(places.findall(translated)), original
+
+    @needs_gettext
+    def test_every_text_is_translated_and_the_catalogs_are_compiled(self, tmp_path):
+        copy = tmp_path / "example_project"
+        shutil.copytree(PROJECT, copy, ignore=shutil.ignore_patterns("__pycache__", "*.mo"))
+        command = [
+            sys.executable,
+            "-m",
+            "django",
+            "makemessages",
+            "-l",
+            "de",
+            "--no-location",
+            "--no-obsolete",
+            "-v",
+            "0",
+        ]
+        kept = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+        subprocess.run(command, cwd=copy, env=kept, check=True)
+        made, compiled = copy / "locale/de/LC_MESSAGES/django.po", tmp_path / "django.mo"
+        subprocess.run(["msgfmt", "-o", compiled, made], check=True, stderr=subprocess.DEVNULL)
+
+        missing = subprocess.run(
+            ["msgattrib", "--untranslated", "--no-wrap", made], check=True, capture_output=True, text=True
+        ).stdout
+        assert re.findall(r'^msgid "(.+)"$', missing, re.MULTILINE) == []
+        assert "fuzzy" not in made.read_text()
+        with compiled.open("rb") as new, GERMAN.with_suffix(".mo").open("rb") as shipped:
+            assert GNUTranslations(new)._catalog.items() - {("", "")} >= {
+                each for each in GNUTranslations(shipped)._catalog.items() if each[0]
+            }
+
+
+class TestMemories:
+    def test_a_chat_of_the_page_has_a_small_memory_and_named_conversations_a_large_one(self):
+        assert type(get_chat_memory(UUID)) is SummarizingChatMemory
+        assert get_chat_memory(UUID).window().limit == 240
+        assert type(get_chat_memory("demo-bread")) is TokenWindowChatMemory
+        assert get_chat_memory("demo-bread").window().limit == 4000
+
+    def test_a_summary_drops_the_oldest_facts_until_it_fits(self):
+        messages = [
+            UserMessage(f"My animal{number} is called Something or other number {number}.") for number in range(30)
+        ]
+
+        summary = memories.summarize(None, messages)
+
+        assert "animal29 = Something" in summary
+        assert "animal0 =" not in summary
+        estimator = llm.chat_model().estimator
+        assert estimator.estimate_token_count_in_message(SystemMessage(summary)) <= 60
+
+    def test_a_real_model_summarizes_in_its_own_words(self, monkeypatch):
+        class Model(Parrot):
+            def chat(self, *messages):
+                self.asked = messages
+                return type("Response", (), {"ai_message": AiMessage("They met.")})
+
+        model = Model(llm.chat_model().estimator, pause=0)
+        monkeypatch.setattr(memories, "IS_REAL", True)
+        monkeypatch.setattr(memories, "model", model)
+
+        assert memories.summarize("Before.", [UserMessage("Hello"), AiMessage("Hi")]) == "They met."
+        assert "Before." in model.asked[0].text
+        assert model.asked[1].single_text == "USER: Hello\nAI: Hi"
+
+
+class TestModel:
+    def test_the_default_is_the_offline_model(self, monkeypatch):
+        monkeypatch.setattr(llm, "IS_REAL", False)
+
+        assert isinstance(llm.chat_model(), Parrot)
+
+    def test_two_environment_variables_select_a_real_model(self, monkeypatch):
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+        monkeypatch.setattr(llm, "NAME", "some-model")
+        monkeypatch.setattr(llm, "IS_REAL", True)
+
+        model = llm.chat_model()
+
+        assert type(model).__name__ == "OpenAiChatModel"
+        assert model.model_name == "some-model"
+
+
+class TestTools:
+    def test_the_weather_names_the_city_and_fails_for_atlantis(self):
+        assert "Bergen" in assistants.get_weather("Bergen")
+        with pytest.raises(ToolError, match="Atlantis"):
+            assistants.get_weather("Atlantis")
+
+    def test_the_time_is_in_the_sites_time_zone(self, settings):
+        assert re.fullmatch(r"It is \d\d:\d\d on \w+, \d\d \w+ \d{4} \(UTC\)\.", assistants.get_time())
+
+    def test_a_sum_has_no_trailing_zeros(self):
+        assert assistants.add([2, 3.5]) == "2 + 3.5 = 5.5"
+
+    @pytest.mark.django_db
+    def test_a_search_finds_evicted_messages_of_the_owners_conversation(self):
+        ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+        memory = get_chat_memory("c", owner=ann, max_tokens=30)
+        memory.add(SystemMessage("secret name"), UserMessage("My name is Ada."), AiMessage("Noted: your name is Ada."))
+        memory.add(UserMessage("Which name do I have, and what else do you know of it?"))
+        get_chat_memory("d", owner=ann, max_tokens=3).add(UserMessage("another name that is too long"))
+        assert Conversation.objects.get(memory_id="c").evicted().count() == 2
+
+        found = assistants.search_conversation("name", ann, "c")
+
+        assert sorted(found.split("\n")) == [
+            "- message 2, you: My name is Ada.",
+            "- message 3, I: Noted: your name is Ada.",
+        ]
+        assert assistants.search_conversation("name", bob, "c").startswith("No evicted message")
+
+    def test_a_real_model_can_use_the_documented_tools(self, monkeypatch):
+        monkeypatch.setattr(llm, "IS_REAL", True)
+        try:
+            names = list(importlib.reload(assistants).assistant.tools)
+        finally:
+            monkeypatch.undo()
+            importlib.reload(assistants)
+
+        assert names == ["get_time", "get_weather"]
+        assert list(assistants.assistant.tools) == ["get_time", "get_weather", "add", "search_conversation"]
+
+
+class TestRunserver:
+    def test_it_streams_serves_static_files_and_ends_cleanly(self, tmp_path):
+        manage(tmp_path, "demo", "--no-serve")
+        with served(tmp_path) as address:
+            connection = HTTPConnection(address.removeprefix("http://"), timeout=DEADLINE)
+            connection.request("GET", "/static/chat/page.js")
+            script = connection.getresponse()
+            assert (script.status, b"import" in script.read()) == (200, True)
+            token = post(connection, "/api/token/", {"username": "demo", "password": "demo"})
+            key = json.loads(token.read())["token"]
+            asked = {"id": UUID, "message": {"role": "user", "parts": [{"type": "text", "text": "Count to 30"}]}}
+            stream = post(connection, "/api/chat", asked, {"Authorization": f"Bearer {key}"})
+            pieces = []
+            while piece := stream.read1():
+                pieces.append(piece)
+            connection.close()
+
+        assert b'"type":"start"' in pieces[0]
+        assert len(pieces) > 5
+        assert pieces[-1].endswith(b"data: [DONE]\n\n")
+
+    def test_a_port_in_use_is_an_error(self, tmp_path):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            command = [sys.executable, "manage.py", "runserver", "--noreload", address]
+            ended = subprocess.run(
+                command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=DEADLINE
+            )
+
+        assert ended.returncode == 1
+        assert "That port is already in use" in ended.stderr
+
+    def test_ctrl_c_ends_it_even_during_a_stream(self, tmp_path):
+        manage(tmp_path, "demo", "--no-serve")
+        with served(tmp_path, signal.SIGINT) as address:
+            connection = HTTPConnection(address.removeprefix("http://"), timeout=DEADLINE)
+            key = json.loads(post(connection, "/api/token/", {"username": "demo", "password": "demo"}).read())["token"]
+            asked = {"id": UUID, "message": {"role": "user", "parts": [{"type": "text", "text": "Count to 999"}]}}
+            stream = post(connection, "/api/chat", asked, {"Authorization": f"Bearer {key}"})
+            assert stream.read1()
+        connection.close()
+
+        assert "Traceback" not in (tmp_path / "server.log").read_text()
+
+
+def post(connection, path, body, headers=()):
+    """Return the response to a POST of JSON."""
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **dict(headers)})
+    return connection.getresponse()

@@ -1,0 +1,317 @@
+"""The recipes whose code needs a site of its own, a live server, or another package."""
+
+import asyncio
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group, Permission, User
+from django.db import connections
+from rest_framework.authtoken.models import Token
+from rest_framework.test import APIClient
+
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.model import RateLimitError
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.signals import messages_added, messages_evicted
+from tests.acceptance.docs.pages import DOCS, block_of, blocks_of, execute, site
+from tests.faces.chat.scripted import ScriptedModel
+
+__all__ = ["site"]  # a fixture
+
+ROOT = DOCS.parent
+PAGE = ROOT / "tests" / "chat" / "client" / "page" / "src"
+
+
+def recipe(page: str, part: str) -> str:
+    """Return the one code block of a recipe that contains *part*."""
+    return block_of(f"recipes/{page}", part)
+
+
+@pytest.fixture
+def disconnected() -> Iterator[None]:
+    """Disconnect the receivers that a recipe connects."""
+    signals = (messages_added, messages_evicted)
+    receivers = [list(signal.receivers) for signal in signals]
+    yield
+    for signal, before in zip(signals, receivers, strict=True):
+        signal.receivers = before
+        signal.sender_receivers_cache.clear()
+
+
+class TestBackgroundTasks:
+    @pytest.fixture
+    def in_jobs(self, settings) -> None:
+        """Use the settings of the page, with a small window and a function that is importable here."""
+        settings.CHATMEMORY = execute(recipe("background-tasks.md", "CHATMEMORY"))["CHATMEMORY"]
+        settings.CHATMEMORY["MEMORY"]["OPTIONS"] |= {
+            "max_tokens": 40,
+            "summary_tokens": 20,
+            "after_tokens": 10,
+            "summarize": f"{__name__}.shorten",
+        }
+
+    def fill(self) -> None:
+        get_chat_memory("c").add(*(UserMessage(f"number {number}") for number in range(12)))
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_django_task_summarizes_evicted_messages(self, in_jobs, disconnected):
+        pytest.importorskip("django.tasks")
+
+        names = execute(recipe("background-tasks.md", "django.tasks"))
+        self.fill()
+
+        assert get_chat_memory("c").messages()[0].text.startswith("until number")
+        assert "summarize_later" in names
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_celery_task_summarizes_evicted_messages(self, in_jobs, disconnected):
+        celery = pytest.importorskip("celery")
+        app = celery.Celery("recipe", set_as_current=True, broker="memory://")
+        app.conf.task_always_eager = app.conf.task_eager_propagates = True
+
+        names = execute(recipe("background-tasks.md", "celery"))
+        self.fill()
+
+        assert isinstance(get_chat_memory("c").messages()[0], SystemMessage)
+        assert "summarize_later" in names
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_queue_sets_titles(self, disconnected):
+        execute(recipe("background-tasks.md", "title_later") + recipe("background-tasks.md", "for memory_id in queue"))
+
+
+def shorten(previous: str | None, messages: list) -> str:
+    return f"until {messages[-1].single_text}"
+
+
+class TestTenants:
+    @pytest.mark.django_db
+    def test_policy_shows_staff_their_own_tenant_only(self, settings, monkeypatch):
+        policy = execute(recipe("tenants.md", "class TenantPolicy"))["TenantPolicy"]
+        module = ModuleType("recipe_access")
+        module.TenantPolicy = policy  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "recipe_access", module)
+        settings.CHATMEMORY = {"REST": {"ACCESS_POLICY": "recipe_access.TenantPolicy", "THROTTLE_RATES": {}}}
+        for name in ("acme", "globex"):
+            group = Group.objects.create(name=name)
+            group.user_set.add(User.objects.create_user(f"user of {name}"))
+            get_chat_memory(f"of {name}", group.user_set.get()).add(UserMessage("Hello"))
+        staff = User.objects.create_user("staff", is_staff=True)
+        staff.groups.add(Group.objects.get(name="acme"))
+        staff.user_permissions.add(Permission.objects.get(codename="view_conversation"))
+
+        execute(recipe("tenants.md", "staff_of_acme"), APIClient=APIClient, staff_of_acme=staff)
+
+
+def test_each_tenant_has_a_database(site):
+    aliases = ("default", "acme", "globex")
+    settings = (
+        "DATABASES = {name: {**DATABASES['default'], 'NAME': f'{name}.sqlite3'} for name in "
+        f"{aliases!r}}}\nDATABASE_ROUTERS = ['tenants.TenantRouter']\n"
+    )
+    router = recipe("tenants.md", "class TenantRouter")
+    code = "from tenants import tenant\nanna = get_user_model().objects.create_user('anna')\n"
+    code += recipe("tenants.md", 'for name in ("acme"')
+    code += textwrap.dedent("""
+        from types import SimpleNamespace
+        from tenants import tenant_middleware
+        seen = []
+        def view(request):
+            seen.append(Conversation.objects.get().history().get().text)
+        request = SimpleNamespace(get_host=lambda: "globex.example.com")
+        tenant_middleware(view)(request)
+        assert seen == ["Hello, globex"]
+        assert tenant.get() == "acme"
+    """)
+
+    site(settings, code, aliases, tenants=router)
+
+
+def test_conversations_have_a_database_of_their_own(site):
+    settings = recipe("several-databases.md", "DATABASE_ROUTERS") + "INSTALLED_APPS += ['chatmemory_django.search']\n"
+    # Its feedback points at messages, and would have to be in their database.
+    settings += "INSTALLED_APPS.remove('example_project')\nCHATMEMORY = {}\n"
+    code = recipe("several-databases.md", "anna.delete()") + block_of("recipes/several-databases.md", "orphans")
+    code += textwrap.dedent("""
+        get_chat_memory("orphan").add(UserMessage("Hello"))
+        assert not orphans.exists()
+        Conversation.objects.filter(memory_id="orphan").update(owner=4711)
+        assert orphans.get().memory_id == "orphan"
+        from chatmemory_django.models import Message
+        assert Message.objects.search("hello").count() == 1
+        from django.db import connections
+        assert "chatmemory_message" not in connections["default"].introspection.table_names()
+        call_command("check_chatmemory")
+    """)
+
+    site(settings, code, ("default", "chat"), routers=recipe("several-databases.md", "class ChatRouter"))
+
+
+def test_users_have_a_uuid(site):
+    settings = "INSTALLED_APPS += ['members']\nAUTH_USER_MODEL = 'members.Member'\n"
+    model = recipe("custom-users.md", "class Member")
+    use = "import uuid\n" + recipe("custom-users.md", "member.pk")
+    use += "call_command('erase_chatmemory', user='anna')\nassert not Conversation.objects.exists()\n"
+
+    site(
+        settings,
+        use,
+        **{
+            "members/__init__": "",
+            "members/models": model,
+            "members/migrations/__init__": "",
+            "members/migrations/0001_initial": MEMBER_MIGRATION,
+        },
+    )
+
+
+MEMBER_MIGRATION = """
+import uuid
+import django.contrib.auth.models
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    initial = True
+    dependencies = [("auth", "0012_alter_user_first_name_max_length")]
+    operations = [
+        migrations.CreateModel(
+            "Member",
+            [
+                ("password", models.CharField(max_length=128)),
+                ("last_login", models.DateTimeField(blank=True, null=True)),
+                ("is_superuser", models.BooleanField(default=False)),
+                ("username", models.CharField(max_length=150, unique=True)),
+                ("first_name", models.CharField(blank=True, max_length=150)),
+                ("last_name", models.CharField(blank=True, max_length=150)),
+                ("email", models.EmailField(blank=True, max_length=254)),
+                ("is_staff", models.BooleanField(default=False)),
+                ("is_active", models.BooleanField(default=True)),
+                ("date_joined", models.DateTimeField(auto_now_add=True)),
+                ("id", models.UUIDField(primary_key=True, default=uuid.uuid4, serialize=False)),
+                ("groups", models.ManyToManyField(to="auth.group", blank=True)),
+                ("user_permissions", models.ManyToManyField(to="auth.permission", blank=True)),
+            ],
+            managers=[("objects", django.contrib.auth.models.UserManager())],
+        ),
+    ]
+"""
+
+
+class TestAsync:
+    @pytest.mark.django_db(transaction=True)
+    def test_a_view_can_release_its_connection(self):
+        async def view() -> list[bool]:
+            await Conversation.objects.acount()
+            before = await sync_to_async(is_connected)()
+            await sync_to_async(connections.close_all)()
+            return [before, await sync_to_async(is_connected)()]
+
+        def is_connected() -> bool:
+            return connections["default"].connection is not None
+
+        assert "await sync_to_async(connections.close_all)()" in (DOCS / "recipes" / "async.md").read_text()
+        assert asyncio.run(view()) == [True, False]
+
+
+class TestReact:
+    def test_the_page_shows_the_files_that_ci_builds(self):
+        [component] = blocks_of("recipes/react.md", "tsx")
+        headers, loading = blocks_of("recipes/react.md", "ts")
+
+        assert component == (PAGE / "chat.tsx").read_text()
+        assert headers == (PAGE / "headers.ts").read_text()
+        assert loading in (PAGE / "main.tsx").read_text()
+
+    def test_the_urls_are_those_of_the_example(self):
+        [line] = [each for each in blocks_of("recipes/react.md")[0].splitlines() if each.startswith("urlpatterns")]
+
+        assert re.search(r'path\("api/chat", .*\)\)', line)[0] in (ROOT / "example_project" / "urls.py").read_text()
+
+
+class TestOpenAiServer:
+    @pytest.fixture
+    def model(self) -> ScriptedModel:
+        return ScriptedModel("Not today.", "Take an umbrella.")
+
+    @pytest.fixture
+    def urls(self, settings, model: ScriptedModel, monkeypatch) -> None:
+        """Serve the view of the page."""
+        assistants = ModuleType("mysite.assistants")
+        assistants.assistant = Assistant(model)  # type: ignore[attr-defined]
+        views = ModuleType("recipe_openai_server")
+        for module in (ModuleType("mysite"), assistants, views):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(recipe("openai-server.md", "def chat_completions"), vars(views))
+        settings.ROOT_URLCONF = views.__name__
+
+    @pytest.fixture
+    def token(self, transactional_db) -> str:
+        return Token.objects.create(user=User.objects.create_user("anna")).key
+
+    def test_answers_with_memory(self, urls, token, live_server, model):
+        pytest.importorskip("openai")
+
+        names = execute(recipe("openai-server.md", "from openai import OpenAI"), site=live_server.url, token=token)
+
+        assert (names["first"], names["second"]) == ("Not today. ", "Take an umbrella. ")
+        assert model.sent[1][:2] == [UserMessage("Will it rain in Bergen?"), AiMessage("Not today.")]
+        assert Conversation.objects.get().owner.username == "anna"
+        names["client"].close()
+
+    def test_streams(self, urls, token, live_server):
+        openai = pytest.importorskip("openai")
+        asked = {"messages": [{"role": "user", "content": "Will it rain?"}], "metadata": {"conversation": "c"}}
+
+        with openai.OpenAI(base_url=f"{live_server.url}/v1", api_key=token) as client:
+            stream = client.chat.completions.create(model="assistant", stream=True, **asked)
+            pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+
+        assert "".join(pieces) == "Not today. "
+        assert [row.text for row in Conversation.objects.get().history()] == ["Will it rain?", "Not today."]
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_a_failing_model_is_reported_with_a_status(self, urls, token, client, model, stream):
+        model.answers = [RateLimitError("Too many requests.")]
+
+        response = client.post(
+            "/v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "Hi"}],
+                "metadata": {"conversation": "c"},
+                "stream": stream,
+            },
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+
+        assert (response.status_code, response.json()["error"]["message"]) == (502, "RateLimitError")
+        assert not Conversation.objects.exists()
+
+    @pytest.mark.parametrize(
+        ("key", "body", "status"),
+        [
+            ("wrong", {}, 401),
+            (None, {}, 400),
+            (None, {"messages": [{"role": "user", "content": "Hi"}]}, 400),
+            (None, {"messages": [{"role": "assistant", "content": "Hi"}], "metadata": {"conversation": "c"}}, 400),
+        ],
+    )
+    def test_refuses_invalid_requests(self, urls, token, client, key, body, status):
+        response = client.post(
+            "/v1/chat/completions",
+            json.dumps(body),
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {key or token}"},
+        )
+
+        assert response.status_code == status
+        assert not Conversation.objects.exists()

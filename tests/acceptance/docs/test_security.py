@@ -1,0 +1,43 @@
+"""The tests that docs/security.md refers to exist, and pytest collects them."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from tests.acceptance.docs.pages import DOCS
+
+ROOT = DOCS.parent
+REFERENCES = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", (DOCS / "security.md").read_text())))
+TESTS = [each for each in REFERENCES if "/test_" in each]
+
+
+def test_the_page_refers_to_tests():
+    assert len(TESTS) > 20
+
+
+@pytest.mark.parametrize("reference", sorted(set(REFERENCES) - set(TESTS)))
+def test_another_file_exists(reference: str):
+    assert (ROOT / reference).is_file()
+
+
+def needs_playwright(reference: str) -> bool:
+    return "from tests.acceptance.browser import" in (ROOT / reference.partition("::")[0]).read_text()
+
+
+def test_each_reference_is_collected():
+    skipped = [] if find_spec("playwright") else list(filter(needs_playwright, TESTS))
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly", *TESTS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    lines = collected.stdout.splitlines()
+
+    assert collected.returncode == 0, collected.stdout[-2000:] + collected.stderr[-2000:]
+    assert [each for each in TESTS if not any(line.startswith(f"{each}::") for line in lines)] == skipped

@@ -1,0 +1,1 @@
+"""Plugins of pytest for the tests of other frameworks; see .ci/frameworks."""

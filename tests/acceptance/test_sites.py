@@ -1,0 +1,36 @@
+"""The tests in ``tests.acceptance.sites`` hold on every site there, each in its own process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SITES = ("uuid_user", "text_user", "naive_time", "atomic_requests", "separate_database", "encrypted_fields", "search")
+
+ALSO = {"search": ["tests/database/search", "tests/database/test_search.py"]}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("site", SITES)
+def test_the_tests_of_the_sites_pass(site):
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": f"tests.acceptance.sites.{site}"}
+    url = urlsplit(os.environ.get("DATABASE_URL", ""))
+    if url.scheme not in {"", "sqlite"}:  # Their test databases are files of each process.
+        environment["DATABASE_URL"] = url._replace(path=f"{url.path}_{site}").geturl()
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/acceptance/sites", *ALSO.get(site, [])],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]

@@ -1,0 +1,1 @@
+"""What is pure Python: no database, no site."""

@@ -1,0 +1,1 @@
+"""What depends on the database; runs on each of them."""

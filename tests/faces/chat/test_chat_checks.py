@@ -1,0 +1,87 @@
+"""The system checks of the setting CHAT, each found by its id."""
+
+import pytest
+from django.core.checks import run_checks
+
+from chatmemory_django.chat.access import ChatAccessPolicy
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.checks import check_chat
+from tests.faces.chat.scripted import ScriptedModel
+
+assistant = Assistant(ScriptedModel("Yes."))
+
+
+def assistant_of(request) -> Assistant:
+    return assistant
+
+
+class Own(ChatAccessPolicy):
+    """A policy of a project's own."""
+
+
+def found(settings, chat: object) -> list[str]:
+    settings.CHATMEMORY = {"CHAT": chat}
+    return [each.id for each in check_chat()]
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        {},
+        {"ASSISTANT": f"{__name__}.assistant", "THROTTLE_RATE": None, "WAIT_SECONDS": 0},
+        {"ASSISTANT": f"{__name__}.assistant_of", "THROTTLE_RATE": "5/hour", "MAX_PARTS": 1},
+        {"ASSISTANT": assistant},
+        {"ACCESS_POLICY": f"{__name__}.Own", "STREAMS": "chatmemory_django.chat.redis_streams.RedisStreams"},
+    ],
+)
+def test_valid_settings_pass(settings, chat):
+    assert found(settings, chat) == []
+
+
+@pytest.mark.parametrize("chat", [None, [], "yes"])
+def test_E031_chat_is_not_a_dict(settings, chat):
+    assert found(settings, chat) == ["chatmemory.E031"]
+
+
+def test_W031_an_unknown_setting(settings):
+    assert found(settings, {"ASISTANT": "x"}) == ["chatmemory.W031"]
+
+
+@pytest.mark.parametrize("value", [-1, "1", 1.5, True, None], ids=repr)
+@pytest.mark.parametrize("name", ["MAX_BODY_BYTES", "MAX_TEXT_LENGTH", "MAX_PARTS", "MAX_MESSAGES", "WAIT_SECONDS"])
+def test_E032_a_limit_is_not_a_positive_whole_number(settings, name, value):
+    assert found(settings, {name: value}) == ["chatmemory.E032"]
+
+
+@pytest.mark.parametrize("rate", ["often", "60", "60/", "/min", "60/month", 7, "-1/min"])
+def test_E033_an_invalid_rate(settings, rate):
+    assert found(settings, {"THROTTLE_RATE": rate}) == ["chatmemory.E033"]
+
+
+@pytest.mark.parametrize("path", ["nowhere.assistant", f"{__name__}.Own", f"{__name__}.missing", 7, ""], ids=repr)
+def test_E034_the_assistant_is_not_an_assistant(settings, path):
+    assert found(settings, {"ASSISTANT": path}) == ["chatmemory.E034"]
+
+
+@pytest.mark.parametrize("path", ["nowhere.Policy", f"{__name__}.assistant", None])
+@pytest.mark.parametrize("name", ["ACCESS_POLICY", "STREAMS"])
+def test_E035_a_class_is_of_the_wrong_kind(settings, name, path):
+    assert found(settings, {name: path}) == ["chatmemory.E035"]
+
+
+@pytest.mark.parametrize("level", ["auto", "SHARP", None, 1])
+def test_E036_an_unknown_level_of_detail(settings, level):
+    assert found(settings, {"IMAGE_DETAIL": level}) == ["chatmemory.E036"]
+
+
+@pytest.mark.django_db
+def test_the_check_is_registered(settings):
+    settings.CHATMEMORY = {"CHAT": []}
+
+    assert "chatmemory.E031" in {each.id for each in run_checks()}
+
+
+def test_an_invalid_CHATMEMORY_is_left_to_another_check(settings):
+    settings.CHATMEMORY = []
+
+    assert check_chat() == []

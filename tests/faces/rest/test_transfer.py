@@ -1,0 +1,255 @@
+"""Export and import of whole conversations, and usage."""
+
+import datetime
+import json
+import uuid
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient
+from django.utils import timezone
+from rest_framework.authtoken.models import Token
+
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.rest import transfer
+from tests.faces.rest.conftest import IMPORT, ROOT, USAGE, paths
+
+pytestmark = pytest.mark.django_db
+
+NAMED = "0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11"
+
+
+def exported(client, memory_id: str = NAMED) -> bytes:
+    response = client.get(f"{ROOT}{memory_id}/export/")
+    assert response.status_code == 200
+    assert response["Content-Type"] == "application/jsonl"
+    assert response["Content-Disposition"] == 'attachment; filename="conversation.jsonl"'
+    return b"".join(response.streaming_content)
+
+
+def imported(client, lines: bytes, query: str = ""):
+    return client.generic("POST", f"{IMPORT}{query}", lines, content_type="application/jsonl")
+
+
+def edited(lines: bytes, number: int = 0, **changes: object) -> bytes:
+    """Return the lines with one changed."""
+    every = [json.loads(line) for line in lines.splitlines()]
+    every[number] |= changes
+    return b"".join(json.dumps(line).encode() + b"\n" for line in every)
+
+
+@pytest.fixture
+def importer(client_of):
+    """Return a client of the owner, who may import."""
+    return client_of("owner who imports")
+
+
+class TestTransfer:
+    def test_restores_history_and_memory(self, begin, client_of):
+        staff = client_of("staff with every permission")
+        begin(NAMED, SystemMessage("be brief"), *[UserMessage(str(number)) for number in range(250)])
+        Conversation.objects.update(title="t", metadata={"a": 1}, owner=None)
+        places = [f"{ROOT}{NAMED}/{each}" for each in ("messages/?page_size=200", "memory/")]
+        before = [staff.get(each).json() for each in places]
+        lines = exported(staff)
+        staff.delete(f"{ROOT}{NAMED}/")
+
+        response = imported(staff, lines)
+
+        assert response.status_code == 201
+        assert response.json() == {
+            "conversations": [{"memory_id": NAMED, "original_memory_id": NAMED, "total_messages": 251}]
+        }
+        assert [staff.get(each).json() for each in places] == before
+        described = staff.get(f"{ROOT}{NAMED}/").json()
+        assert (described["title"], described["metadata"], described["memory_messages"]) == ("t", {"a": 1}, 3)
+
+    def test_leaves_out_hidden_texts_and_keeps_the_rest(self, importer, begin):
+        begin(NAMED, SystemMessage("secret"), *[UserMessage(str(number)) for number in range(5)])
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
+
+        assert b"secret" not in lines
+        assert imported(importer, lines).status_code == 201
+        texts = list(Conversation.objects.get().history().values_list("text", flat=True))
+        assert texts == ["0", "1", "2", "3", "4"]
+
+    def test_gives_the_importing_user_the_conversation(self, importer, client_of, begin):
+        begin(NAMED, UserMessage("hi"))
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
+
+        imported(client_of("other with every permission"), lines)
+
+        assert Conversation.objects.get().owner.username == "other with every permission"
+
+    def test_to_an_existing_id_is_a_conflict(self, importer, begin):
+        begin(NAMED, UserMessage("hi"))
+
+        response = imported(importer, exported(importer))
+
+        assert (response.status_code, paths(response)) == (409, ["line 1"])
+        assert response.json()["type"] == "urn:chatmemory:exists"
+        assert Message.objects.count() == 1
+
+    def test_can_rename(self, importer, begin):
+        begin(NAMED, UserMessage("hi"))
+
+        response = imported(importer, exported(importer), "?rename=1")
+
+        (conversation,) = response.json()["conversations"]
+        assert conversation["original_memory_id"] == NAMED
+        assert uuid.UUID(conversation["memory_id"]) != uuid.UUID(NAMED)
+        assert Conversation.objects.get(memory_id=conversation["memory_id"]).history().get().text == "hi"
+        assert Conversation.objects.count() == 2
+
+    def test_with_one_invalid_line_stores_nothing(self, importer, begin):
+        other = str(uuid.uuid4())
+        begin(NAMED, UserMessage("hi"))
+        begin(other, UserMessage("hi"))
+        lines = exported(importer) + exported(importer, other)
+        Conversation.objects.all().delete()
+
+        response = imported(importer, lines + b"{\n")
+
+        assert (response.status_code, paths(response)) == (400, ["line 5"])
+        assert not Conversation.objects.exists()
+
+    def test_ignores_counts_in_the_file(self, importer, begin, settings):
+        settings.CHATMEMORY["MEMORY"] = {
+            "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
+            "OPTIONS": {"max_tokens": 20, "token_count_estimator": "gpt-4o"},
+        }
+        begin(NAMED, UserMessage("hi"))
+        lines = edited(exported(importer), 1, token_count=0)
+        importer.delete(f"{ROOT}{NAMED}/")
+
+        imported(importer, lines)
+
+        assert importer.get(f"{ROOT}{NAMED}/memory/").json()["messages"][0]["token_count"] == 5
+
+    def test_refuses_a_memory_that_would_slow_every_read(self, importer, begin, monkeypatch):
+        monkeypatch.setattr(transfer, "MAX_MEMORY_MESSAGES", 2)
+        begin(NAMED, *[UserMessage("hi")] * 3)
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
+
+        assert imported(importer, lines).status_code == 400
+        assert not Conversation.objects.exists()
+
+    def test_is_limited_in_size(self, importer, begin, settings, monkeypatch):
+        monkeypatch.setattr(transfer, "MAX_CONVERSATIONS", 1)
+        begin(NAMED, UserMessage("hi there"), UserMessage("hi"))
+        Conversation.objects.update(metadata={"a": {"b": "c"}})
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
+        default = dict(settings.CHATMEMORY["REST"])
+        for name, most in [("MAX_IMPORT_MESSAGES", 1), ("MAX_TEXT_LENGTH", 7), ("MAX_METADATA_BYTES", 14),
+                           ("MAX_JSON_DEPTH", 3)]:  # fmt: skip
+            settings.CHATMEMORY["REST"] = {**default, name: most}
+
+            assert imported(importer, lines).status_code == 400, name
+        settings.CHATMEMORY["REST"] = {**default, "MAX_IMPORT_BYTES": len(lines) - 1}
+        assert imported(importer, lines).status_code == 413
+        settings.CHATMEMORY["REST"] = {**default, "MAX_IMPORT_BYTES": len(lines)}
+        assert imported(importer, lines + edited(lines, memory_id=str(uuid.uuid4()))).status_code == 413
+        settings.CHATMEMORY["REST"] = default
+        assert imported(importer, lines + edited(lines, memory_id=str(uuid.uuid4()))).status_code == 400
+        assert not Conversation.objects.exists()
+        assert imported(importer, lines).status_code == 201
+
+    @pytest.mark.parametrize("lines", [b"\xff\xfe", b"{}", b"[" * 100_000, b'{"record": "message"}', b"\0"])
+    def test_names_the_invalid_line(self, importer, lines):
+        response = imported(importer, b"\n" + lines)
+
+        assert (response.status_code, paths(response)) == (400, ["line 2"])
+
+    def test_without_a_body_is_refused(self, importer):
+        assert imported(importer, b"").status_code == 400
+
+    @pytest.mark.parametrize("query", ["?rename=maybe", "?rename=", "?colour=red"])
+    def test_names_an_invalid_parameter(self, importer, query):
+        response = imported(importer, b"{}", query)
+
+        assert (response.status_code, paths(response)) == (400, [query.partition("=")[0]])
+
+
+def test_an_export_under_asgi_is_streamed_too(begin, person):
+    begin(NAMED, *[UserMessage("hi" * 400)] * 250)
+    token = Token.objects.create(user=person("owner"))
+
+    async def read() -> list[bytes]:
+        response = await AsyncClient().get(f"{ROOT}{NAMED}/export/", headers={"Authorization": f"Token {token.key}"})
+        assert response.status_code == 200, response.content
+        return [chunk async for chunk in response.streaming_content]
+
+    chunks = async_to_sync(read)()
+
+    assert len(chunks) > 2
+    assert max(map(len, chunks)) < 70_000
+    assert b"".join(chunks).count(b"\n") == 251
+
+
+class TestUsage:
+    @pytest.fixture
+    def conversations(self, begin) -> None:
+        begin("c", UserMessage("hi"))
+        begin("d", UserMessage("hi"), UserMessage("ho"))
+        get_chat_memory("d").add(AiMessage("hello"), metadata={"model": "m", "usage": {"total_tokens": 9}})
+        get_chat_memory("d").add(AiMessage("hello"), metadata={"model": "n"})
+        Message.objects.update(token_count=5)
+        Message.objects.filter(text="ho").update(token_count=None)
+
+    def usage(self, api, **query) -> list[tuple]:
+        response = api.get(USAGE, query)
+        assert response.status_code == 200, response.content
+        return [(each["key"], each["messages"], each["tokens"]) for each in response.json()["results"]]
+
+    def test_by_day(self, api, conversations):
+        yesterday = timezone.now() - datetime.timedelta(days=1)
+        Message.objects.filter(text="hi").update(created_at=yesterday)
+
+        assert self.usage(api) == [
+            (timezone.now().astimezone(datetime.UTC).date().isoformat(), 3, 10),
+            (yesterday.astimezone(datetime.UTC).date().isoformat(), 2, 10),
+        ]
+
+    def test_by_conversation(self, api, conversations):
+        assert self.usage(api, by="conversation") == [("d", 4, 15), ("c", 1, 5)]
+        assert self.usage(api, by="conversation", limit=1) == [("d", 4, 15)]
+
+    def test_by_model(self, api, conversations):
+        assert self.usage(api, by="model") == [(None, 3, 10), ("m", 1, 5), ("n", 1, 5)]
+
+    def test_within_a_time(self, api, conversations):
+        now = timezone.now()
+        Message.objects.filter(text="hi").update(created_at=now - datetime.timedelta(days=40))
+
+        assert sum(messages for _, messages, _ in self.usage(api)) == 3
+        assert sum(messages for _, messages, _ in self.usage(api, since="2000-01-01T00:00:00Z")) == 5
+        assert self.usage(api, until="2000-01-01T00:00:00Z") == []
+
+    def test_is_always_limited(self, api, conversations, settings):
+        settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 1
+
+        assert self.usage(api, by="conversation", limit=1_000) == [("d", 4, 15)]
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            {"by": "hour"},
+            {"since": "x"},
+            {"until": "2026-01-01"},
+            {"limit": "0"},
+            {"limit": "x"},
+            {"since": ""},
+            {"page_size": "1"},
+        ],
+    )
+    def test_names_an_invalid_parameter(self, api, query):
+        response = api.get(USAGE, query)
+
+        assert response.status_code == 400
+        assert paths(response) == [f"?{next(iter(query))}"]

@@ -1,5 +1,0 @@
-"""Sites unlike the example, and the behaviour that is the same on all of them.
-
-A module of settings is a site. The tests here run on the example like any others; ``tests.test_sites`` runs them on
-these sites, in a process for each.
-"""

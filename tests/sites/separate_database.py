@@ -1,8 +1,0 @@
-"""A site with conversations in one database and users in another."""
-
-from example_project.settings import *  # noqa: F403
-from example_project.settings import DATABASES, INSTALLED_APPS
-
-DATABASES = {**DATABASES, "chat": {**DATABASES["default"], "NAME": f"{DATABASES['default']['NAME']}_chat"}}
-INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.search"]
-DATABASE_ROUTERS = ["tests.sites.routers.ByApp"]

@@ -1,7 +1,0 @@
-"""A site whose users have their names as primary keys."""
-
-from example_project.settings import *  # noqa: F403
-from example_project.settings import INSTALLED_APPS
-
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.sites.people"]
-AUTH_USER_MODEL = "people.TextUser"
