@@ -19,8 +19,8 @@ from chatmemory_django.provider import with_limit
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.explaining import read, read_recent
-from tests.database import test_models
 from tests.asgi import run
+from tests.database import test_models
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
 
 pytestmark = pytest.mark.django_db
