@@ -394,7 +394,7 @@ class TestArchived:
         memory = memory_in(store, SystemMessage("s"), "a", size=2)
         added = [SystemMessage("s"), SystemMessage("t"), SystemMessage("t"), UserMessage("b")]
 
-        store.append_messages("a", added, memory.window().unbounded(), verbatim=[None] * 4)
+        store.append_messages("a", added, memory.window().unbounded(), repeats=True)
 
         assert store.get_messages("a") == [SystemMessage("s"), UserMessage("a"), *added]
 
