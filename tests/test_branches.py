@@ -440,6 +440,14 @@ class TestPopAndRemove:
 
         assert texts(memory.messages()) == ["one", "three"]
 
+    def test_a_message_that_is_only_in_the_memory_can_be_named_twice(self, store):
+        memory = memory_in(store, "one")
+        store.update_messages("a", [UserMessage("two")])
+
+        assert memory.remove(2, 2, with_results=True) == [2]
+
+        assert memory.messages() == []
+
     def test_remove_deletes_tool_results_with_their_call_on_request(self, store):
         call, result = AiMessage(tool_execution_requests=[CALL]), ToolExecutionResultMessage("1", "look", "x")
         for sequence in (2, 3):
