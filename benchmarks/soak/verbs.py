@@ -27,6 +27,7 @@ from benchmarks.soak.records import (
 from chatmemory_django.codec import messages_from_json, messages_to_json
 from chatmemory_django.messages import (
     AiMessage,
+    NewMessage,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
@@ -138,8 +139,9 @@ class Verbs:
         match intent.kind:
             case "add":
                 metadata = {"by": f"{intent.verb}/0"} if intent.metadata else None
-                client_ids = intent.client_ids or None
-                answers.append(memory.add(*parts[0], metadata=metadata, client_message_ids=client_ids, after=intent.to))
+                names = intent.client_ids or [None] * len(parts[0])
+                new = (NewMessage(each, metadata, name) for each, name in zip(parts[0], names, strict=True))
+                answers.append(memory.add(*new, after=intent.to))
             case "turn":
                 with memory.turn("early" if len(parts) > 1 else "late", after=intent.to) as turn:
                     see(labels(turn.messages))

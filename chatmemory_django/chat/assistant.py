@@ -241,7 +241,7 @@ class Assistant:
             answer_id=options.get("answer_id"),
             response_format=answer.response_format,
         )
-        turn.add(*exchange.opening, client_message_ids=exchange.opening_ids)
+        turn.add(*exchange.opening)
         return _Begun(turn, exchange, context)
 
     def _system_text(self, context: Mapping[str, Any]) -> str | None:

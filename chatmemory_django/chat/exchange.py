@@ -23,7 +23,7 @@ from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
     AiMessage,
-    ChatMessage,
+    NewMessage,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
@@ -68,12 +68,12 @@ class Exchange:
         """The last response of the model."""
         self.results: list[ToolExecutionResultMessage] = []
         """The results of its tool calls, in their order."""
-        self.opening: list[ChatMessage] = [] if question.message is None else [question.message]
+        self.opening: list[NewMessage] = []
         """The messages that begin the turn."""
-        self.opening_ids: list[str | None] = [question.client_message_id] * len(self.opening)
         if system is not None and SystemMessage(system) not in turn.messages:
-            self.opening.insert(0, SystemMessage(system))
-            self.opening_ids.insert(0, None)
+            self.opening.append(NewMessage(SystemMessage(system)))
+        if question.message is not None:
+            self.opening.append(NewMessage(question.message, client_message_id=question.client_message_id))
 
     def next_request(self) -> ChatRequest | None:
         """Add the messages so far to the turn, and return the next request, or None once the model has answered."""
@@ -130,8 +130,7 @@ class Exchange:
         return self._has_answer
 
     def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
-        ids = None if self._answer_id is None else [self._answer_id]
-        self._turn.add(message, metadata=metadata, client_message_ids=ids)
+        self._turn.add(NewMessage(message, metadata, self._answer_id))
         self._answer_id, self._has_answer = None, True
 
     def _metadata(self, response: ChatResponse) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from chatmemory_django.formats.arguments import to_text
-from chatmemory_django.formats.verbatim import Given, as_text, custom, of_custom, to_group
+from chatmemory_django.formats.verbatim import as_text, custom, of_custom, to_group
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -28,6 +28,7 @@ from chatmemory_django.messages import (
     DetailLevel,
     Image,
     ImageContent,
+    NewMessage,
     PdfFile,
     PdfFileContent,
     SystemMessage,
@@ -53,7 +54,7 @@ STANDARD_BASE64 = str.maketrans("-_", "+/")
 _encode = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
 
 
-def to_given(model_message: object, where: str) -> list[Given]:
+def to_new_messages(model_message: object, where: str) -> list[NewMessage]:
     """
     Convert *model_message*, the JSON of a request or a response, to messages; *where* is its path for error messages.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
-from chatmemory_django.messages import ChatMessage, CustomMessage
+from chatmemory_django.messages import ChatMessage, CustomMessage, NewMessage
 
 REPLACEMENT = "\ufffd"
 """Replaces NUL characters and lone surrogates in a message, because databases cannot store them in a text."""
@@ -34,14 +34,6 @@ class Format(NamedTuple):
     """Convert a message to objects: one, several, or none if the format has no such message."""
 
 
-class Given(NamedTuple):
-    """A framework's message as it is stored."""
-
-    message: ChatMessage
-    verbatim: str | None
-    """The original JSON; None if the message contains everything."""
-
-
 class Original(Protocol):
     """A row that holds a message, and perhaps its original JSON."""
 
@@ -52,7 +44,7 @@ class Original(Protocol):
     def chat_message(self) -> ChatMessage: ...
 
 
-def to_given(item: object, format: Format, where: str) -> Given:
+def to_new_message(item: object, format: Format, where: str) -> NewMessage:
     """
     Convert *item*, a JSON object of *format*, to what is stored; *where* is its path for error messages.
 
@@ -67,22 +59,23 @@ def to_given(item: object, format: Format, where: str) -> Given:
         message = format.to_message(storable(plain))
         again = format.from_message(message)
         is_whole = len(again) == 1 and _encode_sorted(again[0]) == _encode_sorted(plain)
-    return Given(message, None if is_whole else f'{{"{format.name}":{text}}}')
+    return NewMessage(message, verbatim=None if is_whole else f'{{"{format.name}":{text}}}')
 
 
 def to_group(
     item: object, format_name: str, to_messages: Callable[[dict[str, Any]], Sequence[ChatMessage]], where: str
-) -> list[Given]:
+) -> list[NewMessage]:
     """
     Convert *item*, a JSON object that may be several messages; the original JSON is stored next to the last one.
 
-    The conversation continues from the last one. Raises the same errors as ``to_given``.
+    The conversation continues from the last one. Raises the same errors as ``to_new_message``.
     """
     with _errors_at(item, where):
         text = _encode(item)
         messages = to_messages(storable(json.loads(text)))
     rows = f',"rows":{len(messages)}' if len(messages) > 1 else ""
-    return [*(Given(each, None) for each in messages[:-1]), Given(messages[-1], f'{{"{format_name}":{text}{rows}}}')]
+    last = NewMessage(messages[-1], verbatim=f'{{"{format_name}":{text}{rows}}}')
+    return [*map(NewMessage, messages[:-1]), last]
 
 
 def of_group(verbatim: str | None, format_name: str) -> tuple[dict[str, Any] | None, int]:

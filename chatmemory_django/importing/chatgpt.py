@@ -15,11 +15,12 @@ from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH
-from chatmemory_django.formats.verbatim import Given, storable
+from chatmemory_django.formats.verbatim import storable
 from chatmemory_django.importing.moved import Moved, MovedMessage, moment
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
+    NewMessage,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
@@ -69,7 +70,8 @@ def read_conversation(item: Any) -> tuple[str, Moved]:
             after = after._replace(message=len(messages))
             time = moment(node["message"].get("create_time"))
             client_message_id = key if 0 < len(key) <= MAX_CLIENT_MESSAGE_ID_LENGTH else None
-            messages.append(MovedMessage(Given(message, None), time, client_message_id, follows))
+            new = NewMessage(message, client_message_id=client_message_id)
+            messages.append(MovedMessage(new, time, follows))
         places[key] = after
     end = places.get(item.get("current_node"), _Place()).message
     return memory_id, Moved(

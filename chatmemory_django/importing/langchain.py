@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from chatmemory_django.formats.langchain import LANGCHAIN
-from chatmemory_django.formats.verbatim import Given, to_given
+from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.importing.moved import MovedMessage, from_json, having, moment
 from chatmemory_django.importing.tables import Table
+from chatmemory_django.messages import NewMessage
 
 TABLE = Table("message_store", "id", "session_id", ("message",), optional=("created_at",))
 
@@ -20,13 +21,13 @@ TABLE = Table("message_store", "id", "session_id", ("message",), optional=("crea
 def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
     """Return the message in a row of a history."""
     message, created_at = row
-    return [MovedMessage(_given(from_json(message, where), where), moment(created_at))]
+    return [MovedMessage(_new_message(from_json(message, where), where), moment(created_at))]
 
 
 def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
     """Return the messages in *items*."""
-    return [MovedMessage(_given(item, f"messages[{index}]")) for index, item in enumerate(items)]
+    return [MovedMessage(_new_message(item, f"messages[{index}]")) for index, item in enumerate(items)]
 
 
-def _given(item: Any, where: str) -> Given:
-    return to_given(having(item, ("type", "data"), where), LANGCHAIN, where)
+def _new_message(item: Any, where: str) -> NewMessage:
+    return to_new_message(having(item, ("type", "data"), where), LANGCHAIN, where)

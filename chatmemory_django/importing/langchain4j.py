@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from chatmemory_django.codec import messages_from_json
-from chatmemory_django.formats.verbatim import Given
 from chatmemory_django.importing.moved import MovedMessage
+from chatmemory_django.messages import NewMessage
 
 
 def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
     """Return the messages in *items*."""
-    return [MovedMessage(Given(message, None)) for message in messages_from_json(json.dumps(items))]
+    return [MovedMessage(NewMessage(message)) for message in messages_from_json(json.dumps(items))]

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from chatmemory_django.formats.llama_index import LLAMA_INDEX
-from chatmemory_django.formats.verbatim import Given, to_given
+from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.importing.moved import MovedMessage, from_json, having, moment
 from chatmemory_django.importing.tables import Table
+from chatmemory_django.messages import NewMessage
 
 TABLE = Table("llama_index_memory", "id", "key", ("data", "timestamp"))
 
@@ -24,13 +25,13 @@ def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
     """Return the message in a row of a chat store."""
     data, timestamp = row
     time = moment(timestamp / NANOSECONDS) if isinstance(timestamp, int) else None
-    return [MovedMessage(_given(from_json(data, where), where), time)]
+    return [MovedMessage(_new_message(from_json(data, where), where), time)]
 
 
 def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
     """Return the messages in *items*."""
-    return [MovedMessage(_given(item, f"messages[{index}]")) for index, item in enumerate(items)]
+    return [MovedMessage(_new_message(item, f"messages[{index}]")) for index, item in enumerate(items)]
 
 
-def _given(item: Any, where: str) -> Given:
-    return to_given(having(item, ("role",), where), LLAMA_INDEX, where)
+def _new_message(item: Any, where: str) -> NewMessage:
+    return to_new_message(having(item, ("role",), where), LLAMA_INDEX, where)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from chatmemory_django.core.limits import YEARS
-from chatmemory_django.formats.verbatim import Given
+from chatmemory_django.messages import NewMessage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -20,9 +20,8 @@ class UnreadableError(ValueError):
 class MovedMessage(NamedTuple):
     """A message, and its time if it is known."""
 
-    given: Given
+    new: NewMessage
     created_at: datetime | None = None
-    client_message_id: str | None = None
     follows: int | None = None
     """The position of the message that it follows, counted from 0; -1 for none, None for the previous one."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
-from chatmemory_django.formats.verbatim import to_given
+from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.importing.moved import MovedMessage, from_json, moment
 from chatmemory_django.importing.tables import Table
 
@@ -16,4 +16,4 @@ TABLE = Table("agent_messages", "id", "session_id", ("message_data", "created_at
 def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
     """Return the message in a row of ``agent_messages``."""
     data, created_at = row
-    return [MovedMessage(to_given(from_json(data, where), OPENAI_ITEMS, where), moment(created_at))]
+    return [MovedMessage(to_new_message(from_json(data, where), OPENAI_ITEMS, where), moment(created_at))]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from chatmemory_django.formats.pydantic_ai import to_given
+from chatmemory_django.formats.pydantic_ai import to_new_messages
 from chatmemory_django.importing.moved import MovedMessage, having, moment
 
 
 def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
     """Return the messages in *items*, requests and responses; a request may become several."""
     return [
-        MovedMessage(given, moment(_time(item)))
+        MovedMessage(new, moment(_time(item)))
         for index, item in enumerate(items)
-        for given in to_given(having(item, ("kind", "parts"), f"messages[{index}]"), f"messages[{index}]")
+        for new in to_new_messages(having(item, ("kind", "parts"), f"messages[{index}]"), f"messages[{index}]")
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from chatmemory_django.formats.verbatim import Format, items_of, to_given
+from chatmemory_django.formats.verbatim import Format, items_of, to_new_message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -55,8 +55,8 @@ class History:
             PermissionDenied: The conversation belongs to another user.
 
         """
-        given = [to_given(item, self.format, f"{where}[{index}]") for index, item in enumerate(items)]
-        self.memory.add(*(each.message for each in given), verbatim=[each.verbatim for each in given])
+        new = [to_new_message(item, self.format, f"{where}[{index}]") for index, item in enumerate(items)]
+        self.memory.add(*new, repeats=True)
 
     def pop(self) -> dict[str, Any] | None:
         """Remove the last item, and return it; None if there is none."""

@@ -14,7 +14,8 @@ from django.db.models import Exists, OuterRef, Q
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.llama_index import LLAMA_INDEX
-from chatmemory_django.formats.verbatim import Given, items_of, to_given
+from chatmemory_django.formats.verbatim import items_of, to_new_message
+from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.provider import window_of
@@ -204,16 +205,10 @@ class _Queue:
         return _all(conversation) if status is None else conversation.evicted()
 
     def _append(self, messages: Sequence[ChatMessage], status: MessageStatus, after: int | None = None) -> None:
-        given = [_given(message, index) for index, message in enumerate(messages)]
-        if given:
-            self._store.append_messages(
-                self._key,
-                [each.message for each in given],
-                window_of(self._key).unbounded(),
-                verbatim=[each.verbatim for each in given],
-                archived=status == ARCHIVED,
-                after=after,
-            )
+        new = [_new_message(message, index) for index, message in enumerate(messages)]
+        if new:
+            window, archived = window_of(self._key).unbounded(), status == ARCHIVED
+            self._store.append_messages(self._key, new, window, after=after, repeats=True, archived=archived)
 
     def _take_oldest(self, n: int, take: Callable[[Sequence[int]], object]) -> list[Item]:
         """Remove the oldest *n* messages that LlamaIndex can read, and any between them, and return them."""
@@ -261,7 +256,7 @@ def _messages(items: Iterable[Item]) -> list[ChatMessage]:
     return list(map(ChatMessage.model_validate, items))
 
 
-def _given(message: object, index: int) -> Given:
+def _new_message(message: object, index: int) -> NewMessage:
     if not isinstance(message, ChatMessage):
         raise TypeError(f"messages[{index}] must be a ChatMessage, not {type(message).__name__}.")
-    return to_given(message.model_dump(mode="json"), LLAMA_INDEX, f"messages[{index}]")
+    return to_new_message(message.model_dump(mode="json"), LLAMA_INDEX, f"messages[{index}]")

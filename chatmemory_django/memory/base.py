@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import TypeAlias, TypedDict, Unpack
 
 from chatmemory_django.core import windows
 from chatmemory_django.core.limits import memory_key
@@ -13,7 +13,7 @@ from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory.turns import Persist, Turn
-from chatmemory_django.messages import ChatMessage, Metadata
+from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -81,49 +81,25 @@ class ChatMemory(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} in {self.store!r}>"
 
-    def add(
-        self,
-        *messages: ChatMessage,
-        metadata: Metadata | Sequence[Metadata] = None,
-        client_message_ids: Sequence[str | None] | None = None,
-        verbatim: Sequence[str | None] | None = None,
-        after: int | None = None,
-    ) -> list[int]:
+    def add(self, *messages: ChatMessage | NewMessage, after: int | None = None, repeats: bool = False) -> list[int]:
         """
         Add *messages* at the end, all or none, and evict what no longer fits.
 
-        A system message equal to the first one in the memory changes nothing; a different one replaces it.
-
-        *metadata*, a JSON object, is stored with each message if the store supports it; a sequence has one for each
-        message. *client_message_ids* has an id of up to 64 characters, or None, for each message: a message whose id
-        already exists in the conversation is not stored again, so a failed call can be retried. *verbatim* is for
-        adapters of other frameworks: for each message the framework's original as JSON, or None if the message alone is
-        enough to restore it. With it, each message becomes a row of the history, even a system message that repeats the
-        current one. With *after*, the memory is first rewound to that message, in the same step: to edit a message,
-        pass the one before it.
+        Pass a ``NewMessage`` to store metadata, a client message id or another framework's original with a message. A
+        system message equal to the first one in the memory changes nothing; a different one replaces it. With *after*,
+        the memory is first rewound to that message, in the same step: to edit a message, pass the one before it.
+        *repeats* is for adapters of other frameworks: each message becomes part of the history, even a system message
+        that repeats the current one.
 
         Returns the key of each message, in the Django store its sequence; for a message that was not stored again, the
         key of the existing one.
         """
         if not messages:
             return []
-        appended = self._add(messages, metadata, client_message_ids, verbatim, after)
+        appended = self._append(messages, after=after, repeats=repeats)
         if appended.eviction.evicted:
             self._after_eviction()
         return appended.keys
-
-    def _add(
-        self,
-        messages: Sequence[ChatMessage],
-        metadata: Metadata | Sequence[Metadata],
-        client_message_ids: Sequence[str | None] | None,
-        verbatim: Sequence[str | None] | None,
-        after: int | None,
-    ) -> Appended:
-        each: Sequence[Any] = metadata if isinstance(metadata, (list, tuple)) else [metadata] * len(messages)
-        return self._append(
-            messages, metadata=each, client_message_ids=client_message_ids or (), verbatim=verbatim, after=after
-        )
 
     def _after_eviction(self) -> None:  # noqa: B027  # most memories do nothing
         """Run after an ``add`` or a turn has evicted messages; turns call this, too."""
@@ -132,20 +108,13 @@ class ChatMemory(ABC):
         """See ``_after_eviction``."""
 
     def _append(
-        self, messages: Sequence[ChatMessage], *, conversation: object = None, **options: Unpack[AppendOptions]
+        self,
+        messages: Sequence[ChatMessage | NewMessage],
+        *,
+        conversation: object = None,
+        **options: Unpack[AppendOptions],
     ) -> Appended:
-        """Add *messages* with the data that belongs to each; turns call this, too."""
-        messages = checked_messages(messages)
-        beside: dict[str, Sequence[object]] = {
-            "metadata": options.get("metadata", ()),
-            "client_message_ids": options.get("client_message_ids", ()),
-            "verbatim": options.get("verbatim") or (),
-        }
-        for name, items in beside.items():
-            if len(items) not in {0, len(messages)}:
-                raise ValueError(
-                    f"{name} must have an item for each of the {len(messages)} messages, not {len(items)}."
-                )
+        """Add *messages*, and warn if none of them fits; turns call this, too."""
         appended = self.store.append_messages(self.id, messages, self.window(), conversation=conversation, **options)
         eviction = appended.eviction
         if eviction.lost_all:
@@ -258,17 +227,12 @@ class ChatMemory(ABC):
         self.store.delete_messages(self.id)
 
     async def aadd(
-        self,
-        *messages: ChatMessage,
-        metadata: Metadata | Sequence[Metadata] = None,
-        client_message_ids: Sequence[str | None] | None = None,
-        verbatim: Sequence[str | None] | None = None,
-        after: int | None = None,
+        self, *messages: ChatMessage | NewMessage, after: int | None = None, repeats: bool = False
     ) -> list[int]:
         """See ``add``."""
         if not messages:
             return []
-        appended = await self.store.run(self._add, messages, metadata, client_message_ids, verbatim, after)
+        appended = await self.store.run(self._append, messages, after=after, repeats=repeats)
         if appended.eviction.evicted:
             await self._aafter_eviction()
         return appended.keys

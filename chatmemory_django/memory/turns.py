@@ -10,11 +10,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, Unpack
+from typing import Literal, Protocol, Self, TypeAlias, Unpack
+
+from msgspec.structs import replace
 
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.messages import ChatMessage, MessageType, Metadata
-from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, checked_messages
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
+from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, new_messages
 
 Persist: TypeAlias = Literal["late", "early"]
 """When a turn is stored: everything at its end, or user messages at once, marked as incomplete until then."""
@@ -29,19 +31,10 @@ class _Memory(Protocol):
     def window(self) -> Window: ...
     def readable(self, messages: list[ChatMessage]) -> list[ChatMessage]: ...
     def _append(
-        self, messages: Sequence[ChatMessage], *, conversation: object = None, **options: Unpack[AppendOptions]
+        self, messages: Sequence[NewMessage], *, conversation: object = None, **options: Unpack[AppendOptions]
     ) -> Appended: ...
     def _after_eviction(self) -> None: ...
     async def _aafter_eviction(self) -> None: ...
-
-
-class _Unwritten(NamedTuple):
-    """A message of the turn that is not stored yet."""
-
-    message: ChatMessage
-    metadata: Metadata
-    client_message_id: str | None
-    """Generated here, so that the message is stored only once however often that is retried."""
 
 
 class Turn:
@@ -60,8 +53,9 @@ class Turn:
         self._seen: Eviction | None = None
         self._conversation: object = None
         self._unseen: list[ChatMessage] = []
-        self._unwritten: list[_Unwritten] = []
-        self._failed: list[_Unwritten] = []
+        self._unwritten: list[NewMessage] = []
+        self._failed: tuple[list[NewMessage], list[NewMessage]] = ([], [])
+        """The messages of an ``add`` that failed, as they were given and with their client message ids."""
         self._incomplete: list[int] = []
         self._is_retry = False
         self._has_evicted = False
@@ -85,39 +79,28 @@ class Turn:
             begun.add(message)
         return self._memory.readable(begun.messages())
 
-    def add(
-        self,
-        *messages: ChatMessage,
-        metadata: Metadata = None,
-        client_message_ids: Sequence[str | None] | None = None,
-    ) -> None:
+    def add(self, *messages: ChatMessage | NewMessage) -> None:
         """
-        Add *messages* to the turn, with *metadata* for each, and with their *client_message_ids*, if any.
+        Add *messages* to the turn; see ``ChatMemory.add``.
 
         They are stored when the turn ends; early turns store user messages at once. If that fails, the turn is
         unchanged, and they can be added again.
         """
         self._begun()
-        new = self._named(checked_messages(messages), metadata, client_message_ids)
-        if self._is_early() and any(message.type == MessageType.USER for message in messages):
-            self._failed = new
-            options: AppendOptions = {"is_complete": False}
-            if self._after is not None:
-                options["aside"], options["after"] = True, (self._incomplete or [self._after])[-1]
-            self._incomplete += self._store([*self._unwritten, *new], **options)
-            self._unwritten, self._failed = [], []
+        given = new_messages(messages)
+        new = self._failed[1] if given == self._failed[0] else self._named(given)
+        if self._is_early() and any(each.message.type == MessageType.USER for each in new):
+            self._failed = given, new
+            after = None if self._after is None else (self._incomplete or [self._after])[-1]
+            self._incomplete += self._store([*self._unwritten, *new], after=after, is_complete=False)
+            self._unwritten, self._failed = [], ([], [])
         else:
             self._unwritten += new
-        self._unseen += messages
+        self._unseen += (each.message for each in new)
 
-    async def aadd(
-        self,
-        *messages: ChatMessage,
-        metadata: Metadata = None,
-        client_message_ids: Sequence[str | None] | None = None,
-    ) -> None:
+    async def aadd(self, *messages: ChatMessage | NewMessage) -> None:
         """See ``add``. Only early turns have anything to wait for."""
-        await self._memory.store.run(self.add, *messages, metadata=metadata, client_message_ids=client_message_ids)
+        await self._memory.store.run(self.add, *messages)
 
     def end(self) -> None:
         """
@@ -139,8 +122,7 @@ class Turn:
         """Store what has not been stored yet; return whether the turn has evicted messages."""
         self._begun()
         if self._unwritten or self._incomplete:
-            takes_up = [] if self._after is None else self._incomplete
-            self._store(self._unwritten, completes=self._incomplete, takes_up=takes_up)
+            self._store(self._unwritten, after=self._after, completes=self._incomplete)
             self._unwritten, self._incomplete = [], []
         has_evicted, self._has_evicted = self._has_evicted, False
         return has_evicted
@@ -149,35 +131,16 @@ class Turn:
         # Without a history, a branch that may never be continued cannot be stored.
         return self._persist == "early" and (self._after is None or self._memory.store.keep_history)
 
-    def _named(
-        self, messages: Sequence[ChatMessage], metadata: Metadata, given: Sequence[str | None] | None
-    ) -> list[_Unwritten]:
-        """Return *messages* with their client message ids: those of the failed attempt, if it had the same messages."""
-        if given is not None and len(given) != len(messages):
-            raise ValueError(
-                f"client_message_ids must have an item for each of the {len(messages)} messages, not {len(given)}."
-            )
-        if given is None and [(each.message, each.metadata) for each in self._failed] == [
-            (message, metadata) for message in messages
-        ]:
-            return self._failed
-        makes_ids = self._memory.store.keeps_client_message_ids
-        ids = given or [None] * len(messages)
-        self._is_retry |= any(ids)
-        return [
-            _Unwritten(message, metadata, name or (uuid.uuid4().hex if makes_ids else None))
-            for message, name in zip(messages, ids, strict=True)
-        ]
+    def _named(self, given: Sequence[NewMessage]) -> list[NewMessage]:
+        """Return *given* with client message ids if the store keeps them, so that retries store nothing twice."""
+        if not self._memory.store.keeps_client_message_ids:
+            return [replace(each, client_message_id=None) for each in given]
+        self._is_retry |= any(each.client_message_id for each in given)
+        return [each if each.client_message_id else replace(each, client_message_id=uuid.uuid4().hex) for each in given]
 
-    def _store(self, unwritten: Sequence[_Unwritten], **options: Unpack[AppendOptions]) -> list[int]:
-        if self._memory.store.keeps_client_message_ids:
-            options["client_message_ids"] = [each.client_message_id for each in unwritten]
-        options["metadata"] = [each.metadata for each in unwritten]
+    def _store(self, new: Sequence[NewMessage], **options: Unpack[AppendOptions]) -> list[int]:
         options["is_retry"], self._is_retry = self._is_retry, True
-        if self._after is not None:
-            options.setdefault("after", self._after)
-        messages = [each.message for each in unwritten]
-        appended = self._memory._append(messages, conversation=self._conversation, **options)
+        appended = self._memory._append(new, conversation=self._conversation, **options)
         self._conversation, self._is_retry = appended.conversation, False
         self._has_evicted |= bool(appended.eviction.evicted)
         return appended.keys

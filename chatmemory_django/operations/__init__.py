@@ -23,7 +23,7 @@ from django.utils import timezone
 
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.moments import to_moment
-from chatmemory_django.messages import MessageType
+from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_metadata
 from chatmemory_django.models.windows import in_memory
@@ -342,7 +342,7 @@ def _annotate(
     before = message.metadata or {}
     after = {key: value for key, value in {**before, **changes}.items() if value is not None}
     if json.dumps(after) != json.dumps(before):  # as text, since in Python 1 == True
-        message.metadata = new_row(message.chat_message, to_metadata(after, max_bytes)).metadata
+        message.metadata = new_row(NewMessage(message.chat_message, to_metadata(after, max_bytes))).metadata
         rows.update(metadata=message.metadata)
         write(conversation)
         conversation.version += 1

@@ -18,8 +18,10 @@ from django.db.models.expressions import Combinable
 
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.messages import MESSAGE_SIZE
+from chatmemory_django.stores.django.rows import new_row
 
 PAGE = 1_000
 """How many keys or rows one query reads at most."""
@@ -130,3 +132,9 @@ def _one(conversations: QuerySet[Conversation], key: int) -> QuerySet[Conversati
 
 def _row(conversation: Conversation) -> QuerySet[Conversation]:
     return Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
+
+
+def stored_columns(new: NewMessage) -> tuple[str, str, str | None, str | None]:
+    """Return type, text, payload and original of *new*; ``TypeError`` or ``ValueError`` if it cannot be stored."""
+    row = new_row(new)
+    return row.type, row.text, row.payload, row.verbatim

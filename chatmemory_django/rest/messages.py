@@ -23,7 +23,7 @@ from chatmemory_django import conf
 from chatmemory_django.access import FEEDBACK
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.core.media import file_at, served_as
-from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_columns
 from chatmemory_django.operations import annotate
@@ -104,20 +104,13 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         how to edit a message. The response has the messages as they are stored.
         """
         body = self.body
-        items = body["messages"]
-        messages = [item["message"] for item in items]
-        refuse_types(messages, self.policy.writable_types(request))
+        refuse_types([item["message"] for item in body["messages"]], self.policy.writable_types(request))
         key = _idempotency_key(request)
         with self.changing(check=False) as conversation, found_at("$.after"):
-            ids = _client_message_ids(conversation, items, key)
-            if not _is_repeated(conversation, items, ids, key):
+            new = _new_messages(conversation, body["messages"], key)
+            if not _is_repeated(conversation, new, key):
                 self.check_match()
-            sequences = get_chat_memory(conversation.memory_id).add(
-                *messages,
-                metadata=[item.get("metadata") for item in items],
-                client_message_ids=ids,
-                after=body.get("after"),
-            )
+            sequences = get_chat_memory(conversation.memory_id).add(*new, after=body.get("after"))
             conversation.refresh_from_db()
             rows = {row.sequence: row for row in conversation.messages.with_status().filter(sequence__in=sequences)}
         # Without a history, messages that are evicted immediately are deleted.
@@ -206,44 +199,43 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-def _client_message_ids(
-    conversation: Conversation, items: Sequence[dict[str, Any]], key: str | None
-) -> list[str | None]:
-    """Return the client message ids in the body; missing ones are derived from *key*."""
-    ids = [item.get("client_message_id") for item in items]
-    given = [each for each in ids if each is not None]
+def _new_messages(conversation: Conversation, items: Sequence[dict[str, Any]], key: str | None) -> list[NewMessage]:
+    """Return the messages in the body; client message ids that are missing are derived from *key*."""
+    given = [item["client_message_id"] for item in items if item.get("client_message_id") is not None]
     if len(set(given)) < len(given):
         raise invalid("$.messages", "Two messages have the same client_message_id.")
-    return [
-        _id_of(conversation, key, index) if each is None and key is not None else each for index, each in enumerate(ids)
-    ]
+    new = []
+    for index, item in enumerate(items):
+        name = item.get("client_message_id")
+        if name is None and key is not None:
+            name = _id_of(conversation, key, index)
+        new.append(NewMessage(item["message"], item.get("metadata"), name))
+    return new
 
 
 def _id_of(conversation: Conversation, key: str, index: int) -> str:
     return str(uuid5(KEYS, f"{conversation.pk} {index} {key}"))
 
 
-def _is_repeated(
-    conversation: Conversation, items: Sequence[dict[str, Any]], ids: Sequence[str | None], key: str | None
-) -> bool:
+def _is_repeated(conversation: Conversation, new: Sequence[NewMessage], key: str | None) -> bool:
     """Return whether the same messages were added before; 422 if an id or a key was used for others."""
-    named = {each: index for index, each in enumerate(ids) if each is not None}
+    named = {each.client_message_id: index for index, each in enumerate(new) if each.client_message_id is not None}
     if key is not None:
-        named[_id_of(conversation, key, len(items))] = len(items)  # exists if the key was used with more messages
+        named[_id_of(conversation, key, len(new))] = len(new)  # exists if the key was used with more messages
     if not named:
         return False
     # Locked so that MariaDB reads the latest state, and not that at the start of the request's transaction.
     there = conversation.messages.filter(client_message_id__in=named).order_by().select_for_update()
     known = {named[row.client_message_id]: row for row in there if row.client_message_id}
     for index, row in sorted(known.items()):
-        if index == len(items):
+        if index == len(new):
             raise _reused(index)
-        same = to_columns(items[index]["message"]) == (row.type, row.text, row.payload)
-        if not same or not is_same(_unrated(row.metadata), _unrated(items[index].get("metadata"))):
+        same = to_columns(new[index].message) == (row.type, row.text, row.payload)
+        if not same or not is_same(_unrated(row.metadata), _unrated(new[index].metadata)):
             raise _reused(index)
     # A system message that already existed was not stored again, so its id was not stored either.
     missing = [
-        index for index, item in enumerate(items) if index not in known and item["message"].type != MessageType.SYSTEM
+        index for index, each in enumerate(new) if index not in known and each.message.type != MessageType.SYSTEM
     ]
     if known and missing and key is not None:
         raise _reused(missing[0])

@@ -16,7 +16,7 @@ from typing import NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader, StoredMessage, explain
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, Metadata, SystemMessage
+from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, NewMessage, SystemMessage
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -48,16 +48,12 @@ class Appended(NamedTuple):
 class AppendOptions(TypedDict, total=False):
     """The options of ``ChatMemoryStore.append_messages``, see there."""
 
-    metadata: Sequence[Metadata]
-    client_message_ids: Sequence[str | None]
-    verbatim: Sequence[str | None] | None
+    after: int | None
+    repeats: bool
     archived: bool
     is_complete: bool
     completes: Sequence[int]
     is_retry: bool
-    after: int | None
-    aside: bool
-    takes_up: Sequence[int]
 
 
 class Reading(NamedTuple):
@@ -124,55 +120,44 @@ class ChatMemoryStore(ABC):
     def append_messages(
         self,
         memory_id: object,
-        messages: Sequence[ChatMessage],
+        messages: Sequence[ChatMessage | NewMessage],
         window: Window,
         *,
-        metadata: Sequence[Metadata] = (),
-        client_message_ids: Sequence[str | None] = (),
-        verbatim: Sequence[str | None] | None = None,
+        after: int | None = None,
+        repeats: bool = False,
         archived: bool = False,
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
-        after: int | None = None,
-        aside: bool = False,
-        takes_up: Sequence[int] = (),
         conversation: object = None,
     ) -> Appended:
         """
         Add *messages* by the rules of *window* in one step: all or none, without any other writer in between.
 
-        *metadata* and *client_message_ids* have an item for each message. A message whose client message id already
-        exists in the conversation is not stored again. *verbatim* has for each message the original of another
-        framework as JSON, or None if the message alone is enough to restore it; then every message becomes part of the
-        history, even a system message that repeats the current one and is only left out of the memory. *archived*
-        messages become history only, as if they had left the memory already.
+        With *after*, the conversation continues from that message, as after ``rewind``. With *repeats*, every message
+        becomes part of the history, even a system message that repeats the current one and is only left out of the
+        memory. *archived* messages become history only, as if they had left the memory already.
 
         Without *is_complete*, the messages belong to a turn that has not ended; *completes* are the keys of messages
-        whose turn ends now. Without *is_retry*, the caller has just generated the client message ids, so no message can
-        have one of them yet.
+        whose turn ends now. With *after*, the messages of a turn that has not ended begin a branch there, and neither
+        the memory nor the path changes until a later call, with the same *after*, completes them. Without *is_retry*,
+        the caller has just generated the client message ids, so no message can have one of them yet.
 
-        With *after*, the conversation continues from that message, as after ``rewind``. Messages that are stored
-        *aside* begin a branch there, and neither the memory nor the path changes until a later call, with the same
-        *after*, passes their keys as *takes_up*.
-
-        A store that does not support an option ignores it, unless it would break a promise: with client message ids,
-        *after*, *verbatim* or *archived*, this implementation raises ``NotImplementedError``.
+        A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
+        a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises
+        ``NotImplementedError``.
 
         Raises:
             ConversationErasedError: The memory no longer belongs to *conversation*, as ``read_memory`` returned it.
             MessageNotFoundError: The history has no message *after*.
 
         """
-        if any(client_message_ids):
-            raise NotImplementedError(f"{type(self).__name__} does not store client message ids; leave them out.")
-        if verbatim is not None:
-            raise NotImplementedError(f"{type(self).__name__} does not store verbatim data; leave it out.")
-        if after is not None or archived:
+        added = self._without_data(messages)
+        if after is not None or repeats or archived:
             raise self._no_branches()
         with self.exclusive(memory_id):
             eviction = Eviction.of(self.get_messages(memory_id), window)
-            keys = [eviction.add(message) for message in messages]
+            keys = [eviction.add(message) for message in added]
             if eviction.added:
                 self.update_messages(memory_id, eviction.messages())
         return Appended(eviction, keys)
@@ -264,6 +249,15 @@ class ChatMemoryStore(ABC):
         """Call *call* after what was written is committed and no other writer waits for it: here, at once."""
         call()
 
+    def _without_data(self, messages: Iterable[ChatMessage | NewMessage]) -> list[ChatMessage]:
+        """Return *messages* for a store that has no place for what comes with them, which must not be a promise."""
+        new = new_messages(messages)
+        if any(each.client_message_id for each in new):
+            raise NotImplementedError(f"{type(self).__name__} does not store client message ids; leave them out.")
+        if any(each.verbatim for each in new):
+            raise NotImplementedError(f"{type(self).__name__} does not store verbatim data; leave it out.")
+        return [each.message for each in new]
+
     def _no_branches(self) -> NotImplementedError:
         return NotImplementedError(
             f"{type(self).__name__} keeps no history; use DjangoChatMemoryStore or "
@@ -313,3 +307,10 @@ def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]
         if not isinstance(message, MESSAGE_CLASSES):
             raise TypeError(f"messages[{index}] must be a message, not {type(message).__name__}.")
     return checked
+
+
+def new_messages(messages: Iterable[ChatMessage | NewMessage]) -> list[NewMessage]:
+    """Return each of *messages* as a ``NewMessage``; ``TypeError``, as above, if one is neither."""
+    given = list(messages)
+    checked_messages(each.message if isinstance(each, NewMessage) else each for each in given)
+    return [each if isinstance(each, NewMessage) else NewMessage(each) for each in given]

@@ -16,7 +16,7 @@ from chatmemory_django.core.pending import Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, StoredMessage, explain
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, to_entry
-from chatmemory_django.messages import ChatMessage, MessageType, SystemMessage
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, SystemMessage
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -61,24 +61,19 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
     def append_messages(
         self,
         memory_id: object,
-        messages: Sequence[ChatMessage],
+        messages: Sequence[ChatMessage | NewMessage],
         window: Window,
         *,
         conversation: object = None,
         **options: Unpack[AppendOptions],
     ) -> Appended:
-        if any(options.get("client_message_ids", ())):
-            raise NotImplementedError(f"{type(self).__name__} does not store client message ids; leave them out.")
-        if any(options.get("verbatim") or ()):
-            raise NotImplementedError(f"{type(self).__name__} does not store verbatim data; leave it out.")
-        after = options.get("after")
+        added, after = self._without_data(messages), options.get("after")
         with self._writing(memory_id, creates=True) as found:
-            if after is not None and options.get("aside"):
-                return Appended(Eviction.of([], window), found.set_aside(messages, after))
-            repeats = options.get("verbatim") is not None
-            archived = options.get("archived", False)
-            takes_up = options.get("takes_up", ())
-            return found.append(messages, window, after, takes_up, repeats=repeats, archived=archived)
+            if after is not None and not options.get("is_complete", True):
+                return Appended(Eviction.of([], window), found.set_aside(added, after))
+            repeats, archived = options.get("repeats", False), options.get("archived", False)
+            takes_up = () if after is None else options.get("completes", ())
+            return found.append(added, window, after, takes_up, repeats=repeats, archived=archived)
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         with self._writing(memory_id) as conversation:

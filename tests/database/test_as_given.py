@@ -7,7 +7,7 @@ import pytest
 
 from chatmemory_django.core.reasons import Reason
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import ChatMessage, CustomMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import ChatMessage, CustomMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import fork
 from chatmemory_django.operations.jsonl import export_lines, import_lines
@@ -42,7 +42,7 @@ def memory_in(store: ChatMemoryStore, measure: str = "messages", **options) -> C
 
 
 def add(memory: ChatMemory, *messages: ChatMessage) -> list[int]:
-    return memory.add(*messages, verbatim=[None] * len(messages))
+    return memory.add(*messages, repeats=True)
 
 
 def history() -> list[ChatMessage]:
@@ -125,12 +125,12 @@ class TestVerbatim:
     def test_verbatim_data_is_stored_with_the_message(self):
         given = json.dumps({"openai": {"content": "one", "phase": 1e308, "n": 2**53 + 1, "\ud800": "\0"}})
 
-        memory_in(DjangoChatMemoryStore()).add(ONE, TWO, verbatim=[given, None])
+        memory_in(DjangoChatMemoryStore()).add(NewMessage(ONE, verbatim=given), TWO)
 
         assert list(Message.objects.values_list("verbatim", flat=True)) == [given, None]
 
     def test_verbatim_data_is_exported_imported_and_forked(self):
-        memory_in(DjangoChatMemoryStore()).add(ONE, verbatim=['{"a": 1.0}'])
+        memory_in(DjangoChatMemoryStore()).add(NewMessage(ONE, verbatim='{"a": 1.0}'))
         lines = list(export_lines(Conversation.objects.all()))
         forked = fork(Conversation.objects.get())
         Conversation.objects.filter(memory_id="a").delete()
@@ -143,16 +143,15 @@ class TestVerbatim:
     @pytest.mark.parametrize(
         ("verbatim", "error"),
         [
-            (["\0"], ValueError),
-            (["\ud800"], ValueError),
-            ([{"a": 1}], TypeError),
-            ([None, None], ValueError),
-            (["x" * 5_000_000], ValueError),
+            ("\0", ValueError),
+            ("\ud800", ValueError),
+            ({"a": 1}, TypeError),
+            ("x" * 5_000_000, ValueError),
         ],
     )
     def test_invalid_verbatim_data_is_rejected_and_nothing_is_stored(self, verbatim, error):
         with pytest.raises(error, match="verbatim"):
-            memory_in(DjangoChatMemoryStore()).add(ONE, verbatim=verbatim)
+            memory_in(DjangoChatMemoryStore()).add(NewMessage(ONE, verbatim=verbatim))
 
         assert not Message.objects.exists()
 
@@ -165,12 +164,12 @@ class TestVerbatim:
 
         for store in (SimpleStoreAdapter(Plain()), InMemoryChatMemoryStore()):
             with pytest.raises(NotImplementedError, match="verbatim"):
-                memory_in(store).add(ONE, verbatim=["{}"])
+                memory_in(store).add(NewMessage(ONE, verbatim="{}"))
 
-    def test_verbatim_data_can_be_added_from_async_code(self):
+    def test_repeats_can_be_added_from_async_code(self):
         memory = memory_in(InMemoryChatMemoryStore(keep_history=True))
 
-        assert asyncio.run(memory.aadd(A, A, verbatim=[None, None])) == [1, 2]
+        assert asyncio.run(memory.aadd(A, A, repeats=True)) == [1, 2]
 
 
 class TestCustomMessages:

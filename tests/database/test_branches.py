@@ -394,7 +394,7 @@ class TestArchived:
         memory = memory_in(store, SystemMessage("s"), "a", size=2)
         added = [SystemMessage("s"), SystemMessage("t"), SystemMessage("t"), UserMessage("b")]
 
-        store.append_messages("a", added, memory.window().unbounded(), verbatim=[None] * 4)
+        store.append_messages("a", added, memory.window().unbounded(), repeats=True)
 
         assert store.get_messages("a") == [SystemMessage("s"), UserMessage("a"), *added]
 
@@ -439,6 +439,14 @@ class TestPopAndRemove:
         assert memory.remove(2) == [2]
 
         assert texts(memory.messages()) == ["one", "three"]
+
+    def test_a_message_that_is_only_in_the_memory_can_be_named_twice(self, store):
+        memory = memory_in(store, "one")
+        store.update_messages("a", [UserMessage("two")])
+
+        assert memory.remove(2, 2, with_results=True) == [2]
+
+        assert memory.messages() == []
 
     def test_remove_deletes_tool_results_with_their_call_on_request(self, store):
         call, result = AiMessage(tool_execution_requests=[CALL]), ToolExecutionResultMessage("1", "look", "x")

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection, connections
 
 from chatmemory_django.memory import MessageWindowChatMemory
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import NewMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import set_isolation
@@ -93,13 +93,12 @@ def test_8_threads_adding_25_messages_each_keep_all_200_in_order():
 @pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")
 @pytest.mark.django_db(transaction=True)
 def test_of_8_concurrent_retries_one_stores_the_messages_and_all_return_their_sequences():
-    client_message_ids = [str(uuid.uuid4()), str(uuid.uuid4())]
+    messages = [NewMessage(UserMessage(text), client_message_id=str(uuid.uuid4())) for text in ("one", "two")]
     answers: list[list[int]] = []
 
     def add(number: int) -> None:
         memory = MessageWindowChatMemory(max_messages=10, id="c", store=DjangoChatMemoryStore())
-        messages = [UserMessage("one"), UserMessage("two")]
-        answers.append(memory.add(*messages, client_message_ids=client_message_ids))
+        answers.append(memory.add(*messages))
         connections.close_all()
 
     in_threads(add)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chatmemory_django import operations
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError, MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -79,10 +79,9 @@ def check(conversation: Conversation) -> None:
 class TestCopiedMessages:
     def test_all_messages_with_their_sequences_and_the_memory_are_copied(self):
         memory = a_memory()
-        memory.add(
-            SystemMessage("be brief"), *user_messages("one", "two", "three"), client_message_ids=["s", "a", "b", "c"]
-        )
-        memory.add(AiMessage("four"), metadata={"model": "m"})
+        messages = SystemMessage("be brief"), *user_messages("one", "two", "three")
+        memory.add(*(NewMessage(each, client_message_id=name) for each, name in zip(messages, "sabc", strict=True)))
+        memory.add(NewMessage(AiMessage("four"), {"model": "m"}))
 
         fork = operations.fork(source(), "copy")
 

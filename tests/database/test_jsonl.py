@@ -22,6 +22,7 @@ from chatmemory_django.messages import (
     Image,
     ImageContent,
     MessageType,
+    NewMessage,
     SystemMessage,
     ToolExecutionRequest,
     UserMessage,
@@ -399,7 +400,7 @@ class TestLimits:
 
     @pytest.fixture
     def lines(self) -> list[str]:
-        a_memory("a").add(UserMessage("Hi"), AiMessage("Hello, you there"), metadata=[{"k": "v"}, None])
+        a_memory("a").add(NewMessage(UserMessage("Hi"), {"k": "v"}), AiMessage("Hello, you there"))
         a_memory("b").add(U1)
         picture = ImageContent(Image(base64_data="A" * 100, mime_type="image/png"))
         a_memory("b").add(UserMessage([picture]))
@@ -486,7 +487,7 @@ class TestCheckLines:
         assert check_lines([*lines, *lines], rename=True) == ["a", "a"]
 
     def test_it_finds_a_client_id_used_by_two_messages(self):
-        a_memory().add(U1, U2, client_message_ids=["1", "2"])
+        a_memory().add(NewMessage(U1, client_message_id="1"), NewMessage(U2, client_message_id="2"))
         lines = exported()
 
         with pytest.raises(JsonLinesError, match="Line 3: client_message_id is already used"):

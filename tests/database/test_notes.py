@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, ChatMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -22,6 +22,10 @@ def memory(max_messages: int = 10, **options) -> ChatMemory:
     return MessageWindowChatMemory(max_messages=max_messages, id="c", store=DjangoChatMemoryStore(**options))
 
 
+def named(message: ChatMessage, client_message_id: str) -> NewMessage:
+    return NewMessage(message, client_message_id=client_message_id)
+
+
 def noted() -> list:
     return list(Message.objects.values_list("metadata", flat=True))
 
@@ -30,30 +34,30 @@ def noted() -> list:
 class TestMetadata:
     def test_metadata_is_stored_with_each_added_message(self):
         memory().add(HI)
-        memory().add(HELLO, HELLO, metadata=USAGE)
+        memory().add(NewMessage(HELLO, USAGE), NewMessage(HELLO, USAGE))
 
         assert noted() == [None, USAGE, USAGE]
         assert memory().messages() == [HI, HELLO, HELLO]
 
     def test_metadata_can_differ_between_messages(self):
-        memory().add(HI, HELLO, HI, metadata=[None, USAGE, {}])
+        memory().add(HI, NewMessage(HELLO, USAGE), NewMessage(HI, {}))
 
         assert noted() == [None, USAGE, {}]
 
     @pytest.mark.parametrize("persist", ["late", "early"])
     def test_a_turn_stores_metadata(self, persist):
         with memory().turn(persist=persist) as turn:
-            turn.add(HI, metadata={"page": "/shop"})
+            turn.add(NewMessage(HI, {"page": "/shop"}))
             turn.add(HI)
             during_the_turn = noted()
-            turn.add(HELLO, metadata=USAGE)
+            turn.add(NewMessage(HELLO, USAGE))
 
         assert during_the_turn == ([{"page": "/shop"}, None] if persist == "early" else [])
         assert noted() == [{"page": "/shop"}, None, USAGE]
 
     def test_a_turn_keeps_the_metadata_of_an_existing_system_message(self):
         system = SystemMessage("Be brief.")
-        memory().add(system, metadata={"prompt": 7})
+        memory().add(NewMessage(system, {"prompt": 7}))
 
         with memory().turn(persist="early") as turn:
             turn.add(system, HI)
@@ -66,9 +70,9 @@ class TestMetadata:
     @pytest.mark.django_db(transaction=True)
     def test_async_methods_store_metadata(self):
         async def talk() -> None:
-            await memory().aadd(HI, metadata={"n": 1})
+            await memory().aadd(NewMessage(HI, {"n": 1}))
             async with memory().turn() as turn:
-                await turn.aadd(HELLO, metadata={"n": 2})
+                await turn.aadd(NewMessage(HELLO, {"n": 2}))
 
         run(talk())
 
@@ -77,7 +81,7 @@ class TestMetadata:
     def test_a_store_without_metadata_ignores_it(self):
         in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
 
-        in_process.add(HI, metadata=USAGE)
+        in_process.add(NewMessage(HI, USAGE))
 
         assert in_process.messages() == [HI]
 
@@ -85,7 +89,7 @@ class TestMetadata:
         ("metadata", "error", "message"),
         [
             ("a text", TypeError, r"metadata must be a mapping or None, not str\."),
-            ([1], TypeError, r"metadata must be a mapping or None, not int\."),
+            ([1], TypeError, r"metadata must be a mapping or None, not list\."),
             ({1: 2}, TypeError, r"metadata has a key of type int; JSON keys must be str\."),
             ({"a": {"b": object()}}, TypeError, r"metadata\['a'\]\['b'\] is a object, which JSON cannot represent\."),
             ({"a": float("nan")}, ValueError, r"metadata\['a'\] is nan, which JSON cannot represent"),
@@ -103,7 +107,7 @@ class TestMetadata:
         settings.CHATMEMORY = {"MAX_MESSAGE_BYTES": 100}
 
         with pytest.raises(error, match=message) as refused:
-            memory().add(HI, metadata=metadata)
+            memory().add(NewMessage(HI, metadata))
 
         assert PRIVATE not in str(refused.value)
         assert not Conversation.objects.exists()
@@ -112,64 +116,64 @@ class TestMetadata:
 @pytest.mark.django_db
 class TestClientIds:
     def test_a_message_with_a_known_client_id_is_not_stored_again(self):
-        first = memory().add(HI, HELLO, client_message_ids=[ONE, TWO])
-        again = memory().add(HI, HELLO, client_message_ids=[ONE, TWO])
+        first = memory().add(named(HI, ONE), named(HELLO, TWO))
+        again = memory().add(named(HI, ONE), named(HELLO, TWO))
 
         assert first == again == [1, 2]
         assert memory().messages() == [HI, HELLO]
         assert list(Message.objects.values_list("client_message_id", flat=True)) == [ONE, TWO]
 
     def test_new_messages_in_a_retry_are_stored(self):
-        memory().add(HI, client_message_ids=[ONE])
+        memory().add(named(HI, ONE))
 
-        assert memory().add(HI, HELLO, HI, client_message_ids=[ONE, TWO, None]) == [1, 2, 3]
+        assert memory().add(named(HI, ONE), named(HELLO, TWO), HI) == [1, 2, 3]
         assert memory().messages() == [HI, HELLO, HI]
 
     def test_a_retry_is_recognized_after_the_message_left_the_memory(self):
-        memory(1).add(HI, client_message_ids=[ONE])
+        memory(1).add(named(HI, ONE))
         memory(1).add(HELLO)
 
-        assert memory(1).add(HI, client_message_ids=[ONE]) == [1]
+        assert memory(1).add(named(HI, ONE)) == [1]
         assert memory(1).messages() == [HELLO]
 
     def test_a_client_id_twice_in_one_call_is_stored_once(self):
-        assert memory().add(HI, HI, client_message_ids=[ONE, ONE]) == [1, 1]
+        assert memory().add(named(HI, ONE), named(HI, ONE)) == [1, 1]
         assert memory().messages() == [HI]
 
     def test_two_different_messages_cannot_share_a_client_id(self):
         with pytest.raises(ValueError, match=r"Two messages have the client message id 'msg-1'; ids must be unique\."):
-            memory().add(HI, HELLO, client_message_ids=[ONE, ONE])
+            memory().add(named(HI, ONE), named(HELLO, ONE))
 
         assert not Conversation.objects.exists()
 
     def test_each_conversation_has_its_own_client_ids(self):
-        memory().add(HI, client_message_ids=[ONE])
+        memory().add(named(HI, ONE))
         other = MessageWindowChatMemory(max_messages=3, id="other", store=DjangoChatMemoryStore())
 
-        assert other.add(HELLO, client_message_ids=[ONE]) == [1]
+        assert other.add(named(HELLO, ONE)) == [1]
         assert other.messages() == [HELLO]
 
     def test_an_existing_system_message_keeps_its_sequence(self):
         system = SystemMessage("Be brief.")
         memory().add(HI, system)
 
-        assert memory().add(system, HELLO, client_message_ids=[ONE, TWO]) == [2, 3]
-        assert memory().add(system, HELLO, client_message_ids=[ONE, TWO]) == [2, 3]
+        assert memory().add(named(system, ONE), named(HELLO, TWO)) == [2, 3]
+        assert memory().add(named(system, ONE), named(HELLO, TWO)) == [2, 3]
 
     def test_client_ids_cost_no_statement_except_in_a_retry(self, django_assert_num_queries):
-        memory().add(HI, client_message_ids=[ONE])
+        memory().add(named(HI, ONE))
 
         with django_assert_num_queries(2 if connection.vendor == "postgresql" else 3):
-            memory().add(HELLO, client_message_ids=[TWO])
+            memory().add(named(HELLO, TWO))
         # Once more behind the lock, which is a separate statement except on SQLite; and the lookup of known ids.
         with django_assert_num_queries(4 if connection.vendor == "sqlite" else 5):
-            memory().add(HI, client_message_ids=[ONE])
+            memory().add(named(HI, ONE))
 
     def test_a_store_that_cannot_recognize_retries_raises_an_error(self):
         in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
 
         with pytest.raises(NotImplementedError, match="InMemoryChatMemoryStore does not store client message ids"):
-            in_process.add(HI, client_message_ids=[ONE])
+            in_process.add(named(HI, ONE))
         assert in_process.messages() == []
 
     @pytest.mark.parametrize(
@@ -184,13 +188,8 @@ class TestClientIds:
         ids=["UUID", "empty", "long", "NUL", "surrogate"],
     )
     def test_a_client_message_id_is_a_text_of_up_to_64_characters(self, name, error, message):
-        with pytest.raises(error, match=r"client_message_ids\[1\] " + message):
-            memory().add(HI, HI, client_message_ids=["fine", name])
+        with pytest.raises(error, match=r"messages\[1\]\.client_message_id " + message):
+            memory().add(named(HI, "fine"), named(HI, name))
 
         assert not Conversation.objects.exists()
-        memory().add(HI, client_message_ids=["日" * 64])
-
-    @pytest.mark.parametrize("name", ["client_message_ids", "metadata"])
-    def test_there_must_be_one_item_per_message(self, name):
-        with pytest.raises(ValueError, match=rf"{name} must have an item for each of the 2 messages, not 1\."):
-            memory().add(HI, HI, **{name: [None]})
+        memory().add(named(HI, "日" * 64))

@@ -18,7 +18,7 @@ import chatmemory_django.models.conversations
 from chatmemory_django import operations
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, MessageType, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.operations import Finding, NoCounterError, Pruned, Rule, whole
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -390,7 +390,7 @@ class TestConversationsSelectedThroughJoins:
 class TestAnnotate:
     @pytest.fixture(autouse=True)
     def talk(self) -> None:
-        a_memory("a").add(S1, U1, A1, metadata=[None, None, {"model": "m", "n": 1}])
+        a_memory("a").add(S1, U1, NewMessage(A1, {"model": "m", "n": 1}))
         a_memory("b").add(U1)
 
     def annotated(self, sequence: int, changes: object, memory_id: str = "a", **options) -> Message | None:

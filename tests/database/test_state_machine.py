@@ -87,8 +87,8 @@ class SameAsInMemory(RuleBasedStateMachine):
     def add_as_given(self, messages):
         if self.history is not None:
             self.history += messages
-        self.expected.add(*messages, verbatim=[None] * len(messages))
-        self.memory.add(*messages, verbatim=[None] * len(messages))
+        self.expected.add(*messages, repeats=True)
+        self.memory.add(*messages, repeats=True)
 
     @rule(data=st.data(), messages=some_messages.filter(bool), archived=st.booleans(), on_a_branch=st.booleans())
     def add_unbounded(self, data, messages, archived, on_a_branch):
@@ -103,9 +103,9 @@ class SameAsInMemory(RuleBasedStateMachine):
                     self.memory_id,
                     messages,
                     memory.window().unbounded(),
-                    verbatim=[None] * len(messages),
-                    archived=archived,
                     after=after,
+                    repeats=True,
+                    archived=archived,
                 )
                 outcomes.append(added.keys)
             except MessageNotFoundError as exc:

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from chatmemory_django.memory import MessageWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore, statements
 from chatmemory_django.stores.django.snapshots import PINNED, WINDOW
@@ -127,7 +127,10 @@ class TestReading:
 def test_no_text_is_truncated_where_a_statement_names_the_types(conversation):
     memory = MessageWindowChatMemory(max_messages=9, id="c", store=DjangoChatMemoryStore())
 
-    memory.add(UserMessage("x" * 5000), UserMessage("y"), client_message_ids=["i" * 64, "j" * 64])
+    memory.add(
+        NewMessage(UserMessage("x" * 5000), client_message_id="i" * 64),
+        NewMessage(UserMessage("y"), client_message_id="j" * 64),
+    )
 
     assert [len(message.single_text) for message in memory.messages()[-2:]] == [5000, 1]
     assert set(Message.objects.exclude(client_message_id=None).values_list("client_message_id", flat=True)) == {

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, ChatMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import ConversationErasedError
@@ -352,7 +352,7 @@ class TestColumnLimits:
         memory = django_memory(limit=100)
 
         memory.add(*[UserMessage("😀" * 2**20)] * 5)
-        memory.add(*[U1] * 20, metadata={"x": "😀" * (230 * 1024)})
+        memory.add(*[NewMessage(U1, {"x": "😀" * (230 * 1024)})] * 20)
         memory.add(*map(UserMessage, texts))
 
         assert [message.single_text for message in memory.messages()[-4:]] == texts
@@ -373,7 +373,7 @@ class TestColumnLimits:
 
     def test_a_row_larger_than_a_packet_is_rejected(self):
         with pytest.raises(ValueError, match=r"UserMessage takes \d+ bytes in a statement, metadata and escapes"):
-            django_memory().add(UserMessage("\\" * 2**22), metadata={"x": "\\" * (2**21 - 10)})
+            django_memory().add(NewMessage(UserMessage("\\" * 2**22), {"x": "\\" * (2**21 - 10)}))
 
         assert not Message.objects.exists()
 

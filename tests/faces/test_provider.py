@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied
 from chatmemory_django.checks import check_settings
 from chatmemory_django.core.windows import to_entry
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import common_window, get_chat_memory, known_window, to_be_seen, window_of
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -298,7 +298,7 @@ def test_a_repr_names_the_object_and_never_contains_messages():
 
     assert shown[0] == "<TokenWindowChatMemory 'c' in DjangoChatMemoryStore(using=None, keep_history=True, owner=None)>"
     assert not any("secret" in each for each in shown)
-    assert "secret" not in repr(new_row(secret)) + repr(to_entry(1, secret))
+    assert "secret" not in repr(new_row(NewMessage(secret))) + repr(to_entry(1, secret))
 
 
 def shorten(previous, messages):

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
-from chatmemory_django.formats.pydantic_ai import from_message, to_given
-from chatmemory_django.formats.verbatim import Given
-from chatmemory_django.messages import ChatMessage
+from chatmemory_django.formats.pydantic_ai import from_message, to_new_messages
+from chatmemory_django.messages import ChatMessage, NewMessage
 
 
 def to_pydantic_ai(messages: Iterable[ChatMessage]) -> list[ModelMessage]:
@@ -34,17 +33,17 @@ def from_pydantic_ai(model_messages: Sequence[ModelMessage]) -> list[ChatMessage
         UserError: One of them is neither, or cannot be serialized to JSON.
 
     """
-    return [given.message for _, group in stored_form(model_messages) for given in group]
+    return [new.message for _, group in stored_form(model_messages) for new in group]
 
 
-def stored_form(model_messages: Sequence[ModelMessage]) -> list[tuple[dict[str, Any], list[Given]]]:
+def stored_form(model_messages: Sequence[ModelMessage]) -> list[tuple[dict[str, Any], list[NewMessage]]]:
     """Return each of *model_messages* as JSON and as the rows that represent it; raise ``UserError`` as above."""
     try:
         # Errors are found by reading the JSON back, and reported without values, which pydantic's warnings would
         # contain.
         items = ModelMessagesTypeAdapter.dump_python(list(model_messages), mode="json", warnings=False)
         ModelMessagesTypeAdapter.validate_python(items)
-        return [(item, to_given(item, f"messages[{index}]")) for index, item in enumerate(items)]
+        return [(item, to_new_messages(item, f"messages[{index}]")) for index, item in enumerate(items)]
     except ValidationError as exc:
         raise UserError(f"messages must be requests and responses of pydantic-ai; invalid: {places_in(exc)}.") from None
     except (TypeError, ValueError) as exc:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connections, transaction
+from msgspec import structs
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
 from pydantic_ai.exceptions import UserError
 
@@ -19,7 +20,7 @@ from chatmemory_django.integrations.pydantic_ai.messages import stored_form
 from chatmemory_django.integrations.pydantic_ai.records import to_text, up_to_date
 from chatmemory_django.integrations.records.models import Record
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.messages import ChatMessage
+from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.operations import fork
 from chatmemory_django.provider import get_chat_memory
@@ -33,21 +34,13 @@ ENTRIES = 250
 """The maximum number of entries that one ``add`` stores."""
 
 
-class NewRow(NamedTuple):
-    """A message to store; the last one of an entry has the entry's id, and the metadata of its call."""
-
-    message: ChatMessage
-    verbatim: str | None
-    client_message_id: str | None = None
-    metadata: dict[str, Any] | None = None
-
-
 class NewEntry(NamedTuple):
     """An entry to store."""
 
     id: str
     parent_id: str | None
-    rows: list[NewRow]
+    messages: list[NewMessage]
+    """The last one has the entry's id, and the metadata of its call."""
 
 
 class _Held(NamedTuple):
@@ -71,9 +64,9 @@ def checked(entries: Sequence[ConversationEntry]) -> list[NewEntry]:
     except (TypeError, ValueError) as exc:
         raise UserError(str(exc)) from exc
     checked_entries = []
-    for entry, (item, given) in zip(entries, stored_form([entry.message for entry in entries]), strict=True):
-        last = NewRow(*given[-1], entry.id, metadata_of(item))
-        checked_entries.append(NewEntry(entry.id, entry.parent_id, [*(NewRow(*each) for each in given[:-1]), last]))
+    for entry, (item, new) in zip(entries, stored_form([entry.message for entry in entries]), strict=True):
+        new[-1] = structs.replace(new[-1], client_message_id=entry.id, metadata=metadata_of(item))
+        checked_entries.append(NewEntry(entry.id, entry.parent_id, new))
     return checked_entries
 
 
@@ -173,16 +166,10 @@ def _add(
     try:
         for run in _runs([entry for entry in entries if entry.id not in known]):
             after = known[run[0].parent_id]
-            rows = [row for entry in run for row in entry.rows]
-            keys = memory.add(
-                *(row.message for row in rows),
-                verbatim=[row.verbatim for row in rows],
-                metadata=[row.metadata for row in rows],
-                client_message_ids=[row.client_message_id for row in rows],
-                after=None if after == at else after,
-            )
+            new = [each for entry in run for each in entry.messages]
+            keys = memory.add(*new, after=None if after == at else after, repeats=True)
             known.update(
-                (row.client_message_id, key) for row, key in zip(rows, keys, strict=True) if row.client_message_id
+                (each.client_message_id, key) for each, key in zip(new, keys, strict=True) if each.client_message_id
             )
             at = keys[-1]
         if at != known[record.head_id]:

@@ -14,11 +14,11 @@ from typing import IO, TYPE_CHECKING, Any
 from django.db import IntegrityError, router, transaction
 
 from chatmemory_django.codec import message_from_json
-from chatmemory_django.core.limits import MAX_INTEGER, YEARS, checked_client_message_id, is_uuid, memory_key
+from chatmemory_django.core.limits import MAX_INTEGER, YEARS, is_uuid, memory_key
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.messages import MessageType, Metadata
+from chatmemory_django.messages import MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, new_memory_id
 from chatmemory_django.models.columns import to_metadata
 from chatmemory_django.models.windows import is_in_memory
@@ -235,17 +235,17 @@ class _Import:
         self._last = line.sequence
         try:
             metadata = to_metadata(line.metadata, self.limits.max_metadata_bytes)
-            new = new_row(message_from_json(bytes(line.message)), metadata, line.verbatim)
-            client_message_id = checked_client_message_id(line.client_message_id, "client_message_id")
+            message = message_from_json(bytes(line.message))
+            new = new_row(NewMessage(message, metadata, line.client_message_id, line.verbatim))
             on_path = self._branches.add(line, new.type)
         except ValueError as exc:
             raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
-        if client_message_id is not None:
-            if client_message_id in self._client_message_ids:
+        if new.client_message_id is not None:
+            if new.client_message_id in self._client_message_ids:
                 raise JsonLinesError(
                     number, "client_message_id is already used by another message of the conversation."
                 )
-            self._client_message_ids.add(client_message_id)
+            self._client_message_ids.add(new.client_message_id)
         tokens, counted_by = (line.token_count, line.counted_by) if self.trusted else (None, "")
         columns = {
             "sequence": line.sequence,
@@ -262,7 +262,7 @@ class _Import:
             "is_complete": line.is_complete,
             "on_path": on_path,
             "parent_sequence": line.parent_sequence,
-            "client_message_id": client_message_id,
+            "client_message_id": new.client_message_id,
         }
         self._rows += 1
         self._in_history += line.in_history

@@ -8,7 +8,8 @@ from rest_framework import serializers
 
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS, ItemError, check_item, normalized
-from chatmemory_django.formats.verbatim import Given, to_given
+from chatmemory_django.formats.verbatim import to_new_message
+from chatmemory_django.messages import NewMessage
 from chatmemory_django.models.columns import to_columns
 from chatmemory_django.rest.serializers import Strict, TextField
 
@@ -26,7 +27,7 @@ class NewItem(NamedTuple):
     """An item that was sent, and the message as which it is stored."""
 
     item: dict[str, Any]
-    given: Given
+    new: NewMessage
 
 
 class ItemField(serializers.Field):
@@ -40,7 +41,7 @@ class ItemField(serializers.Field):
             check_item(data)
             item = normalized(data)
             to_columns(CONVERSATION_ITEMS.to_message(item))
-            return NewItem(item, to_given(item, CONVERSATION_ITEMS, "It"))
+            return NewItem(item, to_new_message(item, CONVERSATION_ITEMS, "It"))
         except ItemError as exc:
             raise serializers.ValidationError({exc.param: [str(exc)]}) from None
         except (TypeError, ValueError) as exc:

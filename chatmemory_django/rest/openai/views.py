@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from django.db import router, transaction
 from django.http import Http404
+from msgspec import structs
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
@@ -24,7 +25,7 @@ from rest_framework.throttling import BaseThrottle
 from chatmemory_django.access import user_of_token
 from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS
-from chatmemory_django.formats.verbatim import to_given
+from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import erase
@@ -96,7 +97,7 @@ class OpenAIView(ChatMemoryView):
         """Add items to the locked *conversation* and return them as they are shown; 400 or 403 if they are refused."""
         if not new:
             return []
-        messages = [each.given.message for each in new]
+        messages = [each.new.message for each in new]
         refuse_types(messages, self.policy.writable_types(self.request), "$.items[{}]")
         items = ConversationItems(conversation, MessageType)
         if self.request.headers.get("X-Stainless-Retry-Count", "0") != "0":
@@ -113,12 +114,12 @@ class OpenAIView(ChatMemoryView):
         taken = set(
             conversation.messages.filter(client_message_id__in=given).values_list("client_message_id", flat=True)
         )
+        named = (
+            structs.replace(each.new, client_message_id=None if item_id in taken else item_id)
+            for each, item_id in zip(new, ids, strict=True)
+        )
         try:
-            sequences = get_chat_memory(conversation.memory_id).add(
-                *messages,
-                verbatim=[each.given.verbatim for each in new],
-                client_message_ids=[None if each in taken else each for each in ids],
-            )
+            sequences = get_chat_memory(conversation.memory_id).add(*named, repeats=True)
         except ValueError as exc:
             raise invalid("$.items", str(exc)) from None
         conversation.refresh_from_db()
@@ -212,7 +213,7 @@ class ItemView(OpenAIView):
             rest = [] if item.of == 1 else self._rest(conversation, item)
             self.remove(conversation, item.sequence)
             if rest:
-                messages = (to_given(each, CONVERSATION_ITEMS, "It").message for each in rest)
+                messages = (to_new_message(each, CONVERSATION_ITEMS, "It").message for each in rest)
                 get_chat_memory(conversation.memory_id).add(*messages)
                 conversation.refresh_from_db()
             return Response(_shown(conversation))

@@ -20,7 +20,7 @@ from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.db.threads import in_thread
-from chatmemory_django.messages import ChatMessage, SystemMessage
+from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.stores.base import (
@@ -140,7 +140,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def append_messages(
         self,
         memory_id: object,
-        messages: Sequence[ChatMessage],
+        messages: Sequence[ChatMessage | NewMessage],
         window: Window,
         *,
         conversation: object = None,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, count, repeat, zip_longest
+from itertools import chain, count, repeat
 
 import msgspec
 
-from chatmemory_django.core.limits import checked_client_message_id
 from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
-from chatmemory_django.messages import ChatMessage, MessageType, Metadata
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
 from chatmemory_django.models.columns import Columns, to_message
-from chatmemory_django.stores.base import Appended, MessageNotFoundError
+from chatmemory_django.stores.base import Appended, MessageNotFoundError, new_messages
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.relocations import Relocation, memory_columns, relocate, stored_rows
@@ -33,37 +32,30 @@ class Addition:
 
     def __init__(
         self,
-        messages: Sequence[ChatMessage],
+        messages: Sequence[ChatMessage | NewMessage],
         window: Window,
         *,
-        metadata: Sequence[Metadata] = (),
-        client_message_ids: Sequence[str | None] = (),
-        verbatim: Sequence[str | None] | None = None,
+        after: int | None = None,
+        repeats: bool = False,
         archived: bool = False,
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
-        after: int | None = None,
-        aside: bool = False,
-        takes_up: Sequence[int] = (),
     ) -> None:
         self._after = after
-        self._aside = aside
-        self._takes_up = takes_up
-        self._is_retry = is_retry
-        self._keeps_all = verbatim is not None
+        self._repeats = repeats
         self._archived = archived
-        self._messages = messages
-        self._window = window
+        self._is_complete = is_complete
         self._completes = completes
-        beside = zip_longest(messages, metadata[: len(messages)], (verbatim or ())[: len(messages)])
-        self._rows = [new_row(message, each, given) for message, each, given in beside]
-        for index, (row, name) in enumerate(zip(self._rows, client_message_ids, strict=False)):
-            row.client_message_id = checked_client_message_id(name, f"client_message_ids[{index}]")
+        self._is_retry = is_retry
+        self._window = window
+        new = new_messages(messages)
+        self._messages = [each.message for each in new]
+        self._rows = [new_row(each, f"messages[{index}].") for index, each in enumerate(new)]
         for row in self._rows:
             row.is_complete = is_complete or row.type == MessageType.SYSTEM  # a system message awaits no answer
         _check_unique(self._rows)
-        self._costs = [window.cost(message) if window.is_additive else None for message in messages]
+        self._costs = [window.cost(message) if window.is_additive else None for message in self._messages]
         self._counted: Counted = {}
 
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
@@ -72,7 +64,7 @@ class Addition:
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
         # Without the lock this is unknown: then the UPDATE checks the ids, and a retry comes back with the lock.
         known = snapshot.sequences_of(names) if names and snapshot.is_locked else {}
-        if self._aside and self._after is not None and not known:
+        if self._after is not None and not self._is_complete and not known:
             return self._set_aside(snapshot, self._after)
         relocation: Relocation | None = None
         uncounted: Sequence[Row] = ()
@@ -85,7 +77,7 @@ class Addition:
             eviction, uncounted = read_eviction(snapshot, window, self._counted)
         taken_up: list[int] = []
         if relocation is not None:
-            aside = stored_rows(snapshot, self._takes_up, window, self._counted)
+            aside = stored_rows(snapshot, self._completes, window, self._counted)
             uncounted = [*uncounted, *(row for row in aside if window.counter and row.tokens is None)]
             taken_up = self._take_up(snapshot, eviction, aside)
         added: list[NewRow] = []
@@ -97,7 +89,7 @@ class Addition:
             if self._archived:
                 keys.append(eviction.pass_by(message, cost))
             else:
-                keys.append(eviction.add(message, cost, repeats=self._keeps_all))
+                keys.append(eviction.add(message, cost, repeats=self._repeats))
             if len(eviction.added) > len(taken_up) + len(added):
                 added.append(msgspec.structs.replace(row, sequence=keys[-1]))
                 if row.client_message_id is not None:
@@ -138,7 +130,7 @@ class Addition:
     def _take_up(self, snapshot: Snapshot, eviction: Eviction, aside: Sequence[Row]) -> list[int]:
         """Add the messages stored *aside* to *eviction*, and return the sequences of those that were added."""
         rows = {row.sequence: row for row in aside}
-        for sequence in self._takes_up:
+        for sequence in self._completes:
             if sequence not in rows:
                 raise MessageNotFoundError(snapshot.key, sequence)
             entry = entry_of(rows[sequence], self._window, self._counted)
@@ -179,7 +171,7 @@ class Addition:
         # Messages stored aside are on the path even if an equal one is in the memory: the next message follows them.
         aside: Sequence[int] = ()
         if relocation is not None:
-            aside = self._takes_up
+            aside = self._completes
             hidden = [*relocation.hidden, *(key for key in aside if key not in taken_up)]
             relocation = relocation._replace(hidden=hidden)
         start = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from chatmemory_django.core.windows import Window, continuation
-from chatmemory_django.messages import ChatMessage
+from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models.columns import Columns
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
@@ -29,7 +29,7 @@ class Replacement:
     holds_for_nothing = False
 
     def __init__(self, messages: Sequence[ChatMessage], costs: Sequence[int] = (), counter: str = "") -> None:
-        self._rows = [new_row(message) for message in messages]
+        self._rows = [new_row(NewMessage(message)) for message in messages]
         # Compared as columns, since in Python 1 == True.
         self._columns = [Columns(row.type, row.text, row.payload) for row in self._rows]
         self._counter = counter

@@ -52,7 +52,7 @@ def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, wi
     """Return the rows of the messages *sequences*, each in the history or the *memory*, and of what belongs to them."""
     rows = {row.sequence: row for row in stored_rows(snapshot, sequences)}
     remembered = {row.sequence: row for row in memory}
-    for sequence in sequences:
+    for sequence in dict.fromkeys(sequences):
         if sequence in rows:
             if with_counterparts:
                 rows |= {row.sequence: row for row in _counterparts(snapshot, sequence)}

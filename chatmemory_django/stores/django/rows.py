@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 from chatmemory_django import conf
-from chatmemory_django.messages import ChatMessage, Metadata
+from chatmemory_django.core.limits import checked_client_message_id
+from chatmemory_django.messages import Metadata, NewMessage
 from chatmemory_django.models.columns import checked_verbatim, to_columns, to_metadata
 
 ESCAPED = "'\"\\\n\r\x1a"
@@ -83,9 +84,11 @@ class NewRow(msgspec.Struct, gc=False):
         return f"<NewRow {self.type} {self.sequence}>"
 
 
-def new_row(message: ChatMessage, metadata: Metadata = None, verbatim: str | None = None) -> NewRow:
-    """Return the row of *message*; ``TypeError`` or ``ValueError`` if it cannot be stored."""
-    columns, metadata = to_columns(message), to_metadata(metadata)
+def new_row(new: NewMessage, where: str = "") -> NewRow:
+    """Return the row of *new*; ``TypeError`` or ``ValueError``, which names *where* it is, if it cannot be stored."""
+    message, verbatim = new.message, new.verbatim
+    columns, metadata = to_columns(message), to_metadata(new.metadata)
+    name = checked_client_message_id(new.client_message_id, f"{where}client_message_id")
     size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
     if verbatim is not None:
         size += sent_bytes(checked_verbatim(verbatim))
@@ -96,7 +99,7 @@ def new_row(message: ChatMessage, metadata: Metadata = None, verbatim: str | Non
             f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
             f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows {limit}."
         )
-    return NewRow(*columns, metadata=metadata, verbatim=verbatim, sent_bytes=size)
+    return NewRow(*columns, metadata=metadata, client_message_id=name, verbatim=verbatim, sent_bytes=size)
 
 
 def max_row_bytes() -> int:

@@ -10,7 +10,7 @@ from django.db.models.functions import Coalesce
 
 from chatmemory_django.core.pending import Pending, take
 from chatmemory_django.core.windows import Entry, Window
-from chatmemory_django.messages import MessageType, SystemMessage
+from chatmemory_django.messages import MessageType, NewMessage, SystemMessage
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
@@ -35,7 +35,7 @@ class Summarizing:
         self._pending = pending
         self._summary = summary
         self._window = window
-        self._row = new_row(summary, {"through": pending.keys[-1]})
+        self._row = new_row(NewMessage(summary, {"through": pending.keys[-1]}))
         self._cost = window.cost(summary) if window.is_additive else None
         self._counted: Counted = {}
 

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from chatmemory_django.messages import AiMessage, UserMessage
+from chatmemory_django.messages import AiMessage, NewMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import check, erase, fork
 from chatmemory_django.provider import get_chat_memory, known_window
@@ -63,8 +63,10 @@ def test_everything_works_on_a_partitioned_table():
     assert get_chat_memory("before", anna).messages() == [UserMessage("kept")]
     for number in range(20):
         memory = get_chat_memory(f"c{number}", anna, max_messages=2)
-        memory.add(UserMessage("one"), AiMessage("two"), client_message_ids=["a", "b"])
-        memory.add(UserMessage("one"), client_message_ids=["a"])  # a retry
+        memory.add(
+            NewMessage(UserMessage("one"), client_message_id="a"), NewMessage(AiMessage("two"), client_message_id="b")
+        )
+        memory.add(NewMessage(UserMessage("one"), client_message_id="a"))  # a retry
         with memory.turn(after=1) as turn:
             turn.add(AiMessage("three"))
         memory.switch(2)

@@ -15,6 +15,7 @@ from chatmemory_django.chat.models import AnswerStream
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,
+    NewMessage,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
@@ -79,7 +80,7 @@ class TestMemory:
         assert get_chat_memory("c", ann).messages() == [U1]
 
     def test_stores_every_kind_of_message(self, ann):
-        wide(ann).add(*MESSAGES, metadata={"model": "m"})
+        wide(ann).add(*(NewMessage(message, {"model": "m"}) for message in MESSAGES))
 
         assert wide(ann).messages() == MESSAGES
         assert [row.chat_message for row in Message.objects.history()] == MESSAGES
@@ -120,7 +121,7 @@ class TestMemory:
             turn.add(U1)
             assert turn.messages == [S1, U1]
             assert Message.objects.incomplete().count() == (persist == "early")
-            turn.add(A1, metadata={"model": "m"})
+            turn.add(NewMessage(A1, {"model": "m"}))
 
         assert get_chat_memory("c", ann).messages() == [S1, U1, A1]
         assert not Message.objects.incomplete().exists()
@@ -129,12 +130,9 @@ class TestMemory:
         assert Message.objects.count() == 3
 
     def test_stores_repeated_messages_once(self, ann):
-        ids = ["msg_1", None, "Ä"]
+        messages = NewMessage(U1, client_message_id="msg_1"), A1, NewMessage(U2, client_message_id="Ä")
 
-        first, second = (
-            get_chat_memory("c", ann).add(U1, A1, U2, client_message_ids=ids if again else [ids[0], None, ids[2]])
-            for again in (False, True)
-        )
+        first, second = (get_chat_memory("c", ann).add(*messages) for _ in range(2))
 
         assert first == [1, 2, 3]
         assert second[::2] == first[::2]
@@ -207,7 +205,7 @@ class TestApi:
             assert api_of(ann).get(ROOT, query).json()["results"] == []
 
     def test_counts_messages(self, ann, bob, api_of):
-        get_chat_memory("c", ann).add(U1, A1, metadata={"model": "m"})
+        get_chat_memory("c", ann).add(*(NewMessage(message, {"model": "m"}) for message in (U1, A1)))
         get_chat_memory("theirs", bob).add(U1)
 
         for by, key in (("conversation", "c"), ("model", "m"), ("day", None)):

@@ -308,7 +308,7 @@ class TestConversationsOfChatGpt:
     def test_have_only_the_visible_messages(self, role: str, content: dict, message):
         _, conversation = chatgpt.read_conversation(single_message(role, content, name="container.exec"))
 
-        assert [each.given.message for each in conversation.messages] == ([] if message is None else [message])
+        assert [each.new.message for each in conversation.messages] == ([] if message is None else [message])
 
     def test_that_are_nested_deeply_are_refused(self, export):
         deep: list = []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.formats.langchain import LANGCHAIN, message_to_items
-from chatmemory_django.formats.verbatim import of_verbatim, to_given
+from chatmemory_django.formats.verbatim import of_verbatim, to_new_message
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -16,6 +16,7 @@ from chatmemory_django.messages import (
     DetailLevel,
     Image,
     ImageContent,
+    NewMessage,
     PdfFile,
     PdfFileContent,
     SystemMessage,
@@ -153,21 +154,21 @@ CUSTOM = [
 
 @pytest.mark.parametrize(("item", "message"), EXACT, ids=ascii)
 def test_a_message_returns_the_item(item, message):
-    assert to_given(item, LANGCHAIN, "item") == (message, None)
+    assert to_new_message(item, LANGCHAIN, "item") == NewMessage(message)
     assert message_to_items(message) == [item]
 
 
 @pytest.mark.parametrize(("item", "message"), VERBATIM, ids=ascii)
 def test_an_item_with_more_fields_is_kept_unchanged(item, message):
-    native, verbatim = to_given(item, LANGCHAIN, "item")
+    new = to_new_message(item, LANGCHAIN, "item")
 
-    assert native == message
-    assert of_verbatim(verbatim, "langchain") == item
+    assert new.message == message
+    assert of_verbatim(new.verbatim, "langchain") == item
 
 
 @pytest.mark.parametrize("item", CUSTOM, ids=ascii)
 def test_an_item_without_a_native_form_is_a_custom_message(item):
-    assert to_given(item, LANGCHAIN, "item") == (CustomMessage({"langchain": item}), None)
+    assert to_new_message(item, LANGCHAIN, "item") == NewMessage(CustomMessage({"langchain": item}))
 
 
 parts = st.dictionaries(
@@ -191,9 +192,9 @@ items = st.builds(
 
 @given(items)
 def test_any_item_comes_back_including_the_types_of_numbers(item):
-    message, verbatim = to_given(item, LANGCHAIN, "item")
+    new = to_new_message(item, LANGCHAIN, "item")
 
-    [again] = message_to_items(message) if verbatim is None else [of_verbatim(verbatim, "langchain")]
+    [again] = message_to_items(new.message) if new.verbatim is None else [of_verbatim(new.verbatim, "langchain")]
 
     assert json.dumps(again, sort_keys=True) == json.dumps(item, sort_keys=True)
 

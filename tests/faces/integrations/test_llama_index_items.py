@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.formats.llama_index import LLAMA_INDEX, message_to_items
-from chatmemory_django.formats.verbatim import of_verbatim, to_given
+from chatmemory_django.formats.verbatim import of_verbatim, to_new_message
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -16,6 +16,7 @@ from chatmemory_django.messages import (
     DetailLevel,
     Image,
     ImageContent,
+    NewMessage,
     PdfFile,
     PdfFileContent,
     SystemMessage,
@@ -160,21 +161,21 @@ CUSTOM = [
 
 @pytest.mark.parametrize(("item", "message"), EXACT, ids=ascii)
 def test_a_message_returns_the_item(item, message):
-    assert to_given(item, LLAMA_INDEX, "item") == (message, None)
+    assert to_new_message(item, LLAMA_INDEX, "item") == NewMessage(message)
     assert message_to_items(message) == [item]
 
 
 @pytest.mark.parametrize(("item", "message"), VERBATIM, ids=ascii)
 def test_an_item_with_more_fields_is_kept_unchanged(item, message):
-    native, verbatim = to_given(item, LLAMA_INDEX, "item")
+    new = to_new_message(item, LLAMA_INDEX, "item")
 
-    assert native == message
-    assert of_verbatim(verbatim, "llama_index") == item
+    assert new.message == message
+    assert of_verbatim(new.verbatim, "llama_index") == item
 
 
 @pytest.mark.parametrize("item", CUSTOM, ids=ascii)
 def test_an_item_without_a_native_form_is_a_custom_message(item):
-    assert to_given(item, LLAMA_INDEX, "item") == (CustomMessage({"llama_index": item}), None)
+    assert to_new_message(item, LLAMA_INDEX, "item") == NewMessage(CustomMessage({"llama_index": item}))
 
 
 blocks = st.one_of(
@@ -201,9 +202,9 @@ items = st.builds(
 
 @given(items)
 def test_any_item_comes_back_including_the_types_of_numbers(item):
-    message, verbatim = to_given(item, LLAMA_INDEX, "item")
+    new = to_new_message(item, LLAMA_INDEX, "item")
 
-    [again] = message_to_items(message) if verbatim is None else [of_verbatim(verbatim, "llama_index")]
+    [again] = message_to_items(new.message) if new.verbatim is None else [of_verbatim(new.verbatim, "llama_index")]
 
     assert json.dumps(again, sort_keys=True) == json.dumps(item, sort_keys=True)
 

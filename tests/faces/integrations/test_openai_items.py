@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS, message_to_items
-from chatmemory_django.formats.verbatim import of_verbatim, to_given
+from chatmemory_django.formats.verbatim import of_verbatim, to_new_message
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -16,6 +16,7 @@ from chatmemory_django.messages import (
     DetailLevel,
     Image,
     ImageContent,
+    NewMessage,
     PdfFile,
     PdfFileContent,
     SystemMessage,
@@ -130,23 +131,23 @@ CUSTOM = [
 
 @pytest.mark.parametrize(("item", "message"), EXACT, ids=repr)
 def test_a_message_returns_the_item(item, message):
-    assert to_given(item, OPENAI_ITEMS, "item") == (message, None)
+    assert to_new_message(item, OPENAI_ITEMS, "item") == NewMessage(message)
     assert message_to_items(message) == [item]
 
 
 @pytest.mark.parametrize(("item", "message"), VERBATIM, ids=lambda value: ascii(value)[:80])
 def test_an_item_with_more_fields_is_kept_unchanged(item, message):
-    native, verbatim = to_given(item, OPENAI_ITEMS, "item")
+    new = to_new_message(item, OPENAI_ITEMS, "item")
 
-    assert native == message
-    assert verbatim is not None
-    assert verbatim.isascii()
-    assert of_verbatim(verbatim, "openai") == item
+    assert new.message == message
+    assert new.verbatim is not None
+    assert new.verbatim.isascii()
+    assert of_verbatim(new.verbatim, "openai") == item
 
 
 @pytest.mark.parametrize("item", CUSTOM, ids=lambda value: str(value)[:80])
 def test_an_item_without_a_native_form_is_a_custom_message(item):
-    assert to_given(item, OPENAI_ITEMS, "item") == (CustomMessage({"openai": item}), None)
+    assert to_new_message(item, OPENAI_ITEMS, "item") == NewMessage(CustomMessage({"openai": item}))
 
 
 parts = st.dictionaries(
@@ -165,9 +166,9 @@ items = st.dictionaries(
 
 @given(items)
 def test_any_item_comes_back_including_the_types_of_numbers(item):
-    message, verbatim = to_given(item, OPENAI_ITEMS, "item")
+    new = to_new_message(item, OPENAI_ITEMS, "item")
 
-    [again] = message_to_items(message) if verbatim is None else [of_verbatim(verbatim, "openai")]
+    [again] = message_to_items(new.message) if new.verbatim is None else [of_verbatim(new.verbatim, "openai")]
 
     assert json.dumps(again, sort_keys=True) == json.dumps(item, sort_keys=True)
 
@@ -175,12 +176,12 @@ def test_any_item_comes_back_including_the_types_of_numbers(item):
 @pytest.mark.parametrize("item", [None, "Hi", ["Hi"], 1, b"Hi"], ids=repr)
 def test_what_is_not_an_object_is_refused_with_its_place(item):
     with pytest.raises(TypeError, match=r"^items\[3\] must be a dict, not "):
-        to_given(item, OPENAI_ITEMS, "items[3]")
+        to_new_message(item, OPENAI_ITEMS, "items[3]")
 
 
 def test_what_json_cannot_express_is_refused_with_its_place():
     with pytest.raises(TypeError, match=r"^items\[3\]: .*bytes"):
-        to_given({"role": "user", "content": b"Hi"}, OPENAI_ITEMS, "items[3]")
+        to_new_message({"role": "user", "content": b"Hi"}, OPENAI_ITEMS, "items[3]")
 
 
 def test_deep_nesting_is_refused_with_its_place():
@@ -188,7 +189,7 @@ def test_deep_nesting_is_refused_with_its_place():
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(ValueError, match=r"^items\[3\]"):
-        to_given({"role": "user", "content": deep}, OPENAI_ITEMS, "items[3]")
+        to_new_message({"role": "user", "content": deep}, OPENAI_ITEMS, "items[3]")
 
 
 def test_an_answer_with_calls_is_several_items():

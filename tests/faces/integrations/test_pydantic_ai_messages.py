@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmemory_django.formats.pydantic_ai import NAME, from_message, to_given, to_messages
+from chatmemory_django.formats.pydantic_ai import NAME, from_message, to_messages, to_new_messages
 from chatmemory_django.formats.verbatim import of_group, of_verbatim
 from chatmemory_django.messages import (
     AiMessage,
@@ -172,7 +172,7 @@ CUSTOM = [
 
 @pytest.mark.parametrize(("item", "messages"), NATIVE)
 def test_a_request_is_its_parts_and_a_response_one_answer(item, messages):
-    assert [each.message for each in to_given(item, "messages[0]")] == messages
+    assert [each.message for each in to_new_messages(item, "messages[0]")] == messages
 
 
 @pytest.mark.parametrize("item", CUSTOM, ids=repr)
@@ -183,7 +183,7 @@ def test_a_part_without_a_native_form_is_a_custom_message(item):
 
 @pytest.mark.parametrize("item", [item for item, _ in NATIVE])
 def test_the_last_message_has_the_original_and_the_number_of_messages(item):
-    *before, last = to_given(item, "messages[0]")
+    *before, last = to_new_messages(item, "messages[0]")
 
     assert of_group(last.verbatim, NAME) == (item, len(before) + 1)
     assert of_verbatim(last.verbatim, NAME) == item
@@ -210,7 +210,7 @@ def test_the_last_message_has_the_original_and_the_number_of_messages(item):
     )
 )
 def test_anything_given_is_stored_unchanged(item):
-    given_messages = to_given(item, "messages[0]")
+    given_messages = to_new_messages(item, "messages[0]")
 
     again, rows = of_group(given_messages[-1].verbatim, NAME)
 
@@ -221,7 +221,7 @@ def test_anything_given_is_stored_unchanged(item):
 @pytest.mark.parametrize("wrong", ["Hi", None, [1]], ids=repr)
 def test_what_is_not_a_json_object_is_an_error_with_its_place(wrong):
     with pytest.raises(TypeError, match=r"^messages\[3\] must be a dict"):
-        to_given(wrong, r"messages[3]")
+        to_new_messages(wrong, r"messages[3]")
 
 
 @pytest.mark.parametrize("rest", ['{},"rows":0', '{},"rows":-1', '{},"rows":"2"', "null", "[1]"])

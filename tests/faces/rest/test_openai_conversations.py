@@ -14,6 +14,7 @@ from rest_framework.authtoken.models import Token
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,
+    NewMessage,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
@@ -279,7 +280,8 @@ class TestItems:
         call = ToolExecutionRequest("c1", "look", "{}")
         memory = get_chat_memory(conversation)
         memory.add(UserMessage("Hi"), AiMessage("Wait.", tool_execution_requests=[call, call]), CustomMessage({"a": 1}))
-        memory.add(UserMessage("Yes"), verbatim=['{"openai":{"role":"user","content":"Yes","id":"x","name":"Anna"}}'])
+        verbatim = '{"openai":{"role":"user","content":"Yes","id":"x","name":"Anna"}}'
+        memory.add(NewMessage(UserMessage("Yes"), verbatim=verbatim), repeats=True)
 
         items = server.items(conversation)
 
@@ -296,7 +298,8 @@ class TestItems:
     def test_that_could_not_be_sent_here_can_be_read_and_deleted(self, server, given):
         conversation = server.create()
         memory = get_chat_memory(conversation)
-        memory.add(CustomMessage({"openai": given}), UserMessage("Hi"), verbatim=[json.dumps({"openai": given}), None])
+        item = NewMessage(CustomMessage({"openai": given}), verbatim=json.dumps({"openai": given}))
+        memory.add(item, UserMessage("Hi"), repeats=True)
 
         [item, _] = server.items(conversation)
 
@@ -407,9 +410,7 @@ class TestIds:
 
     def test_stored_by_other_means_are_unique_and_found(self, server):
         conversation = server.create()
-        get_chat_memory(conversation).add(
-            CustomMessage({"openai": REASONING}), UserMessage("Hi"), verbatim=[None, None]
-        )
+        get_chat_memory(conversation).add(CustomMessage({"openai": REASONING}), UserMessage("Hi"), repeats=True)
 
         assert ok(server("get", f"/{conversation}/items/rs_1")) == REASONING
         error(server("post", f"/{conversation}/items", {"items": [REASONING]}), 400)
@@ -427,7 +428,7 @@ class TestIds:
 
     def test_of_messages_are_not_client_message_ids(self, server):
         conversation = server.create()
-        get_chat_memory(conversation).add(UserMessage("Hi"), client_message_ids=["mine"])
+        get_chat_memory(conversation).add(NewMessage(UserMessage("Hi"), client_message_id="mine"))
 
         error(server("get", f"/{conversation}/items/mine"), 404)
 

@@ -10,7 +10,7 @@ from django.test import AsyncClient
 from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest import transfer
@@ -197,8 +197,8 @@ class TestUsage:
     def conversations(self, begin) -> None:
         begin("c", UserMessage("hi"))
         begin("d", UserMessage("hi"), UserMessage("ho"))
-        get_chat_memory("d").add(AiMessage("hello"), metadata={"model": "m", "usage": {"total_tokens": 9}})
-        get_chat_memory("d").add(AiMessage("hello"), metadata={"model": "n"})
+        get_chat_memory("d").add(NewMessage(AiMessage("hello"), {"model": "m", "usage": {"total_tokens": 9}}))
+        get_chat_memory("d").add(NewMessage(AiMessage("hello"), {"model": "n"}))
         Message.objects.update(token_count=5)
         Message.objects.filter(text="ho").update(token_count=None)
 
