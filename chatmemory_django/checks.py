@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -13,6 +12,7 @@ from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.access import AccessPolicy, parsed_rate
 from chatmemory_django.db.moments import knows_time_zone
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
@@ -20,8 +20,6 @@ from chatmemory_django.provider import build_chat_memory
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from chatmemory_django.tokens.encodings import encoding_name, encoding_source
-
-_RATE = re.compile(r"[1-9]\d*/[smhd]\w*")
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
@@ -35,7 +33,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
                 id="chatmemory.E001",
             )
         ]
-    return [*_unknown_names(given), *_memory(), *_plain_values(), *_rest(given.get("REST", {}))]
+    return [*_unknown_names(given), *_memory(), *_plain_values(), *_access_policy(), *_rest(given.get("REST", {}))]
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
@@ -107,6 +105,17 @@ def _plain_values() -> Iterator[CheckMessage]:
             )
 
 
+def _access_policy() -> Iterator[CheckMessage]:
+    path: object = conf.access_policy_class()
+    policy = _imported(path) if isinstance(path, str) else None
+    if not (isinstance(policy, type) and issubclass(policy, AccessPolicy)):
+        yield Error(
+            f"CHATMEMORY['ACCESS_POLICY'] must be the path of an AccessPolicy, not {path!r}.",
+            hint=f"For example {conf.DEFAULT_ACCESS_POLICY!r}, the default.",
+            id="chatmemory.E024",
+        )
+
+
 def _rest(given: object) -> Iterator[CheckMessage]:
     if not isinstance(given, Mapping):
         yield Error(
@@ -137,7 +146,7 @@ def _rest(given: object) -> Iterator[CheckMessage]:
     scopes = conf.DEFAULT_REST["THROTTLE_RATES"]
     if not isinstance(rates, Mapping) or not all(
         (name in scopes or not get_close_matches(str(name), scopes))  # a site may define its own scopes
-        and (rate is None or (isinstance(rate, str) and _RATE.fullmatch(rate)))
+        and _is_rate(rate)
         for name, rate in rates.items()
     ):
         yield Error(
@@ -146,13 +155,13 @@ def _rest(given: object) -> Iterator[CheckMessage]:
             f"The default is {scopes!r}.",
             id="chatmemory.E023",
         )
-    path: object = given.get("ACCESS_POLICY", conf.DEFAULT_REST["ACCESS_POLICY"])
-    if "ACCESS_POLICY" in given and not isinstance(_imported(path) if isinstance(path, str) else path, type):
-        yield Error(
-            f"CHATMEMORY['REST']['ACCESS_POLICY'] must be the path of an AccessPolicy, not {path!r}.",
-            hint=f"For example {conf.DEFAULT_REST['ACCESS_POLICY']!r}, the default.",
-            id="chatmemory.E024",
-        )
+
+
+def _is_rate(rate: Any) -> bool:
+    try:
+        return rate is None or bool(parsed_rate(rate))
+    except (TypeError, ValueError):
+        return False
 
 
 def _memory() -> Iterator[CheckMessage]:

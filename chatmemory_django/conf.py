@@ -19,8 +19,9 @@ DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 Stored twice, as text and as JSON, and escaped in the statement, a message of this size fits MariaDB's packet of 16 MiB.
 """
 
+DEFAULT_ACCESS_POLICY = "chatmemory_django.access.AccessPolicy"
+
 DEFAULT_REST: Mapping[str, Any] = {
-    "ACCESS_POLICY": "chatmemory_django.access.AccessPolicy",
     "MAX_BODY_BYTES": 5 * 1024 * 1024,
     "MAX_IMPORT_BYTES": 32 * 1024 * 1024,
     "MAX_IMPORT_MESSAGES": 100_000,
@@ -37,7 +38,6 @@ DEFAULT_REST: Mapping[str, Any] = {
 
 DEFAULT_CHAT: Mapping[str, Any] = {
     "ASSISTANT": None,
-    "ACCESS_POLICY": "chatmemory_django.chat.access.ChatAccessPolicy",
     "STREAMS": "chatmemory_django.chat.streams.DatabaseStreams",
     "REDIS_URL": "redis://127.0.0.1:6379/0",
     "WAIT_SECONDS": 0,
@@ -49,7 +49,9 @@ DEFAULT_CHAT: Mapping[str, Any] = {
     "THROTTLE_RATE": "60/min",
 }
 
-NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "REST", "CHAT"})
+NAMES = frozenset(
+    {"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "ACCESS_POLICY", "REST", "CHAT"}
+)
 
 
 def memory() -> Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str:
@@ -78,6 +80,11 @@ def remote_media() -> bool:
     False.
     """
     return _get("REMOTE_MEDIA", default=False)  # type: ignore[no-any-return]
+
+
+def access_policy_class() -> str:
+    """Return ``ACCESS_POLICY``: the path of the ``access.AccessPolicy`` that decides who may do what."""
+    return _get("ACCESS_POLICY", DEFAULT_ACCESS_POLICY)  # type: ignore[no-any-return]
 
 
 def rest() -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Dja
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
-from chatmemory_django.chat.access import ChatAccessPolicy, parsed_rate
+from chatmemory_django.access import parsed_rate
 from chatmemory_django.chat.streams import Streams
 from chatmemory_django.messages import DetailLevel
 
@@ -29,7 +29,7 @@ def check_chat(**kwargs: Any) -> list[CheckMessage]:
                 id="chatmemory.E031",
             )
         ]
-    return [*_names(given), *_numbers(given), *_rate(given), *_assistant(given), *_classes(given), *_detail(given)]
+    return [*_names(given), *_numbers(given), *_rate(given), *_assistant(given), *_streams(given), *_detail(given)]
 
 
 def _names(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
@@ -83,16 +83,15 @@ def _assistant(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
         )
 
 
-def _classes(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
-    for name, base in {"ACCESS_POLICY": ChatAccessPolicy, "STREAMS": Streams}.items():
-        path: object = given.get(name, conf.DEFAULT_CHAT[name])
-        found = _imported(path)
-        if not (isinstance(found, type) and issubclass(found, base)):
-            yield Error(
-                f"CHATMEMORY['CHAT'][{name!r}] must be the path of a subclass of {base.__name__}, not {path!r}.",
-                hint=f"For example {conf.DEFAULT_CHAT[name]!r}, the default.",
-                id="chatmemory.E035",
-            )
+def _streams(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
+    path: object = given.get("STREAMS", conf.DEFAULT_CHAT["STREAMS"])
+    found = _imported(path)
+    if not (isinstance(found, type) and issubclass(found, Streams)):
+        yield Error(
+            f"CHATMEMORY['CHAT']['STREAMS'] must be the path of a subclass of Streams, not {path!r}.",
+            hint=f"For example {conf.DEFAULT_CHAT['STREAMS']!r}, the default.",
+            id="chatmemory.E035",
+        )
 
 
 def _detail(given: Mapping[Any, Any]) -> Iterator[CheckMessage]:
