@@ -37,8 +37,8 @@ FEEDBACK = "feedback"
 _GENERATED = re.compile("[0-9A-Za-z]{16}")
 """The format of the chat ids that the AI SDK generates."""
 
-_RATE = re.compile(r"([1-9][0-9]*)/(?:(s|sec|second)|(m|min|minute)|(h|hour)|(d|day))")
-_SECONDS = (1, 60, 3600, 86_400)
+_RATE = re.compile("([1-9][0-9]*)/(s|sec|second|m|min|minute|h|hour|d|day)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class NotAllowedError(Exception):
@@ -190,6 +190,11 @@ def user_of_token(key: str) -> AbstractBaseUser | None:
     return token.user if token is not None and token.user.is_active else None
 
 
+def is_rate(rate: object) -> bool:
+    """Return whether *rate* is valid, for example "60/min", or None for no limit."""
+    return rate is None or (isinstance(rate, str) and _RATE.fullmatch(rate) is not None)
+
+
 def parsed_rate(rate: str) -> tuple[int, int]:
     """Parse *rate*, for example "60/min", and return (requests, seconds); raise ``ValueError`` if it is invalid."""
     found = _RATE.fullmatch(rate)
@@ -197,8 +202,7 @@ def parsed_rate(rate: str) -> tuple[int, int]:
         raise ValueError(
             f"A rate is a number of requests per second, minute, hour or day, for example '60/min', not {rate!r}."
         )
-    [seconds] = [each for each, unit in zip(_SECONDS, found.groups()[1:], strict=True) if unit]
-    return int(found[1]), seconds
+    return int(found[1]), _SECONDS[found[2][0]]
 
 
 def seconds_to_wait(name: str, rate: str | None, *, counts: bool = True) -> int:

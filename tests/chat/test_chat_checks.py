@@ -49,6 +49,15 @@ def test_W031_an_unknown_setting(settings, name):
     assert found(settings, {name: "x"}) == ["chatmemory.W031"]
 
 
+def test_W031_suggests_a_setting(settings):
+    settings.CHATMEMORY = {"CHAT": {"ASISTANT": "x"}}
+
+    [warning] = check_chat()
+
+    assert warning.msg == "CHATMEMORY['CHAT'] has no setting 'ASISTANT', so it has no effect."
+    assert warning.hint == "Did you mean 'ASSISTANT'?"
+
+
 @pytest.mark.parametrize("value", [-1, "1", 1.5, True, None], ids=repr)
 @pytest.mark.parametrize("name", ["MAX_BODY_BYTES", "MAX_TEXT_LENGTH", "MAX_PARTS", "MAX_MESSAGES", "WAIT_SECONDS"])
 def test_E032_a_limit_is_not_a_positive_whole_number(settings, name, value):
