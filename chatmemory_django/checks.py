@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.db import connections, router
-from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.access import AccessPolicy, is_rate
 from chatmemory_django.db.moments import knows_time_zone
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
@@ -20,8 +19,6 @@ from chatmemory_django.provider import build_chat_memory
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from chatmemory_django.tokens.encodings import encoding_name, encoding_source
-
-_RATE = re.compile(r"[1-9]\d*/[smhd]\w*")
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
@@ -35,7 +32,25 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
                 id="chatmemory.E001",
             )
         ]
-    return [*_unknown_names(given), *_memory(), *_plain_values(), *_rest(given.get("REST", {}))]
+    return [
+        *conf.check_names("CHATMEMORY", given, conf.NAMES, "chatmemory.W002"),
+        *_memory(),
+        *_plain_values(),
+        *conf.check_class(
+            "CHATMEMORY['ACCESS_POLICY']",
+            conf.access_policy_class(),
+            AccessPolicy,
+            conf.DEFAULT_ACCESS_POLICY,
+            "chatmemory.E024",
+        ),
+        *conf.check_dict(
+            "REST",
+            conf.DEFAULT_REST,
+            _rates,
+            hint='Write "REST": {"PAGE_SIZE": 20}, for example, or leave it out.',
+            ids=("chatmemory.E021", "chatmemory.W021", "chatmemory.E022"),
+        ),
+    ]
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
@@ -75,16 +90,6 @@ _LOAD_TIME_ZONES = {
 }
 
 
-def _unknown_names(given: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    for name in sorted(set(given) - conf.NAMES, key=str):
-        close = get_close_matches(str(name), conf.NAMES, n=1)
-        yield Warning(
-            f"CHATMEMORY has no setting {name!r}, so it has no effect.",
-            hint=f"Did you mean {close[0]!r}?" if close else f"The settings are {', '.join(sorted(conf.NAMES))}.",
-            id="chatmemory.W002",
-        )
-
-
 def _plain_values() -> Iterator[CheckMessage]:
     size: object = conf.max_message_bytes()
     if type(size) is not int or size < 1:
@@ -107,37 +112,12 @@ def _plain_values() -> Iterator[CheckMessage]:
             )
 
 
-def _rest(given: object) -> Iterator[CheckMessage]:
-    if not isinstance(given, Mapping):
-        yield Error(
-            f"CHATMEMORY['REST'] must be a dict, not {type(given).__name__}.",
-            hint='Write "REST": {"PAGE_SIZE": 20}, for example, or leave it out.',
-            id="chatmemory.E021",
-        )
-        return
-    for name in sorted(set(given) - set(conf.DEFAULT_REST), key=str):
-        close = get_close_matches(str(name), conf.DEFAULT_REST, n=1)
-        yield Warning(
-            f"CHATMEMORY['REST'] has no setting {name!r}, so it has no effect.",
-            hint=f"Did you mean {close[0]!r}?"
-            if close
-            else f"The settings are {', '.join(sorted(conf.DEFAULT_REST))}.",
-            id="chatmemory.W021",
-        )
-    for name, default in conf.DEFAULT_REST.items():
-        value: object = given.get(name, default)
-        least = min(1, default) if isinstance(default, int) else 0
-        if isinstance(default, int) and (type(value) is not int or value < least):
-            yield Error(
-                f"CHATMEMORY['REST'][{name!r}] must be a whole number of at least {least}, not {value!r}.",
-                hint=f"Remove it to use the default of {default}.",
-                id="chatmemory.E022",
-            )
-    rates: object = given.get("THROTTLE_RATES", {})
+def _rates(rest: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    rates: object = rest["THROTTLE_RATES"]
     scopes = conf.DEFAULT_REST["THROTTLE_RATES"]
     if not isinstance(rates, Mapping) or not all(
         (name in scopes or not get_close_matches(str(name), scopes))  # a site may define its own scopes
-        and (rate is None or (isinstance(rate, str) and _RATE.fullmatch(rate)))
+        and is_rate(rate)
         for name, rate in rates.items()
     ):
         yield Error(
@@ -146,18 +126,11 @@ def _rest(given: object) -> Iterator[CheckMessage]:
             f"The default is {scopes!r}.",
             id="chatmemory.E023",
         )
-    path: object = given.get("ACCESS_POLICY", conf.DEFAULT_REST["ACCESS_POLICY"])
-    if "ACCESS_POLICY" in given and not isinstance(_imported(path) if isinstance(path, str) else path, type):
-        yield Error(
-            f"CHATMEMORY['REST']['ACCESS_POLICY'] must be the path of an AccessPolicy, not {path!r}.",
-            hint=f"For example {conf.DEFAULT_REST['ACCESS_POLICY']!r}, the default.",
-            id="chatmemory.E024",
-        )
 
 
 def _memory() -> Iterator[CheckMessage]:
     given: object = conf.memory()
-    memory = _imported(given) if isinstance(given, str) else given
+    memory = conf.imported(given)
     if callable(memory):
         return  # what it returns depends on the memory id
     if not isinstance(memory, Mapping) or not isinstance(memory.get("CLASS"), str):
@@ -168,7 +141,7 @@ def _memory() -> Iterator[CheckMessage]:
             id="chatmemory.E002",
         )
         return
-    memory_class = _imported(memory["CLASS"])
+    memory_class = conf.imported(memory["CLASS"])
     if not (isinstance(memory_class, type) and issubclass(memory_class, ChatMemory)):
         yield Error(
             f"CHATMEMORY['MEMORY']['CLASS'] must be the path of a ChatMemory, not {memory['CLASS']!r}.",
@@ -194,13 +167,6 @@ def _memory() -> Iterator[CheckMessage]:
 
 
 _SOME_LIMITS = {"max_messages": 1, "max_tokens": 1_000_000, "summary_tokens": 1, "after_tokens": 1}
-
-
-def _imported(path: str) -> object:
-    try:
-        return import_string(path)
-    except ImportError:
-        return path
 
 
 def _encoding(estimator: OpenAiTokenCountEstimator) -> Iterator[CheckMessage]:

@@ -1,13 +1,16 @@
 """
 The settings: one dict named ``CHATMEMORY``, read on every access, so that ``override_settings`` simply works.
 
-The functions here do not validate what they read; the system checks in ``checks`` do.
+What reads a setting does not validate it; system checks do, with the functions at the end, which they share.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
+from django.utils.module_loading import import_string
 
 DEFAULT_MEMORY: Mapping[str, Any] = {
     "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
@@ -19,8 +22,9 @@ DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 Stored twice, as text and as JSON, and escaped in the statement, a message of this size fits MariaDB's packet of 16 MiB.
 """
 
+DEFAULT_ACCESS_POLICY = "chatmemory_django.access.AccessPolicy"
+
 DEFAULT_REST: Mapping[str, Any] = {
-    "ACCESS_POLICY": "chatmemory_django.access.AccessPolicy",
     "MAX_BODY_BYTES": 5 * 1024 * 1024,
     "MAX_IMPORT_BYTES": 32 * 1024 * 1024,
     "MAX_IMPORT_MESSAGES": 100_000,
@@ -37,7 +41,6 @@ DEFAULT_REST: Mapping[str, Any] = {
 
 DEFAULT_CHAT: Mapping[str, Any] = {
     "ASSISTANT": None,
-    "ACCESS_POLICY": "chatmemory_django.chat.access.ChatAccessPolicy",
     "STREAMS": "chatmemory_django.chat.streams.DatabaseStreams",
     "REDIS_URL": "redis://127.0.0.1:6379/0",
     "WAIT_SECONDS": 0,
@@ -49,7 +52,9 @@ DEFAULT_CHAT: Mapping[str, Any] = {
     "THROTTLE_RATE": "60/min",
 }
 
-NAMES = frozenset({"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "REST", "CHAT"})
+NAMES = frozenset(
+    {"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "ACCESS_POLICY", "REST", "CHAT"}
+)
 
 
 def memory() -> Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str:
@@ -80,6 +85,11 @@ def remote_media() -> bool:
     return _get("REMOTE_MEDIA", default=False)  # type: ignore[no-any-return]
 
 
+def access_policy_class() -> str:
+    """Return ``ACCESS_POLICY``: the path of the ``access.AccessPolicy`` that decides who may do what."""
+    return _get("ACCESS_POLICY", DEFAULT_ACCESS_POLICY)  # type: ignore[no-any-return]
+
+
 def rest() -> Mapping[str, Any]:
     """Return ``REST``: the settings of the REST API, completed from ``DEFAULT_REST``."""
     return {**DEFAULT_REST, **_get("REST", {})}
@@ -92,3 +102,71 @@ def chat() -> Mapping[str, Any]:
 
 def _get(name: str, default: object) -> Any:
     return getattr(settings, "CHATMEMORY", {}).get(name, default)
+
+
+def check_dict(
+    name: str,
+    defaults: Mapping[str, Any],
+    check_values: Callable[[Mapping[str, Any]], Iterable[CheckMessage]],
+    *,
+    hint: str,
+    ids: tuple[str, str, str],
+) -> list[CheckMessage]:
+    """
+    Check the dict *name* in ``CHATMEMORY``: its type, its names and its whole numbers, then what *check_values* checks.
+
+    *ids* are those of the first three; *hint* is for a value that is not a dict.
+    """
+    no_dict, unknown, no_number = ids
+    chatmemory: object = getattr(settings, "CHATMEMORY", {})
+    if not isinstance(chatmemory, Mapping):
+        return []  # another check reports this
+    given: object = chatmemory.get(name, {})
+    where = f"CHATMEMORY[{name!r}]"
+    if not isinstance(given, Mapping):
+        return [Error(f"{where} must be a dict, not {type(given).__name__}.", hint=hint, id=no_dict)]
+    values = {**defaults, **given}
+    numbers = {name: default for name, default in defaults.items() if isinstance(default, int)}
+    return [
+        *check_names(where, given, defaults, unknown),
+        *(
+            Error(
+                f"{where}[{name!r}] must be a whole number of at least {min(1, default)}, not {values[name]!r}.",
+                hint=f"Remove it to use the default of {default}.",
+                id=no_number,
+            )
+            for name, default in numbers.items()
+            if type(values[name]) is not int or values[name] < min(1, default)
+        ),
+        *check_values(values),
+    ]
+
+
+def check_names(where: str, given: Mapping[Any, Any], names: Collection[str], check_id: str) -> Iterator[CheckMessage]:
+    """Check that *names* has all keys of the dict *given*, which is the setting *where*."""
+    for name in sorted(set(given) - set(names), key=str):
+        close = get_close_matches(str(name), names, n=1)
+        yield Warning(
+            f"{where} has no setting {name!r}, so it has no effect.",
+            hint=f"Did you mean {close[0]!r}?" if close else f"The settings are {', '.join(sorted(names))}.",
+            id=check_id,
+        )
+
+
+def check_class(where: str, path: object, base: type, default: str, check_id: str) -> Iterator[CheckMessage]:
+    """Check that *path*, the value of the setting *where*, is that of *base* or of a subclass."""
+    found = imported(path)
+    if not (isinstance(path, str) and isinstance(found, type) and issubclass(found, base)):
+        yield Error(
+            f"{where} must be the path of a subclass of {base.__name__}, not {path!r}.",
+            hint=f"For example {default!r}, the default.",
+            id=check_id,
+        )
+
+
+def imported(value: object) -> object:
+    """Return what *value* names if it is a path, otherwise *value* itself."""
+    try:
+        return import_string(value) if isinstance(value, str) else value
+    except ImportError:
+        return value

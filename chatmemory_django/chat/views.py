@@ -26,7 +26,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
 
 from chatmemory_django import conf
-from chatmemory_django.chat.access import NotAllowedError, access_policy, check_rate
+from chatmemory_django.access import AccessPolicy, NotAllowedError, access_policy, seconds_to_wait
 from chatmemory_django.chat.answers import Answer, BusyError, answers
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.body import Body, question_of, read_body
@@ -98,8 +98,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 @answering("GET")
 async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | StreamingHttpResponse:
     """Stream the answer in progress from its beginning; respond with 204 if there is none."""
-    user, memory_id = await in_thread(_entered, request, chat_id)
-    maker = await answers().find(memory_id, str(user.pk))
+    maker = await _maker(request, chat_id)
     if maker is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
     return await _stream(request, answers().listen(maker))
@@ -108,8 +107,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
 @answering("POST")
 async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
     """Stop the answer in progress, if there is one. What was generated of it is stored as the answer."""
-    user, memory_id = await in_thread(_entered, request, chat_id)
-    maker = await answers().find(memory_id, str(user.pk))
+    maker = await _maker(request, chat_id)
     if maker is not None:
         await answers().stop(maker)
     return JsonResponse({"stopped": maker is not None})
@@ -132,15 +130,17 @@ class _Asked(NamedTuple):
 
 
 def _asked(request: HttpRequest) -> _Asked:
-    user = access_policy().user(request)
-    check_rate(user)
+    policy, user = _entered(request)
+    wait = seconds_to_wait(f"chat_{user.pk}", conf.chat()["THROTTLE_RATE"])
+    if wait:
+        raise NotAllowedError(429, f"Too many messages; wait {wait} seconds.", **{"Retry-After": str(wait)})
     most = conf.chat()["MAX_BODY_BYTES"]
     content = request.read(most + 1)
     if len(content) > most:
         raise NotAllowedError(413, f"The body may have at most {most} bytes; send only the last message.")
     try:
         body = read_body(content)
-        memory_id = access_policy().memory_id(user, body.chat_id)
+        memory_id = policy.memory_id(request, body.chat_id)
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
     # From the primary database: a replica may not have the last answer yet.
@@ -155,17 +155,33 @@ def _asked(request: HttpRequest) -> _Asked:
     return _Asked(user, memory_id, body, after)
 
 
-def _entered(request: HttpRequest, chat_id: str) -> tuple[AbstractBaseUser, str]:
-    user = access_policy().user(request)
+def _entered(request: HttpRequest) -> tuple[AccessPolicy, AbstractBaseUser]:
+    """Return the access policy, and the user of *request*, who may chat by it."""
+    policy = access_policy()
+    user = policy.user(request)
+    request.user = user  # type: ignore[assignment]  # the policy's methods, templates and tools see who it is
+    if not policy.is_allowed(request):
+        raise NotAllowedError(403, "You may not chat.")
+    return policy, user
+
+
+def _found(request: HttpRequest, chat_id: str) -> tuple[str, AbstractBaseUser]:
+    """Return the memory id of the conversation that *chat_id* names, and its owner."""
+    policy, user = _entered(request)
     try:
-        return user, access_policy().memory_id(user, chat_id)
+        return policy.memory_id(request, chat_id), user
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
 
 
+async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
+    memory_id, owner = await in_thread(_found, request, chat_id)
+    return await answers().find(memory_id, str(owner.pk))
+
+
 def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
-    user, memory_id = _entered(request, chat_id)
-    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    memory_id, owner = _found(request, chat_id)
+    conversation = Conversation.objects.filter(memory_id=memory_id, owner=owner.pk).first()
     if conversation is None:
         return []
     most = conf.chat()["MAX_MESSAGES"]

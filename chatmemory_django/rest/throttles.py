@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
-from rest_framework.throttling import SimpleRateThrottle
+from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from chatmemory_django import conf
+from chatmemory_django.access import seconds_to_wait
 
 
-class ScopedThrottle(SimpleRateThrottle):
+class ScopedThrottle(BaseThrottle):
     """
     A limit on the rate of requests of each user, or of each IP address, in the view's ``throttle_scope``.
 
     The default scope is ``read`` or ``write``. The rates are in ``CHATMEMORY["REST"]["THROTTLE_RATES"]``.
     """
 
-    cache_format = "throttle_chatmemory_%(scope)s_%(ident)s"
-
-    def __init__(self) -> None:
-        # The scope depends on the request.
-        pass
+    _wait = 0
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """See ``BaseThrottle.allow_request``."""
-        scope: str | None = view.throttle_scope  # type: ignore[attr-defined]
-        self._set_scope(scope or ("read" if request.method in SAFE_METHODS else "write"))
-        return super().allow_request(request, view)
-
-    def get_cache_key(self, request: Request, view: APIView) -> str:
-        """See ``SimpleRateThrottle.get_cache_key``."""
+        scope: str = view.throttle_scope or ("read" if request.method in SAFE_METHODS else "write")  # type: ignore[attr-defined]
         user = request.user
         ident = user.pk if user and user.is_authenticated else self.get_ident(request)
-        return self.cache_format % {"scope": self.scope, "ident": ident}
+        return self._allows(scope, ident)
+
+    def wait(self) -> int:
+        """See ``BaseThrottle.wait``."""
+        return self._wait
 
     def get_ident(self, request: Request) -> str:
         """
@@ -48,10 +42,9 @@ class ScopedThrottle(SimpleRateThrottle):
         remote: str = request.META.get("REMOTE_ADDR", "")
         return addresses[-min(proxies, len(addresses))] if proxies and addresses else remote
 
-    def _set_scope(self, scope: str) -> None:
-        self.scope = scope
-        self.rate = conf.rest()["THROTTLE_RATES"].get(scope)
-        self.num_requests, self.duration = self.parse_rate(self.rate)
+    def _allows(self, scope: str, ident: object, *, counts: bool = True) -> bool:
+        self._wait = seconds_to_wait(f"rest_{scope}_{ident}", conf.rest()["THROTTLE_RATES"].get(scope), counts=counts)
+        return not self._wait
 
 
 class SignInThrottle(ScopedThrottle):
@@ -59,17 +52,8 @@ class SignInThrottle(ScopedThrottle):
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Return whether an attempt is left, without counting one."""
-        self._set_scope("sign_in")
-        self.key = self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}
-        if self.rate is None:
-            return True
-        self.now = self.timer()
-        self.history: list[Any] = [
-            each for each in self.cache.get(self.key, []) if each > self.now - (self.duration or 0)
-        ]
-        return len(self.history) < (self.num_requests or 0)
+        return self._allows("sign_in", self.get_ident(request), counts=False)
 
-    def note_failure(self) -> None:
+    def note_failure(self, request: Request) -> None:
         """Count a failed attempt."""
-        if self.rate is not None:
-            self.throttle_success()  # the base class's name for counting a request
+        self._allows("sign_in", self.get_ident(request))

@@ -30,7 +30,7 @@ from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
-from chatmemory_django.rest.permissions import IsAllowed
+from chatmemory_django.rest.permissions import IsAllowed, with_bearer
 from chatmemory_django.rest.problems import InvalidQuery, NotModified, Problem, handle_exception
 from chatmemory_django.rest.schema import Schema
 from chatmemory_django.rest.throttles import ScopedThrottle, SignInThrottle
@@ -120,6 +120,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         """See ``APIView.initialize_request``."""
         made = super().initialize_request(request, *args, **kwargs)
         made.__class__ = ChunkedRequest  # DRF has no hook for it
+        made.authenticators = with_bearer(made.authenticators or ())
         return made
 
     def get_authenticators(self) -> list[BaseAuthentication]:
@@ -139,7 +140,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         try:
             super().perform_authentication(request)
         except exceptions.AuthenticationFailed:
-            throttle.note_failure()
+            throttle.note_failure(request)
             raise
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

@@ -11,6 +11,7 @@ from django.db.utils import ConnectionRouter
 
 import chatmemory_django
 from chatmemory_django import checks, conf
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.checks import check_databases, check_settings, check_time_zones
 from chatmemory_django.memory import MessageWindowChatMemory
 
@@ -26,6 +27,10 @@ def by_id(memory_id: object) -> dict:
 
 class Own(MessageWindowChatMemory):
     """A custom memory class."""
+
+
+class OwnPolicy(AccessPolicy):
+    """A custom access policy."""
 
 
 class NotAMemory:
@@ -47,13 +52,14 @@ class TestValidSettings:
         [
             {},
             {"KEEP_HISTORY": False, "MAX_MESSAGE_BYTES": 1, "ALLOW_NETWORK": True},
+            {"ACCESS_POLICY": f"{__name__}.OwnPolicy"},
             {"MEMORY": memory_of(MESSAGE_WINDOW, max_messages=5, repair_tools=True)},
             {"MEMORY": memory_of(MESSAGE_WINDOW, max_messages=lambda memory_id: 5)},
             {"MEMORY": memory_of(f"{__name__}.Own", max_messages=5)},
             {"MEMORY": by_id},
             {"MEMORY": f"{__name__}.by_id"},
         ],
-        ids=["none", "plain_values", "options", "dynamic_limit", "own_class", "function", "path"],
+        ids=["none", "plain_values", "own_policy", "options", "dynamic_limit", "own_class", "function", "path"],
     )
     def test_valid_settings_pass(self, settings, chatmemory):
         assert found(settings, **chatmemory) == []
@@ -62,7 +68,7 @@ class TestValidSettings:
         "rest",
         [
             {},
-            {"PAGE_SIZE": 1, "ACCESS_POLICY": "chatmemory_django.access.AccessPolicy"},
+            {"PAGE_SIZE": 1},
             {"THROTTLE_RATES": {"read": "5/sec", "write": "10/min", "export": None}},
         ],
     )
@@ -356,7 +362,8 @@ class TestEachCheck:
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
             (
                 "colour",
-                "The settings are ALLOW_NETWORK, CHAT, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY, REMOTE_MEDIA, REST.",
+                "The settings are ACCESS_POLICY, ALLOW_NETWORK, CHAT, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY, "
+                "REMOTE_MEDIA, REST.",
             ),
         ],
         ids=["misspelt", "invented"],
@@ -402,7 +409,17 @@ class TestEachCheck:
             assert repr(value) in error.msg
 
     @pytest.mark.parametrize(
-        "rates", [None, "5/min", {"reads": "5/min"}, {"read": 5}, {"read": "5"}, {"read": "0/min"}, {"read": "x/min"}]
+        "rates",
+        [
+            None,
+            "5/min",
+            {"reads": "5/min"},
+            {"read": 5},
+            {"read": "5"},
+            {"read": "0/min"},
+            {"read": "x/min"},
+            {"read": "1/month"},
+        ],
     )
     def test_E023_the_rates_of_the_rest_api_are_invalid(self, settings, rates):
         (error,) = found(settings, REST={"THROTTLE_RATES": rates})
@@ -413,12 +430,19 @@ class TestEachCheck:
     def test_a_site_may_define_its_own_throttle_scopes(self, settings):
         assert found(settings, REST={"THROTTLE_RATES": {"tickets": "5/min"}}) == []
 
-    @pytest.mark.parametrize("policy", [None, "nowhere.Policy", f"{__name__}.by_id"], ids=repr)
+    @pytest.mark.parametrize(
+        "policy", [None, "nowhere.Policy", f"{__name__}.by_id", f"{__name__}.NotAMemory", AccessPolicy], ids=repr
+    )
     def test_E024_the_access_policy_is_not_found(self, settings, policy):
-        (error,) = found(settings, REST={"ACCESS_POLICY": policy})
+        (error,) = found(settings, ACCESS_POLICY=policy)
 
         assert error.id == "chatmemory.E024"
         assert repr(policy) in error.msg
+
+    def test_W021_the_access_policy_is_not_a_setting_of_the_rest_api(self, settings):
+        (warning,) = found(settings, REST={"ACCESS_POLICY": "chatmemory_django.access.AccessPolicy"})
+
+        assert warning.id == "chatmemory.W021"
 
     def test_W021_the_setting_of_the_rest_api_is_unknown(self, settings):
         (warning,) = found(settings, REST={"PAGE_SIZ": 5})

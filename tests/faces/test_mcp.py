@@ -216,7 +216,7 @@ class TestReading:
         assert refused.content[0].text == "The user has no conversation with this id."
 
     def test_the_access_policy_is_respected(self, url: str, anna, settings):
-        settings.CHATMEMORY = {"REST": {"ACCESS_POLICY": "tests.faces.test_mcp.OnlyUserMessages"}}
+        settings.CHATMEMORY = {"ACCESS_POLICY": "tests.faces.test_mcp.OnlyUserMessages"}
         add_messages("c", anna, UserMessage("Hi"), AiMessage("Hello"))
 
         page = call(url, anna.token, "read_conversation", conversation_id="c").structured_content

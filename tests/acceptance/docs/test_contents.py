@@ -48,6 +48,7 @@ def test_the_defaults_in_the_settings_page_are_the_defaults():
         "MAX_MESSAGE_BYTES": conf.DEFAULT_MAX_MESSAGE_BYTES,
         "ALLOW_NETWORK": conf.allow_network(),
         "REMOTE_MEDIA": conf.remote_media(),
+        "ACCESS_POLICY": conf.access_policy_class(),
         "REST": {},
         "CHAT": {},
     }

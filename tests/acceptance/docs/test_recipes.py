@@ -99,7 +99,7 @@ class TestTenants:
         module = ModuleType("recipe_access")
         module.TenantPolicy = policy  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "recipe_access", module)
-        settings.CHATMEMORY = {"REST": {"ACCESS_POLICY": "recipe_access.TenantPolicy", "THROTTLE_RATES": {}}}
+        settings.CHATMEMORY = {"ACCESS_POLICY": "recipe_access.TenantPolicy", "REST": {"THROTTLE_RATES": {}}}
         for name in ("acme", "globex"):
             group = Group.objects.create(name=name)
             group.user_set.add(User.objects.create_user(f"user of {name}"))

@@ -3,9 +3,9 @@
 import pytest
 from django.core.checks import run_checks
 
-from chatmemory_django.chat.access import ChatAccessPolicy
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.checks import check_chat
+from chatmemory_django.chat.streams import DatabaseStreams
 from tests.faces.chat.scripted import ScriptedModel
 
 assistant = Assistant(ScriptedModel("Yes."))
@@ -15,8 +15,8 @@ def assistant_of(request) -> Assistant:
     return assistant
 
 
-class Own(ChatAccessPolicy):
-    """A policy of a project's own."""
+class Own(DatabaseStreams):
+    """Streams of a project's own."""
 
 
 def found(settings, chat: object) -> list[str]:
@@ -31,7 +31,8 @@ def found(settings, chat: object) -> list[str]:
         {"ASSISTANT": f"{__name__}.assistant", "THROTTLE_RATE": None, "WAIT_SECONDS": 0},
         {"ASSISTANT": f"{__name__}.assistant_of", "THROTTLE_RATE": "5/hour", "MAX_PARTS": 1},
         {"ASSISTANT": assistant},
-        {"ACCESS_POLICY": f"{__name__}.Own", "STREAMS": "chatmemory_django.chat.redis_streams.RedisStreams"},
+        {"STREAMS": f"{__name__}.Own"},
+        {"STREAMS": "chatmemory_django.chat.redis_streams.RedisStreams"},
     ],
 )
 def test_valid_settings_pass(settings, chat):
@@ -43,8 +44,18 @@ def test_E031_chat_is_not_a_dict(settings, chat):
     assert found(settings, chat) == ["chatmemory.E031"]
 
 
-def test_W031_an_unknown_setting(settings):
-    assert found(settings, {"ASISTANT": "x"}) == ["chatmemory.W031"]
+@pytest.mark.parametrize("name", ["ASISTANT", "ACCESS_POLICY"])
+def test_W031_an_unknown_setting(settings, name):
+    assert found(settings, {name: "x"}) == ["chatmemory.W031"]
+
+
+def test_W031_suggests_a_setting(settings):
+    settings.CHATMEMORY = {"CHAT": {"ASISTANT": "x"}}
+
+    [warning] = check_chat()
+
+    assert warning.msg == "CHATMEMORY['CHAT'] has no setting 'ASISTANT', so it has no effect."
+    assert warning.hint == "Did you mean 'ASSISTANT'?"
 
 
 @pytest.mark.parametrize("value", [-1, "1", 1.5, True, None], ids=repr)
@@ -53,7 +64,7 @@ def test_E032_a_limit_is_not_a_positive_whole_number(settings, name, value):
     assert found(settings, {name: value}) == ["chatmemory.E032"]
 
 
-@pytest.mark.parametrize("rate", ["often", "60", "60/", "/min", "60/month", 7, "-1/min"])
+@pytest.mark.parametrize("rate", ["often", "60", "60/", "/min", "60/month", "60/minutes", "0/min", 7, "-1/min"])
 def test_E033_an_invalid_rate(settings, rate):
     assert found(settings, {"THROTTLE_RATE": rate}) == ["chatmemory.E033"]
 
@@ -63,10 +74,11 @@ def test_E034_the_assistant_is_not_an_assistant(settings, path):
     assert found(settings, {"ASSISTANT": path}) == ["chatmemory.E034"]
 
 
-@pytest.mark.parametrize("path", ["nowhere.Policy", f"{__name__}.assistant", None])
-@pytest.mark.parametrize("name", ["ACCESS_POLICY", "STREAMS"])
-def test_E035_a_class_is_of_the_wrong_kind(settings, name, path):
-    assert found(settings, {name: path}) == ["chatmemory.E035"]
+@pytest.mark.parametrize(
+    "path", ["nowhere.Streams", f"{__name__}.assistant", "chatmemory_django.access.AccessPolicy", None]
+)
+def test_E035_a_class_is_of_the_wrong_kind(settings, path):
+    assert found(settings, {"STREAMS": path}) == ["chatmemory.E035"]
 
 
 @pytest.mark.parametrize("level", ["auto", "SHARP", None, 1])

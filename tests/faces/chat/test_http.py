@@ -17,6 +17,7 @@ from django.test import AsyncClient, Client
 from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.answers import Answers
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import (
@@ -57,6 +58,16 @@ def bob() -> User:
 
 def bearer(user: User) -> dict[str, str]:
     return {"Authorization": f"Bearer {Token.objects.get_or_create(user=user)[0].key}"}
+
+
+class WithoutBob(AccessPolicy):
+    """A policy of a project's own."""
+
+    def is_allowed(self, request):
+        return super().is_allowed(request) and request.user.get_username() != "bob"
+
+    def memory_id(self, request, chat_id):
+        return f"{request.user.get_username()}-{chat_id}"
 
 
 class Chat:
@@ -506,6 +517,30 @@ class TestAccess:
 
         assert (refused.status_code, refused.content[:5]) == (403, b"CSRF:")
         assert allowed.status_code == 200, allowed.content
+
+    def test_a_token_needs_no_csrf_token_and_may_be_sent_by_either_name(self, chat, ann):
+        chat("Yes.")
+        body = json.dumps({"id": "c", "message": user("Hi.")})
+        for name in ("Bearer", "bearer", "Token"):
+            headers = {"Accept": "application/json", "Authorization": f"{name} {Token.objects.get(user=ann).key}"}
+            client = Client(enforce_csrf_checks=True, headers=headers)
+            assert client.post(URL, body, content_type="application/json").status_code == 200, name
+
+    def test_the_access_policy_decides_who_may_chat(self, chat, ann, bob, settings):
+        settings.CHATMEMORY["ACCESS_POLICY"] = f"{__name__}.WithoutBob"
+        for user_, status in ((ann, 200), (bob, 403)):
+            assert Client(headers=bearer(user_)).get(f"{URL}/c/messages").status_code == status
+            assert Client(headers=bearer(user_)).get("/api/conversations/").status_code == status
+
+    @asynchronous
+    async def test_the_access_policy_names_the_conversation(self, chat, settings):
+        settings.CHATMEMORY["ACCESS_POLICY"] = f"{__name__}.WithoutBob"
+        client = chat("Yes.")
+
+        await client.say("Hi.")
+
+        assert await client.texts() == ["Hi.", "Yes."]
+        assert await get_chat_memory("ann-c").amessages() == [UserMessage("Hi."), AiMessage("Yes.")]
 
     @asynchronous
     async def test_two_users_can_use_the_same_chat_id(self, chat, bob):

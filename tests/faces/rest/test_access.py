@@ -7,7 +7,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import resolve
+from rest_framework.authentication import SessionAuthentication, TokenAuthentication
 from rest_framework.authtoken.models import Token
+from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
@@ -242,7 +244,32 @@ class TestAuthentication:
         assert response.status_code == 200
         assert response["Cache-Control"] == "no-store"
 
-    @pytest.mark.parametrize("header", ["Token 12345", "Token", "Token \xff", "Bearer x"])
+    def test_a_token_is_accepted_as_a_bearer(self, conversation, person):
+        token = Token.objects.create(user=person("owner"))
+        client = Client(headers={"Authorization": f"Bearer {token.key}"}, enforce_csrf_checks=True)
+
+        assert client.get(f"{ROOT}c/").status_code == 200
+        assert client.post(ROOT, {}, content_type="application/json").status_code == 201
+
+    @pytest.mark.parametrize("classes", [(), (SessionAuthentication,)], ids=["none", "sessions"])
+    def test_a_bearer_is_refused_where_tokens_are(self, conversation, person, monkeypatch, classes):
+        token = Token.objects.create(user=person("owner"))
+        monkeypatch.setattr(AccessPolicy, "authentication_classes", classes)
+
+        response = Client(headers={"Authorization": f"Bearer {token.key}"}).get(f"{ROOT}c/")
+
+        assert response.status_code in {401, 403}
+
+    @pytest.mark.parametrize("keyword", ["Token", "Bearer"])
+    def test_the_sites_own_class_decides_which_tokens_are_accepted(self, conversation, person, monkeypatch, keyword):
+        Token.objects.create(user=person("owner"), key="expired")
+        monkeypatch.setattr(AccessPolicy, "authentication_classes", [Expiring])
+
+        response = Client(headers={"Authorization": f"{keyword} expired"}).get(f"{ROOT}c/")
+
+        assert (response.status_code, response.json()["detail"]) == (401, "The token has expired.")
+
+    @pytest.mark.parametrize("header", ["Token 12345", "Token", "Token \xff", "Bearer x", "Bearer", "Bearer \xff"])
     def test_a_wrong_token_is_refused(self, conversation, header: str):
         response = Client(headers={"Authorization": header}).get(f"{ROOT}c/")
 
@@ -254,6 +281,13 @@ class TestAuthentication:
         User.objects.filter(username="owner").update(is_active=False)
 
         assert Client(headers={"Authorization": f"Token {token.key}"}).get(ROOT).status_code == 401
+
+
+class Expiring(TokenAuthentication):
+    """Tokens of a project that expire."""
+
+    def authenticate_credentials(self, key):
+        raise AuthenticationFailed("The token has expired.")
 
 
 class Tenants(AccessPolicy):
@@ -268,7 +302,7 @@ class Tenants(AccessPolicy):
 
 class TestCustomPolicy:
     def test_it_decides_which_conversations_are_found(self, conversation, client_of, settings):
-        settings.CHATMEMORY["REST"]["ACCESS_POLICY"] = f"{__name__}.Tenants"
+        settings.CHATMEMORY["ACCESS_POLICY"] = f"{__name__}.Tenants"
         Conversation.objects.update(metadata={"tenant": "acme"})
         other = client_of("other")
 

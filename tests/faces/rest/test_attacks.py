@@ -371,7 +371,7 @@ class TestPoliciesThatJoin:
 
     @pytest.fixture(autouse=True)
     def colleagues(self, settings, policy, begin, person) -> None:
-        settings.CHATMEMORY["REST"]["ACCESS_POLICY"] = f"{__name__}.{policy.__name__}"
+        settings.CHATMEMORY["ACCESS_POLICY"] = f"{__name__}.{policy.__name__}"
         begin("c", SystemMessage("brief"), UserMessage("one"), UserMessage("two"))
         begin("d", UserMessage("one"))
         for name in ("left", "right"):

@@ -433,7 +433,7 @@ class TestRemoving:
         assert post(api, POP).status_code == 403
 
     def test_can_be_allowed_for_the_users_own_messages(self, api, begin, settings):
-        settings.CHATMEMORY["REST"]["ACCESS_POLICY"] = f"{__name__}.OwnWords"
+        settings.CHATMEMORY["ACCESS_POLICY"] = f"{__name__}.OwnWords"
         call = AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "t", "{}")])
         begin("c", UserMessage("hi"), call, ToolExecutionResultMessage("1", "t", "4"))
         before = list(Message.objects.values()), list(Conversation.objects.values())
