@@ -15,10 +15,9 @@ from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.importing.moved import Moved
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.whole import messages_of, write
+from chatmemory_django.operations.whole import messages_of, stored_values, write
 from chatmemory_django.provider import window_of
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.rows import new_row
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -68,9 +67,7 @@ class _Storing:
         self._owner = owner
         self._store = DjangoChatMemoryStore(using, keep_history=True, owner=owner)
         self._window = window_of(memory_id)
-        given = (message.given for message in moved.messages)
-        rows = (new_row(message, verbatim=verbatim) for message, verbatim in given)
-        self._rows = [(row.type, row.text, row.payload, row.verbatim) for row in rows]
+        self._rows = [stored_values(each.given.message, each.given.verbatim) for each in moved.messages]
 
     def run(self) -> Outcome:
         """Store the new messages, in one transaction."""

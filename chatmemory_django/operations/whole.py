@@ -18,8 +18,10 @@ from django.db.models.expressions import Combinable
 
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.messages import MESSAGE_SIZE
+from chatmemory_django.stores.django.rows import new_row
 
 PAGE = 1_000
 """How many keys or rows one query reads at most."""
@@ -102,6 +104,18 @@ def pages(rows: MessageQuerySet, *columns: str | Combinable) -> Iterator[list[tu
         for batch in in_batches(sizes, itemgetter(1), PAGE_CHARACTERS, PAGE):
             run = batch[0][0], batch[-1][0]
             yield list(rows.filter(sequence__range=run).values_list(*columns))
+
+
+def stored_values(message: ChatMessage, verbatim: str | None) -> tuple[str, str, str | None, str | None]:
+    """
+    Return the type, text, payload and verbatim of the row of *message*, before it is stored.
+
+    Raises:
+        TypeError, ValueError: It cannot be stored.
+
+    """
+    row = new_row(message, verbatim=verbatim)
+    return row.type, row.text, row.payload, row.verbatim
 
 
 def is_there(memory_id: str, using: str) -> bool:
