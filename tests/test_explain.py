@@ -18,7 +18,6 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.provider import with_limit
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.explaining import read, read_recent
 from tests import test_models
 from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
@@ -33,8 +32,7 @@ def numbered(*numbers: int) -> list[UserMessage]:
 
 
 def sent(memory: ChatMemory) -> list:
-    readings = read(Conversation.objects.get(memory_id="a"), memory)
-    return [reading.sent for reading in readings if reading.sent is not None]
+    return [each.message for each in Conversation.objects.get(memory_id="a").read(memory).sent()]
 
 
 @pytest.mark.parametrize(
@@ -55,10 +53,12 @@ def test_the_explanation_matches_the_memory_after_any_operation(make):
     make(memory)
     conversation = Conversation.objects.get()
 
-    readings = read(conversation, memory)
+    remembered = conversation.read(memory)
 
-    assert [reading.sent for reading in readings] == memory.messages()
-    assert [reading.row.sequence for reading in readings] == [row.sequence for row in conversation.memory()]
+    assert [each.sent for each in remembered.explain()] == memory.messages()
+    assert [each.message for each in remembered.sent()] == memory.messages()
+    assert [each.sequence for each in remembered.explain()] == [row.sequence for row in conversation.memory()]
+    assert [each.row.sequence for each in remembered.sent()] == [row.sequence for row in conversation.memory()]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -103,9 +103,10 @@ def test_no_more_of_the_history_is_read_than_requested(django_assert_num_queries
     memory.add(*[U1] * 20)
 
     with django_assert_num_queries(3):
-        readings = read_recent(Conversation.objects.get(), memory, 5)
+        conversation = Conversation.objects.get()
+        explained = conversation.read(memory).explain(conversation.recent(5))
 
-    assert [(reading.row.sequence, reading.reason) for reading in readings] == [
+    assert [(each.sequence, each.reason) for each in explained] == [
         (16, "evicted"),
         (17, "evicted"),
         (18, "evicted"),

@@ -14,7 +14,6 @@ from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import known_memory
-from chatmemory_django.stores.django.explaining import read
 
 MAX_MEMORY_SIZE = 16 * 1024 * 1024
 """Maximum number of characters of a memory that can be downloaded in OpenAI's format."""
@@ -62,10 +61,10 @@ def memory_as_openai(conversation: Conversation) -> str:
     if conversation.memory().total_size() > MAX_MEMORY_SIZE:
         raise UnavailableError(_("This memory is too large to download here; export the conversation instead."))
     try:
-        readings = read(conversation, memory)
+        sent = conversation.read(memory).sent()
     except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
         raise UnavailableError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
-    return _json([_as_openai(each.row, each.sent) for each in readings if each.sent is not None])
+    return _json([_as_openai(each.row, each.message) for each in sent])
 
 
 def file_of(row: Message, index: int) -> File | None:

@@ -7,10 +7,9 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.core.reasons import Reason
+from chatmemory_django.core.reasons import Explained, Reason
 from chatmemory_django.models import Conversation, MemoryStatus
 from chatmemory_django.provider import known_memory
-from chatmemory_django.stores.django.explaining import Reading, read
 
 MAX_EXPLAINED = 2_000
 """Maximum number of messages of a memory whose messages are explained one by one ..."""
@@ -110,11 +109,11 @@ def read_reasons(conversation: Conversation) -> dict[int, Words]:
             return {}  # every text would have to be counted
         if conversation.memory().total_size() > MAX_EXPLAINED_SIZE:
             return {}
-        return {reading.row.sequence: _words(reading) for reading in read(conversation, memory)}
+        return {each.sequence: _words(each) for each in conversation.read(memory).explain()}
     except (TypeError, ValueError):
         return {}
 
 
-def _words(reading: Reading) -> Words:
-    is_whole = reading.sent is None or reading.row.payload is None or reading.sent == reading.row.chat_message
-    return WORDS[reading.reason] if is_whole else IN_PART
+def _words(explained: Explained) -> Words:
+    is_part = explained.is_sent and explained.sent is not explained.message
+    return IN_PART if is_part else WORDS[explained.reason]
