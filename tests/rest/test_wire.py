@@ -304,7 +304,7 @@ class TestProblems:
         def note(**kwargs: object) -> None:
             sent.append(kwargs["request"].path)
 
-        monkeypatch.setattr("chatmemory_django.rest.conversations.read", fail)
+        monkeypatch.setattr(Conversation, "read", fail)
         got_request_exception.connect(note)
         try:
             response = client.get(MEMORY)
@@ -332,7 +332,7 @@ class TestProblems:
         begin("c")
         client = APIClient(raise_request_exception=False)
         client.force_authenticate(person("owner"))
-        monkeypatch.setattr("chatmemory_django.rest.conversations.read", lambda *args: 1 / 0)
+        monkeypatch.setattr(Conversation, "read", lambda *args: 1 / 0)
 
         response = client.get(MEMORY, headers={"Accept": "text/html"})
 
