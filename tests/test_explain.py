@@ -1,7 +1,5 @@
 """``explain()`` lists, message by message, exactly what the LLM is sent."""
 
-from typing import ClassVar
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +13,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation
-from chatmemory_django.provider import with_limit
+from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests import test_models
@@ -116,26 +114,23 @@ def test_no_more_of_the_history_is_read_than_requested(django_assert_num_queries
 
 
 class TestAnotherLimit:
-    MESSAGES: ClassVar = {"CLASS": "own.Memory", "OPTIONS": {"max_messages": 5, "repair_tools": True}}
-    TOKENS: ClassVar = {
-        "CLASS": "own.Memory",
-        "OPTIONS": {"max_tokens": 5, "token_count_estimator": "gpt-4o", "own": 1},
-    }
+    MESSAGES = MemoryConfiguration("a", "own.Memory", {"max_messages": 5, "repair_tools": True})
+    TOKENS = MemoryConfiguration("a", "own.Memory", {"max_tokens": 5, "token_count_estimator": "gpt-4o", "own": 1})
 
     def test_a_limit_of_the_same_kind_changes_nothing_else(self):
-        assert with_limit(self.MESSAGES) == self.MESSAGES
-        assert with_limit(self.MESSAGES, max_messages=7)["OPTIONS"] == {"max_messages": 7, "repair_tools": True}
-        assert with_limit(self.TOKENS, max_tokens=7)["OPTIONS"] == {**self.TOKENS["OPTIONS"], "max_tokens": 7}
+        assert self.MESSAGES.with_limit() == self.MESSAGES
+        assert self.MESSAGES.with_limit(max_messages=7).options == {"max_messages": 7, "repair_tools": True}
+        assert self.TOKENS.with_limit(max_tokens=7).options == {**self.TOKENS.options, "max_tokens": 7}
 
     def test_a_limit_of_another_kind_keeps_the_options_common_to_all_memories(self):
-        assert with_limit(self.TOKENS, max_messages=7) == {
-            "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
-            "OPTIONS": {"max_messages": 7},
-        }
+        assert self.TOKENS.with_limit(max_messages=7)[1:] == (
+            "chatmemory_django.memory.MessageWindowChatMemory",
+            {"max_messages": 7},
+        )
 
     def test_a_token_limit_requires_an_estimator(self):
         with pytest.raises(ValueError, match="has no token_count_estimator"):
-            with_limit(self.MESSAGES, max_tokens=7)
+            self.MESSAGES.with_limit(max_tokens=7)
 
 
 class TestEveryStoreExplains:

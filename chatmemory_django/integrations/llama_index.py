@@ -17,7 +17,7 @@ from chatmemory_django.formats.llama_index import LLAMA_INDEX
 from chatmemory_django.formats.verbatim import Given, items_of, to_given
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.provider import window_of
+from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 try:
@@ -183,7 +183,7 @@ class _Queue:
 
     def delete(self, status: MessageStatus | None) -> None:
         if status is None:
-            self._store.rewind(self._key, 0, window_of(self._key))
+            self._store.rewind(self._key, 0, MemoryConfiguration.of(self._key).window())
             return
         with self._locked() as conversation:
             if conversation is not None:
@@ -209,7 +209,7 @@ class _Queue:
             self._store.append_messages(
                 self._key,
                 [each.message for each in given],
-                window_of(self._key).unbounded(),
+                MemoryConfiguration.of(self._key).window().unbounded(),
                 verbatim=[each.verbatim for each in given],
                 archived=status == ARCHIVED,
                 after=after,

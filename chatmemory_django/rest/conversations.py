@@ -24,7 +24,7 @@ from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
 from chatmemory_django.operations import asynchronous, erase, export, fork
-from chatmemory_django.provider import build_chat_memory, get_chat_memory, to_be_seen
+from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
@@ -47,7 +47,6 @@ from chatmemory_django.rest.serializers import (
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
 from chatmemory_django.stores.base import MemoryIdTakenError
-from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 
 class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
@@ -257,12 +256,11 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         limits = {name: self.query.get(name) for name in ("max_messages", "max_tokens")}
         if None not in limits.values():
             raise InvalidQuery({"max_tokens": "max_messages and max_tokens cannot be combined; use one of them."})
-        key = conversation.memory_id
         try:
-            wanted = to_be_seen(key, **limits)
+            configured = MemoryConfiguration.of(conversation.memory_id).with_limit(**limits, is_only_read=True)
         except ValueError as exc:
             raise InvalidQuery({"max_tokens": str(exc)}) from None
-        return build_chat_memory(wanted, key, DjangoChatMemoryStore())
+        return configured.reader()
 
     def _shown(self, remembered: Remembered[Any], memory: Reader) -> dict[str, Any]:
         rows = []
