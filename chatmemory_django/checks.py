@@ -15,7 +15,7 @@ from chatmemory_django.access import AccessPolicy, is_rate
 from chatmemory_django.db.moments import knows_time_zone
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
-from chatmemory_django.provider import build_chat_memory
+from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from chatmemory_django.tokens.encodings import encoding_name, encoding_source
@@ -154,7 +154,7 @@ def _memory() -> Iterator[CheckMessage]:
         options = dict(memory.get("OPTIONS", {}))
         options.update({name: limit for name, limit in _SOME_LIMITS.items() if callable(options.get(name))})
         store = InMemoryChatMemoryStore(keep_history=conf.keep_history() is not False)
-        built = build_chat_memory({**memory, "OPTIONS": options}, "check", store)
+        built = MemoryConfiguration("check", memory["CLASS"], options).memory(store)
     except (ImportError, TypeError, ValueError) as exc:
         yield Error(
             f"CHATMEMORY['MEMORY']['OPTIONS'] do not fit {memory_class.__name__}: {exc}",

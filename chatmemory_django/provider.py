@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.core.reasons import Reader
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MemoryOptions
 from chatmemory_django.stores.base import ChatMemoryStore
@@ -34,63 +35,90 @@ def get_chat_memory(
     the database; *options* override those of the setting, for example ``max_messages=2``.
     """
     limits = {name: options.pop(name) for name in ("max_messages", "max_tokens") if name in options}
-    wanted = with_limit(configuration(memory_id), **limits)
-    wanted = {**wanted, "OPTIONS": {**wanted.get("OPTIONS", {}), **options}}
-    return build_chat_memory(wanted, memory_id, DjangoChatMemoryStore(using, owner=owner))
+    wanted = MemoryConfiguration.of(memory_id).with_limit(**limits)
+    return wanted._replace(options={**wanted.options, **options}).memory(DjangoChatMemoryStore(using, owner=owner))
 
 
-def configuration(memory_id: object) -> Mapping[str, Any]:
-    """Return the configuration of *memory_id* from the setting ``MEMORY``: the path of a class, and its options."""
-    memory = conf.memory()
-    if isinstance(memory, str):
-        memory = import_string(memory)
-    return memory(memory_id) if callable(memory) else memory
+class MemoryConfiguration(NamedTuple):
+    """What the memory *memory_id* is built from: the path of a class, and its options."""
+
+    memory_id: object
+    path: str
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, memory_id: object) -> Self:
+        """Return the configuration of *memory_id* in the setting ``MEMORY``."""
+        memory = conf.memory()
+        if isinstance(memory, str):
+            memory = import_string(memory)
+        if callable(memory):
+            memory = memory(memory_id)
+        return cls(memory_id, memory["CLASS"], memory.get("OPTIONS", {}))
+
+    def memory(self, store: ChatMemoryStore) -> ChatMemory:
+        """
+        Return the memory in *store*.
+
+        Raises:
+            ImportError, TypeError, ValueError: The configuration is invalid.
+
+        """
+        options = dict(self.options)
+        if isinstance(model_name := options.get("token_count_estimator"), str):
+            options["token_count_estimator"] = _openai_estimator(model_name)
+        if isinstance(path := options.get("summarize"), str):
+            options["summarize"] = import_string(path)
+        memory: ChatMemory = import_string(self.path)(id=self.memory_id, store=store, **options)
+        return memory
+
+    def reader(self) -> Reader:
+        """Return how the memory is read, wherever it is stored; raises what ``memory`` does."""
+        return self.memory(_NOWHERE)
+
+    def window(self) -> Window:
+        """Return the current window; raises what ``memory`` does."""
+        return self.reader().window()
+
+    def with_limit(
+        self, *, max_messages: int | None = None, max_tokens: int | None = None, is_only_read: bool = False
+    ) -> Self:
+        """
+        Return the configuration with another limit, if one is passed.
+
+        If the memory *is_only_read*, a summarizing one then becomes a plain window, since the limit may leave no room
+        for a summary.
+
+        Raises:
+            ValueError: It has no estimator to count *max_tokens* with.
+
+        """
+        name, limit = ("max_messages", max_messages) if max_tokens is None else ("max_tokens", max_tokens)
+        if limit is None:
+            return self
+        if name in self.options and not (is_only_read and "summarize" in self.options):
+            return self._replace(options={**self.options, name: limit})
+        options = {key: self.options[key] for key in MemoryOptions.__annotations__ if key in self.options}
+        if max_tokens is None:
+            return self._replace(path=MESSAGE_WINDOW, options={**options, name: limit})
+        if "token_count_estimator" not in self.options:
+            raise ValueError("CHATMEMORY['MEMORY'] has no token_count_estimator, so tokens cannot be counted.")
+        options |= {name: limit, "token_count_estimator": self.options["token_count_estimator"]}
+        return self._replace(path=TOKEN_WINDOW, options=options)
 
 
-def build_chat_memory(configuration: Mapping[str, Any], memory_id: object, store: ChatMemoryStore) -> ChatMemory:
-    """
-    Return the memory that *configuration* describes.
-
-    Raises:
-        ImportError, TypeError, ValueError: *configuration* is invalid.
-
-    """
-    memory_class = import_string(configuration["CLASS"])
-    options = dict(configuration.get("OPTIONS", {}))
-    if isinstance(model_name := options.get("token_count_estimator"), str):
-        options["token_count_estimator"] = _openai_estimator(model_name)
-    if isinstance(path := options.get("summarize"), str):
-        options["summarize"] = import_string(path)
-    memory: ChatMemory = memory_class(id=memory_id, store=store, **options)
-    return memory
-
-
-def window_of(memory_id: object) -> Window:
-    """Return the current window of *memory_id* from the setting ``MEMORY``; raises what ``build_chat_memory`` does."""
-    return _memory_of(memory_id).window()
-
-
-def known_memory(memory_id: object) -> ChatMemory | None:
-    """
-    Return an empty memory configured for *memory_id* by the setting ``MEMORY``; None if that is invalid (see the
-    checks).
-    """
+def known_reader(memory_id: object) -> Reader | None:
+    """Return how *memory_id* is read; None if the setting ``MEMORY`` is invalid for it (see the checks)."""
     try:
-        return _memory_of(memory_id)
+        return MemoryConfiguration.of(memory_id).reader()
     except (ImportError, TypeError, ValueError):
         return None
 
 
 def known_window(memory_id: str) -> Window | None:
-    """Return the window of ``known_memory``; None under the same conditions."""
-    try:
-        return window_of(memory_id)
-    except (ImportError, TypeError, ValueError):
-        return None
-
-
-def _memory_of(memory_id: object) -> ChatMemory:
-    return build_chat_memory(configuration(memory_id), memory_id, InMemoryChatMemoryStore(keep_history=True))
+    """Return the current window of *memory_id*; None under the same conditions."""
+    reader = known_reader(memory_id)
+    return None if reader is None else reader.window()
 
 
 def common_window() -> Window | None:
@@ -100,51 +128,11 @@ def common_window() -> Window | None:
         return None
     if any(callable(value) for name, value in memory.get("OPTIONS", {}).items() if name != "summarize"):
         return None
-    return window_of("any")
+    return MemoryConfiguration.of("any").window()
 
 
-def with_limit(
-    configuration: Mapping[str, Any], *, max_messages: int | None = None, max_tokens: int | None = None
-) -> Mapping[str, Any]:
-    """
-    Return *configuration* with another limit.
-
-    Raises:
-        ValueError: It has no estimator to count *max_tokens* with.
-
-    """
-    options = dict(configuration.get("OPTIONS", {}))
-    name, limit = ("max_messages", max_messages) if max_tokens is None else ("max_tokens", max_tokens)
-    if limit is None:
-        return configuration
-    if name in options:
-        return {**configuration, "OPTIONS": {**options, name: limit}}
-    kept = {key: options[key] for key in MemoryOptions.__annotations__ if key in options}
-    if max_tokens is None:
-        return {"CLASS": MESSAGE_WINDOW, "OPTIONS": {**kept, name: limit}}
-    if "token_count_estimator" not in options:
-        raise ValueError("CHATMEMORY['MEMORY'] has no token_count_estimator, so tokens cannot be counted.")
-    return {
-        "CLASS": TOKEN_WINDOW,
-        "OPTIONS": {**kept, name: limit, "token_count_estimator": options["token_count_estimator"]},
-    }
-
-
-def to_be_seen(
-    memory_id: object, *, max_messages: int | None = None, max_tokens: int | None = None
-) -> Mapping[str, Any]:
-    """
-    Return the configuration of *memory_id* for a memory that is only read, with another limit if one is passed.
-
-    With another limit, a summarizing memory becomes a plain window, since the limit may leave no room for a summary.
-    Raises ``ValueError`` as ``with_limit`` does.
-    """
-    seen = configuration(memory_id)
-    options = seen.get("OPTIONS", {})
-    if max_tokens is not None and "summarize" in options:
-        known = {*MemoryOptions.__annotations__, "max_tokens", "token_count_estimator"}
-        seen = {"CLASS": TOKEN_WINDOW, "OPTIONS": {name: options[name] for name in known if name in options}}
-    return with_limit(seen, max_messages=max_messages, max_tokens=max_tokens)
+_NOWHERE = InMemoryChatMemoryStore(keep_history=True)
+"""The store of readers, which cannot write: it stays empty."""
 
 
 @cache

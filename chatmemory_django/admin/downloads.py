@@ -13,8 +13,7 @@ from chatmemory_django.core.media import File, file_at, served_as
 from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.provider import known_memory
-from chatmemory_django.stores.django.explaining import read
+from chatmemory_django.provider import known_reader
 
 MAX_MEMORY_SIZE = 16 * 1024 * 1024
 """Maximum number of characters of a memory that can be downloaded in OpenAI's format."""
@@ -56,16 +55,16 @@ def memory_as_openai(conversation: Conversation) -> str:
         UnavailableError: The settings are invalid, or the memory is too large, unreadable or not representable.
 
     """
-    memory = known_memory(conversation.memory_id)
-    if memory is None:
+    reader = known_reader(conversation.memory_id)
+    if reader is None:
         raise UnavailableError(_("The settings of this memory are invalid; run manage.py check for details."))
     if conversation.memory().total_size() > MAX_MEMORY_SIZE:
         raise UnavailableError(_("This memory is too large to download here; export the conversation instead."))
     try:
-        readings = read(conversation, memory)
+        sent = conversation.read(reader).sent()
     except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
         raise UnavailableError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
-    return _json([_as_openai(each.row, each.sent) for each in readings if each.sent is not None])
+    return _json([_as_openai(each.row, each.message) for each in sent])
 
 
 def file_of(row: Message, index: int) -> File | None:

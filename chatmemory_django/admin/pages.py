@@ -26,7 +26,7 @@ from chatmemory_django.admin.search import search, wanted_in
 from chatmemory_django.admin.transcript import read_bubble, read_page
 from chatmemory_django.admin.wording import EXCERPT, shortened, visible
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
-from chatmemory_django.provider import known_window
+from chatmemory_django.provider import known_reader
 
 MAX_SHOWN = 100_000
 """Maximum number of characters of a text on the page of its message. The whole text is in the JSON."""
@@ -67,13 +67,16 @@ def transcript(
     }
     if wanted:
         return {**context, "found": search(conversation, wanted, before=before, all_branches=all_branches)}
-    page = read_page(conversation, before=before, after=after, is_readable=is_readable, all_branches=all_branches)
+    reader = known_reader(conversation.memory_id)
+    page = read_page(
+        conversation, reader, before=before, after=after, is_readable=is_readable, all_branches=all_branches
+    )
     for bubble in page.bubbles:
         _offer(bubble, conversation, offered)
     context["page"] = page
     if is_newest:
         context["owner_name"] = visible(conversation.owner.get_username()) if conversation.owner else ""
-        context["gauge"] = read_gauge(conversation, known_window(conversation.memory_id))
+        context["gauge"] = read_gauge(conversation, None if reader is None else reader.window())
         context["plot"] = read_plot(conversation)
         context["metadata"] = _indented(conversation.metadata) if is_readable else ""
         context["unended"] = _unended(conversation)

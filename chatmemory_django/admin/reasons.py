@@ -7,10 +7,8 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.core.reasons import Reason
+from chatmemory_django.core.reasons import Explained, Reader, Reason
 from chatmemory_django.models import Conversation, MemoryStatus
-from chatmemory_django.provider import known_memory
-from chatmemory_django.stores.django.explaining import Reading, read
 
 MAX_EXPLAINED = 2_000
 """Maximum number of messages of a memory whose messages are explained one by one ..."""
@@ -94,27 +92,26 @@ def words_of(status: MemoryStatus) -> Words:
     return WORDS[_OF_STATUS[status]]
 
 
-def read_reasons(conversation: Conversation) -> dict[int, Words]:
+def read_reasons(conversation: Conversation, reader: Reader) -> dict[int, Words]:
     """
-    Return the explanation for each message in the memory of *conversation* by sequence, with two queries.
+    Return the explanation for each message that *reader* finds in the memory of *conversation*, by sequence.
 
-    The result is empty if this would cost too much or fail: if the memory is too large, if its tokens were not counted
-    by the estimator in the settings, or if the settings or a message are invalid.
+    Takes two queries. The result is empty if this would cost too much or fail: if the memory is too large, if its
+    tokens were not counted by the estimator in the settings, or if a message is invalid.
     """
-    memory = known_memory(conversation.memory_id)
-    if memory is None or not 0 < conversation.memory_messages <= MAX_EXPLAINED:
+    if not 0 < conversation.memory_messages <= MAX_EXPLAINED:
         return {}
     try:
-        window = memory.window()
+        window = reader.window()
         if window.estimator is not None and not conversation.counted_by == window.counter != "":
             return {}  # every text would have to be counted
         if conversation.memory().total_size() > MAX_EXPLAINED_SIZE:
             return {}
-        return {reading.row.sequence: _words(reading) for reading in read(conversation, memory)}
+        return {each.sequence: _words(each) for each in conversation.read(reader).explain()}
     except (TypeError, ValueError):
         return {}
 
 
-def _words(reading: Reading) -> Words:
-    is_whole = reading.sent is None or reading.row.payload is None or reading.sent == reading.row.chat_message
-    return WORDS[reading.reason] if is_whole else IN_PART
+def _words(explained: Explained) -> Words:
+    is_part = explained.is_sent and explained.sent is not explained.message
+    return IN_PART if is_part else WORDS[explained.reason]

@@ -20,10 +20,12 @@ from chatmemory_django.admin.links import PAGE
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.reasons import read_reasons
 from chatmemory_django.admin.wording import EXCERPT, excerpt
+from chatmemory_django.core.reasons import Reader
 from chatmemory_django.core.tool_calls import tool_answers
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import Conversation, MemoryStatus, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.provider import known_reader
 
 PAGE_BYTES = 8 * 1024 * 1024
 """Maximum size of long texts and JSON that are read for a page. Of further messages, only short texts are shown."""
@@ -47,6 +49,7 @@ class Page:
 
 def read_page(
     conversation: Conversation,
+    reader: Reader | None,
     *,
     before: int | None = None,
     after: int | None = None,
@@ -56,7 +59,8 @@ def read_page(
     """
     Return the newest messages of *conversation*, the newest *before* a sequence, or the oldest *after* one.
 
-    Only messages on the current path are included, unless *all_branches* is true.
+    Only messages on the current path are included, unless *all_branches* is true. With a *reader* of the memory, each
+    message in it is explained.
     """
     transcript = shown(conversation, all_branches=all_branches)
     has_others = has_branches(conversation)
@@ -67,7 +71,7 @@ def read_page(
         has_newer = last < _last(conversation) and (not has_others or rows.filter(sequence__gt=last).exists())
     if not found:
         return Page(bubbles=[], before=None, after=None, has_branches=has_others)
-    bubbles = _bubbles(conversation, found, is_readable=is_readable)
+    bubbles = _bubbles(conversation, found, reader if is_readable else None)
     if has_others:
         places = conversation.places(found)
         for bubble in bubbles:
@@ -88,7 +92,7 @@ def read_page(
 
 def read_bubble(conversation: Conversation, row: Any, limit: int) -> Bubble:
     """Return the bubble of *row*, read in full with its status; texts are plain and cut to *limit* characters."""
-    (bubble,) = _bubbles(conversation, [row], is_readable=True)
+    (bubble,) = _bubbles(conversation, [row], known_reader(conversation.memory_id))
     bubble.begins_memory = False
     try:
         bubble.fill(row.chat_message, limit)
@@ -126,11 +130,11 @@ def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
     )
 
 
-def _bubbles(conversation: Conversation, rows: list[Any], *, is_readable: bool) -> list[Bubble]:
+def _bubbles(conversation: Conversation, rows: list[Any], reader: Reader | None) -> list[Bubble]:
     """Return the bubbles of *rows* without their contents."""
     # Pinned messages are always sent and evicted ones never; the rest depends on the current window.
-    is_explained = is_readable and any(row.status == MemoryStatus.IN_MEMORY for row in rows)
-    reasons = read_reasons(conversation) if is_explained else {}
+    depends = any(row.status == MemoryStatus.IN_MEMORY for row in rows)
+    reasons = read_reasons(conversation, reader) if depends and reader is not None else {}
     bubbles = []
     was_in_window = True  # unknown for the messages on the previous page
     for row in rows:

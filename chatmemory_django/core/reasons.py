@@ -1,12 +1,12 @@
-"""Why a message is sent to the LLM or not: pure functions of a memory and of how it is read."""
+"""Which messages of a memory are sent to the LLM, and why: pure functions of the memory and of how it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from chatmemory_django.core.windows import Eviction, Window, start_on_user
+from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 
 
@@ -67,98 +67,158 @@ class Reader(Protocol):
         """Return *messages* as the LLM receives them."""
 
 
-class StoredMessage(NamedTuple):
-    """A message of a conversation as a store has it."""
+class Stored(Protocol):
+    """A message of a conversation as a store has it; ``models.Message`` documents the attributes."""
+
+    @property
+    def sequence(self) -> int:
+        """Its position in the conversation."""
+
+    @property
+    def chat_message(self) -> ChatMessage:
+        """The message as a value."""
+
+    @property
+    def token_count(self) -> int | None:
+        """The number of its tokens, if they were counted ..."""
+
+    @property
+    def counted_by(self) -> str:
+        """... and the name of what counted them."""
+
+    @property
+    def parent_sequence(self) -> int | None:
+        """Which message it follows, None for the one before it; for a summary, the last message that it covers."""
+
+    @property
+    def on_path(self) -> bool:
+        """Whether it is on the current path."""
+
+    @property
+    def superseded(self) -> bool:
+        """Whether it left the memory while inside the window."""
+
+
+class Uncounted(NamedTuple):
+    """A message of a store that has no rows, see ``Stored``."""
 
     sequence: int
+    chat_message: ChatMessage
+    parent_sequence: int | None = None
+    on_path: bool = True
+    token_count: int | None = None
+    counted_by: str = ""
+    superseded: bool = False
+
+
+StoredT = TypeVar("StoredT", bound=Stored)
+
+
+class Counted(NamedTuple, Generic[StoredT]):
+    """A message with its row and its size."""
+
+    row: StoredT
     message: ChatMessage
     tokens: int | None
-    parent: int | None = None
-    """
-    Which message it follows, None for the one before it in the history; for a summary, the last message that it covers.
-    """
-    is_on_path: bool = True
-    is_superseded: bool = False
+    """See ``Explained.tokens``."""
+
+    @classmethod
+    def of(cls, row: StoredT, window: Window) -> Self:
+        """Return the message of *row*; it is only counted if *window* needs it and has not counted it yet."""
+        message = row.chat_message
+        is_counted = window.estimator is None or (window.counter and row.counted_by == window.counter)
+        return cls(row, message, row.token_count if is_counted else window.cost(message))
+
+    def cost(self, window: Window) -> int:
+        """Return how much of the limit it takes."""
+        return 1 if window.estimator is None else self.tokens or 0
+
+    def explained(self, reason: Reason, sent: ChatMessage | None = None) -> Explained:
+        """Return it with the *reason* why it is sent, or is not."""
+        return Explained(self.row.sequence, self.message, reason, sent, self.tokens)
 
 
-def explain(
-    memory: Sequence[StoredMessage],
-    recent: Sequence[StoredMessage],
-    reader: Reader,
-    *,
-    pinned: int | None = None,
-    summary: int | None = None,
-    forgotten_through: int = 0,
-) -> list[Explained]:
+class Remembered(Generic[StoredT]):
     """
-    Explain each of *recent*, the newest messages of all branches, and of *memory*, which comes last, in its order.
+    A memory as *reader* reads it: what the LLM is sent of it and, on request, why.
 
-    *pinned*, *summary* and *forgotten_through* are the columns of the conversation.
+    That is what ``ChatMemory.messages`` returns: the *rows* of the memory, in its order, trimmed by the window, then
+    ``readable``. *pinned*, *summary* and *forgotten_through* are the columns of the conversation.
     """
-    explained = _explain_memory(memory, reader, pinned, summary)
-    remembered = {stored.sequence for stored in memory}
-    if came_back := _came_back(memory, recent, reader.window(), {pinned, summary}):
-        explained = [
-            each._replace(reason=Reason.REFILLED)
-            if each.sequence in came_back and each.reason == Reason.IN_WINDOW
-            else each
-            for each in explained
+
+    def __init__(
+        self,
+        rows: Iterable[StoredT],
+        reader: Reader,
+        *,
+        pinned: int | None = None,
+        summary: int | None = None,
+        forgotten_through: int = 0,
+    ) -> None:
+        self._window = window = reader.window()
+        self._begins_at_user = reader.start_on_user
+        self._pinned, self._summary, self._forgotten_through = pinned, summary, forgotten_through
+        self._memory = [Counted.of(row, window) for row in rows]
+        messages = [each.message for each in self._memory]
+        costs = [each.cost(window) for each in self._memory] if window.is_additive else None
+        digest = next((index for index, each in enumerate(self._memory) if each.row.sequence == summary), None)
+        trimmed = window.trimmed(messages, costs, summary=digest)
+        self._first = None if trimmed.pinned is None else trimmed.pinned.key
+        kept = [entry.key for entry in trimmed.entries()]
+        self._sent = dict(zip(kept, _sent([messages[index] for index in kept], reader), strict=True))
+        """What is sent of each message that fits the window, by index; None if nothing is."""
+
+    def sent(self) -> list[Counted[StoredT]]:
+        """Return the messages that the LLM is sent, not always with all of their tool calls, and their rows."""
+        sent = ((self._memory[index], message) for index, message in self._sent.items())
+        return [each._replace(message=message) for each, message in sent if message is not None]
+
+    def explain(self, recent: Iterable[StoredT] = ()) -> list[Explained]:
+        """Explain each of *recent*, the newest messages of all branches, and of the memory, which comes last."""
+        newest = [Counted.of(row, self._window) for row in recent]
+        remembered = {each.row.sequence: each.row for each in self._memory}
+        covered = remembered[self._summary].parent_sequence or 0 if self._summary in remembered else 0
+        came_back = _came_back(self._memory, newest, self._window, {self._pinned, self._summary})
+        out = [
+            each.explained(_reason_out(each, self._forgotten_through, covered))
+            for each in newest
+            if each.row.sequence not in remembered
         ]
-    through = next((stored.parent or 0 for stored in memory if stored.sequence == summary), 0)
-    out = [
-        Explained(stored.sequence, stored.message, _reason_out(stored, forgotten_through, through), None, stored.tokens)
-        for stored in recent
-        if stored.sequence not in remembered
-    ]
-    return out + explained
+        return out + [
+            each.explained(self._reason(index, came_back), self._sent.get(index))
+            for index, each in enumerate(self._memory)
+        ]
+
+    def _reason(self, index: int, came_back: set[int]) -> Reason:
+        """Return why the message at *index* of the memory is sent, or is not."""
+        sequence = self._memory[index].row.sequence
+        if index not in self._sent:
+            return Reason.DOES_NOT_FIT
+        if self._sent[index] is None:
+            users = (each for each in self._sent if self._memory[each].message.type == MessageType.USER)
+            is_early = self._begins_at_user and index < next(users, len(self._memory))
+            return Reason.BEFORE_FIRST_USER if is_early else Reason.UNPAIRED_TOOL
+        if index == self._first or sequence == self._pinned:
+            return Reason.PINNED
+        if sequence == self._summary:
+            return Reason.SUMMARY
+        return Reason.REFILLED if sequence in came_back else Reason.IN_WINDOW
 
 
-def _explain_memory(
-    memory: Sequence[StoredMessage], reader: Reader, pinned: int | None, summary: int | None
-) -> list[Explained]:
-    """Explain each message of *memory*; those with ``sent`` are the messages that are read from it."""
-    messages = [stored.message for stored in memory]
-    sequences = [stored.sequence for stored in memory]
-    window = reader.window()
-    known = [_cost(stored, window) for stored in memory] if window.is_additive else None
-    place = sequences.index(summary) if summary in sequences else None
-    eviction = Eviction.of(messages, window, known, summary=place)
-    eviction.trim()
-    kept = {entry.key: messages[entry.key] for entry in eviction.entries()}
-    first = None if eviction.pinned is None else eviction.pinned.key
-    sent = _sent(list(kept.values()), reader)
-    started = {id(message) for message in start_on_user(list(kept.values()))} if reader.start_on_user else None
-    explained = []
-    for index, stored in enumerate(memory):
-        if index not in kept:
-            reason = Reason.DOES_NOT_FIT
-        elif id(stored.message) in sent:
-            is_pinned = index == first or stored.sequence == pinned
-            reason = Reason.PINNED if is_pinned else Reason.SUMMARY if index == place else Reason.IN_WINDOW
-        elif started is not None and id(stored.message) not in started:
-            reason = Reason.BEFORE_FIRST_USER
-        else:
-            reason = Reason.UNPAIRED_TOOL
-        explained.append(
-            Explained(stored.sequence, stored.message, reason, sent.get(id(stored.message)), stored.tokens)
-        )
-    return explained
-
-
-def _reason_out(stored: StoredMessage, forgotten_through: int, through: int) -> Reason:
-    """Return why *stored* is not in the memory, whose summary covers everything up to *through*."""
-    if not stored.is_on_path:
+def _reason_out(each: Counted[StoredT], forgotten_through: int, covered: int) -> Reason:
+    """Return why a message is not in the memory, whose summary covers everything up to *covered*."""
+    if not each.row.on_path:
         return Reason.OFF_PATH
-    is_known = stored.sequence > forgotten_through
-    if stored.is_superseded or (
-        is_known and stored.message.type == MessageType.SYSTEM
+    is_known = each.row.sequence > forgotten_through
+    if each.row.superseded or (
+        is_known and each.message.type == MessageType.SYSTEM
     ):  # these are replaced, never evicted
         return Reason.SUPERSEDED
-    return Reason.SUMMARIZED if is_known and stored.sequence <= through else Reason.EVICTED
+    return Reason.SUMMARIZED if is_known and each.row.sequence <= covered else Reason.EVICTED
 
 
 def _came_back(
-    memory: Sequence[StoredMessage], recent: Sequence[StoredMessage], window: Window, front: set[int | None]
+    memory: Sequence[Counted[StoredT]], recent: Sequence[Counted[StoredT]], window: Window, front: set[int | None]
 ) -> set[int]:
     """
     Return the sequences of messages in *memory* that had left it before the conversation was rewound.
@@ -167,44 +227,39 @@ def _came_back(
     a message no longer fit the window. Messages that are not in *recent* are not considered, and the window is assumed
     to be unchanged.
     """
-    if all(stored.is_on_path for stored in recent):
+    if all(each.row.on_path for each in recent):
         return set()
-    room = window.limit - window.overhead - sum(_cost(stored, window) for stored in memory if stored.sequence in front)
+    room = window.limit - window.overhead - sum(each.cost(window) for each in memory if each.row.sequence in front)
     ends: dict[int, tuple[int, int]] = {}
     longest: dict[int, int] = {}
     before = 0
-    for stored in recent:
-        parent, before = before if stored.parent is None else stored.parent, stored.sequence
-        if not stored.is_on_path:
+    for each in recent:
+        row = each.row
+        parent, before = before if row.parent_sequence is None else row.parent_sequence, row.sequence
+        if not row.on_path:
             fork, behind = ends.get(parent, (parent, 0))
-            ends[stored.sequence] = fork, behind + _cost(stored, window)
-            longest[fork] = max(longest.get(fork, 0), ends[stored.sequence][1])
+            ends[row.sequence] = fork, behind + each.cost(window)
+            longest[fork] = max(longest.get(fork, 0), ends[row.sequence][1])
     came_back: set[int] = set()
     for fork, behind in longest.items():
         left = behind
-        for stored in reversed(memory):
-            if stored.sequence <= fork and stored.sequence not in front:
-                left += _cost(stored, window)
+        for each in reversed(memory):
+            if each.row.sequence <= fork and each.row.sequence not in front:
+                left += each.cost(window)
                 if left > room:
-                    came_back.add(stored.sequence)
+                    came_back.add(each.row.sequence)
     return came_back
 
 
-def _cost(stored: StoredMessage, window: Window) -> int:
-    if window.estimator is None:
-        return 1
-    return window.cost(stored.message) if stored.tokens is None else stored.tokens
-
-
-def _sent(kept: list[ChatMessage], reader: Reader) -> dict[int, ChatMessage]:
-    """Return what is sent of the messages in *kept*, by the ``id()`` of each."""
+def _sent(kept: list[ChatMessage], reader: Reader) -> list[ChatMessage | None]:
+    """Return what is sent of each message in *kept*; None if nothing is."""
     readable = reader.readable(kept)
-    sent: dict[int, ChatMessage] = {}
-    place = 0
+    sent: list[ChatMessage | None] = []
+    following = 0
     for message in kept:
-        if place < len(readable) and _is_of(readable[place], message):
-            sent[id(message)] = readable[place]
-            place += 1
+        is_sent = following < len(readable) and _is_of(readable[following], message)
+        sent.append(readable[following] if is_sent else None)
+        following += is_sent
     return sent
 
 

@@ -62,11 +62,21 @@ class Window:
         """Return how much of the limit *messages* take together, which is not always the sum of their costs."""
         return len(messages) if self.estimator is None else self.estimator.estimate_token_count_in_messages(messages)
 
-    def trim(self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None) -> list[ChatMessage]:
-        """Return a new list of those of *messages* that fit; *costs* are their costs, if known and additive."""
-        eviction = Eviction.of(messages, self, costs)
+    def trim(
+        self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None, *, summary: int | None = None
+    ) -> list[ChatMessage]:
+        """Return a new list of those of *messages* that fit; see ``trimmed``."""
+        if costs is not None and self.overhead + sum(costs) <= self.limit:
+            return list(messages)
+        return self.trimmed(messages, costs, summary=summary).messages()
+
+    def trimmed(
+        self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None, *, summary: int | None = None
+    ) -> Eviction:
+        """Return the memory that *messages* are, without those that do not fit; see ``Eviction.of``."""
+        eviction = Eviction.of(messages, self, costs, summary=summary)
         eviction.trim()
-        return eviction.messages()
+        return eviction
 
 
 class Entry(msgspec.Struct, gc=False):

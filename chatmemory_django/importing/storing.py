@@ -16,7 +16,7 @@ from chatmemory_django.db.retries import tried_again
 from chatmemory_django.importing.moved import Moved
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.whole import messages_of, stored_columns, write
-from chatmemory_django.provider import window_of
+from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Storing:
         self._moved = moved
         self._owner = owner
         self._store = DjangoChatMemoryStore(using, keep_history=True, owner=owner)
-        self._window = window_of(memory_id)
+        self._window = MemoryConfiguration.of(memory_id).window()
         self._rows = [stored_columns(message.new) for message in moved.messages]
 
     def run(self) -> Outcome:

@@ -18,7 +18,7 @@ from chatmemory_django.formats.verbatim import items_of, to_new_message
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.provider import window_of
+from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 try:
@@ -184,7 +184,7 @@ class _Queue:
 
     def delete(self, status: MessageStatus | None) -> None:
         if status is None:
-            self._store.rewind(self._key, 0, window_of(self._key))
+            self._store.rewind(self._key, 0, MemoryConfiguration.of(self._key).window())
             return
         with self._locked() as conversation:
             if conversation is not None:
@@ -207,7 +207,7 @@ class _Queue:
     def _append(self, messages: Sequence[ChatMessage], status: MessageStatus, after: int | None = None) -> None:
         new = [_new_message(message, index) for index, message in enumerate(messages)]
         if new:
-            window, archived = window_of(self._key).unbounded(), status == ARCHIVED
+            window, archived = MemoryConfiguration.of(self._key).window().unbounded(), status == ARCHIVED
             self._store.append_messages(self._key, new, window, after=after, repeats=True, archived=archived)
 
     def _take_oldest(self, n: int, take: Callable[[Sequence[int]], object]) -> list[Item]:

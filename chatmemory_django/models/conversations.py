@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.limits import MAX_MEMORY_ID_LENGTH, is_storable
+from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import MessageType
@@ -274,6 +275,20 @@ class Conversation(models.Model):
             return self.messages.filter(window).order_by("sequence")
         place = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
         return self.messages.filter(in_memory(*places)).order_by(place, "sequence")
+
+    def read(self, reader: Reader) -> Remembered[Message]:
+        """Return what is sent to the LLM now if *reader*, a memory, reads this conversation. Takes one query."""
+        return Remembered(
+            self.memory(),
+            reader,
+            pinned=self.pinned_sequence,
+            summary=self.summary_sequence,
+            forgotten_through=self.forgotten_through,
+        )
+
+    def recent(self, count: int) -> list[Message]:
+        """Return the last *count* messages of the history, on all branches, in order."""
+        return list(self.history(all_branches=True).order_by("-sequence")[:count])[::-1]
 
     def history(self, *, all_branches: bool = False) -> MessageQuerySet:
         """Return the rows of the history, in order: those on the current path or on *all_branches*."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -20,11 +20,11 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from chatmemory_django import conf
-from chatmemory_django.memory import ChatMemory
+from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
 from chatmemory_django.operations import asynchronous, erase, export, fork
-from chatmemory_django.provider import build_chat_memory, get_chat_memory, to_be_seen
+from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
@@ -47,8 +47,6 @@ from chatmemory_django.rest.serializers import (
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
 from chatmemory_django.stores.base import MemoryIdTakenError
-from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.explaining import Reading, read, read_recent
 
 
 class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
@@ -138,21 +136,18 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """Retrieve what the model would be sent now, through the memory's own window or another."""
         conversation = self.find()
         memory = self._seen_through(conversation)
-        explain = self.query.get("explain", False)
-        readings = (
-            read_recent(conversation, memory, conf.rest()["PAGE_SIZE"]) if explain else read(conversation, memory)
-        )
-        shown = self._memory(readings, memory)
-        if explain:
+        remembered = conversation.read(memory)
+        shown = self._shown(remembered, memory)
+        if self.query.get("explain", False):
             shown["explanation"] = [
                 {
-                    "sequence": reading.row.sequence,
-                    "type": reading.row.type,
-                    "is_sent": reading.sent is not None,
-                    "reason": reading.reason,
-                    "token_count": reading.tokens,
+                    "sequence": each.sequence,
+                    "type": each.message.type,
+                    "is_sent": each.is_sent,
+                    "reason": each.reason,
+                    "token_count": each.tokens,
                 }
-                for reading in readings
+                for each in remembered.explain(conversation.recent(conf.rest()["PAGE_SIZE"]))
             ]
         return Response(shown)
 
@@ -167,7 +162,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             memory = get_chat_memory(conversation.memory_id)
             memory.set(messages)
             conversation.refresh_from_db()
-            return Response(self._memory(read(conversation, memory), memory))
+            return Response(self._shown(conversation.read(memory), memory))
 
     @extend_schema(responses={204: None})
     @memory.mapping.delete
@@ -257,24 +252,22 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         receipt = erase(rows, refused=lambda conversation, error: protected.append(conversation.memory_id))
         return {"erased": len(receipt.messages), "protected": protected}
 
-    def _seen_through(self, conversation: Conversation) -> ChatMemory:
+    def _seen_through(self, conversation: Conversation) -> Reader:
         limits = {name: self.query.get(name) for name in ("max_messages", "max_tokens")}
         if None not in limits.values():
             raise InvalidQuery({"max_tokens": "max_messages and max_tokens cannot be combined; use one of them."})
-        key = conversation.memory_id
         try:
-            wanted = to_be_seen(key, **limits)
+            configured = MemoryConfiguration.of(conversation.memory_id).with_limit(**limits, is_only_read=True)
         except ValueError as exc:
             raise InvalidQuery({"max_tokens": str(exc)}) from None
-        return build_chat_memory(wanted, key, DjangoChatMemoryStore())
+        return configured.reader()
 
-    def _memory(self, readings: Sequence[Reading], memory: ChatMemory) -> dict[str, Any]:
+    def _shown(self, remembered: Remembered[Any], memory: Reader) -> dict[str, Any]:
         rows = []
-        for reading in readings:
-            if reading.sent is not None:
-                row: Any = reading.row
-                row.status, row.sent, row.token_count = MemoryStatus.IN_MEMORY, reading.sent, reading.tokens
-                rows.append(row)
+        for each in remembered.sent():
+            row: Any = each.row
+            row.status, row.sent, row.token_count = MemoryStatus.IN_MEMORY, each.message, each.tokens
+            rows.append(row)
         serializer = self.message_serializer_class(rows, many=True, context=self.get_serializer_context())
         window = memory.window()
         unit = "messages" if window.estimator is None else "tokens"

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from django.db import router, transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest
 from django.utils.http import parse_etags
 from rest_framework import exceptions
@@ -26,7 +26,8 @@ from rest_framework.views import APIView
 from chatmemory_django.access import AccessPolicy, Verb, access_policy
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, ConversationQuerySet
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+from chatmemory_django.models.alternatives import Place
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
@@ -174,7 +175,8 @@ class ChatMemoryView(GenericAPIView[Any]):
         context: dict[str, Any] = dict(super().get_serializer_context())
         if self.conversation is not None:
             types = self.readable_types
-            places = partial(self.conversation.places, types=types)
+            has_branches = getattr(self.conversation, "has_branches", True)
+            places = partial(self.conversation.places, types=types) if has_branches else _nowhere
             context |= {**self.query, "types": types, "media_url": self.media_url, "places": places}
         return context
 
@@ -190,7 +192,7 @@ class ChatMemoryView(GenericAPIView[Any]):
 
         If the user may not do *verb* to it, the response is 403 if the user may view it, and 404 otherwise.
         """
-        self.conversation = self._found(verb, lambda rows: rows)
+        self.conversation = self._found(verb, lambda rows: rows.annotate(has_branches=Exists(_NAMING_THEIR_PARENTS)))
         known = self.request.headers.get("If-None-Match")
         if known and self.request.method in SAFE_METHODS and _matches(known, self.conversation):
             raise NotModified
@@ -280,6 +282,16 @@ def found_at(path: str) -> Iterator[None]:
 def row_of(conversation: Conversation) -> ConversationQuerySet:
     """Return a queryset of only *conversation*, in the database it was read from."""
     return Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
+
+
+_NAMING_THEIR_PARENTS = Message.objects.history(all_branches=True).filter(
+    conversation=OuterRef("pk"), parent_sequence__isnull=False
+)
+"""Without any such message, a conversation has no branches, and its messages have no alternatives."""
+
+
+def _nowhere(rows: object) -> Mapping[int, Place]:
+    return {}
 
 
 def etag(conversation: Conversation) -> str:

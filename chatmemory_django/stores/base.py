@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
 
 from chatmemory_django.core.pending import Pending
-from chatmemory_django.core.reasons import Explained, Reader, StoredMessage, explain
+from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
 from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, NewMessage, SystemMessage
 
@@ -242,8 +242,8 @@ class ChatMemoryStore(ABC):
 
         A store that keeps no history explains the memory, and numbers its messages from 1.
         """
-        messages = self.get_messages(memory_id)
-        return explain([StoredMessage(place, message, None) for place, message in enumerate(messages, 1)], (), reader)
+        rows = [Uncounted(number, message) for number, message in enumerate(self.get_messages(memory_id), 1)]
+        return Remembered(rows, reader).explain()
 
     def after_commit(self, call: Callable[[], object]) -> None:
         """Call *call* after what was written is committed and no other writer waits for it: here, at once."""

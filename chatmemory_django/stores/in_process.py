@@ -13,7 +13,7 @@ from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.branches import Present, Summary, Tree, fork_point, moved
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending, take
-from chatmemory_django.core.reasons import Explained, Reader, StoredMessage, explain
+from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, SystemMessage
@@ -129,18 +129,14 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
         with self._writing(memory_id) as conversation:
-            memory = [conversation.stored_message(key, reader.window()) for key in conversation.memory()]
-            recent = [
-                conversation.stored_message(key, reader.window()) for key in sorted(conversation.history())[-count:]
-            ]
-            return explain(
-                memory,
-                recent,
+            recent = sorted(conversation.history())[-count:]
+            return Remembered(
+                map(conversation.uncounted, conversation.memory()),
                 reader,
                 pinned=conversation.pinned,
                 summary=conversation.summary,
                 forgotten_through=conversation.forgotten_through,
-            )
+            ).explain(map(conversation.uncounted, recent))
 
     @contextmanager
     def exclusive(self, memory_id: object) -> Iterator[None]:
@@ -235,11 +231,10 @@ class _Conversation:
         message = self.rows[key].message
         return to_entry(key, message, window.cost(message) if window.is_additive else None)
 
-    def stored_message(self, key: int, window: Window) -> StoredMessage:
+    def uncounted(self, key: int) -> Uncounted:
         """Return the message *key* for ``explain``."""
         row = self.rows[key]
-        tokens = None if window.estimator is None else window.cost(row.message)
-        return StoredMessage(key, row.message, tokens, row.parent, row.on_path)
+        return Uncounted(key, row.message, row.parent, row.on_path)
 
     def append(
         self,

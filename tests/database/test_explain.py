@@ -1,7 +1,5 @@
 """``explain()`` lists, message by message, exactly what the LLM is sent."""
 
-from typing import ClassVar
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,10 +13,9 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation
-from chatmemory_django.provider import with_limit
+from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.explaining import read, read_recent
 from tests.asgi import run
 from tests.database import test_models
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
@@ -33,8 +30,7 @@ def numbered(*numbers: int) -> list[UserMessage]:
 
 
 def sent(memory: ChatMemory) -> list:
-    readings = read(Conversation.objects.get(memory_id="a"), memory)
-    return [reading.sent for reading in readings if reading.sent is not None]
+    return [each.message for each in Conversation.objects.get(memory_id="a").read(memory).sent()]
 
 
 @pytest.mark.parametrize(
@@ -55,10 +51,12 @@ def test_the_explanation_matches_the_memory_after_any_operation(make):
     make(memory)
     conversation = Conversation.objects.get()
 
-    readings = read(conversation, memory)
+    remembered = conversation.read(memory)
 
-    assert [reading.sent for reading in readings] == memory.messages()
-    assert [reading.row.sequence for reading in readings] == [row.sequence for row in conversation.memory()]
+    assert [each.sent for each in remembered.explain()] == memory.messages()
+    assert [each.message for each in remembered.sent()] == memory.messages()
+    assert [each.sequence for each in remembered.explain()] == [row.sequence for row in conversation.memory()]
+    assert [each.row.sequence for each in remembered.sent()] == [row.sequence for row in conversation.memory()]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -103,9 +101,10 @@ def test_no_more_of_the_history_is_read_than_requested(django_assert_num_queries
     memory.add(*[U1] * 20)
 
     with django_assert_num_queries(3):
-        readings = read_recent(Conversation.objects.get(), memory, 5)
+        conversation = Conversation.objects.get()
+        explained = conversation.read(memory).explain(conversation.recent(5))
 
-    assert [(reading.row.sequence, reading.reason) for reading in readings] == [
+    assert [(each.sequence, each.reason) for each in explained] == [
         (16, "evicted"),
         (17, "evicted"),
         (18, "evicted"),
@@ -115,26 +114,23 @@ def test_no_more_of_the_history_is_read_than_requested(django_assert_num_queries
 
 
 class TestAnotherLimit:
-    MESSAGES: ClassVar = {"CLASS": "own.Memory", "OPTIONS": {"max_messages": 5, "repair_tools": True}}
-    TOKENS: ClassVar = {
-        "CLASS": "own.Memory",
-        "OPTIONS": {"max_tokens": 5, "token_count_estimator": "gpt-4o", "own": 1},
-    }
+    MESSAGES = MemoryConfiguration("a", "own.Memory", {"max_messages": 5, "repair_tools": True})
+    TOKENS = MemoryConfiguration("a", "own.Memory", {"max_tokens": 5, "token_count_estimator": "gpt-4o", "own": 1})
 
     def test_a_limit_of_the_same_kind_changes_nothing_else(self):
-        assert with_limit(self.MESSAGES) == self.MESSAGES
-        assert with_limit(self.MESSAGES, max_messages=7)["OPTIONS"] == {"max_messages": 7, "repair_tools": True}
-        assert with_limit(self.TOKENS, max_tokens=7)["OPTIONS"] == {**self.TOKENS["OPTIONS"], "max_tokens": 7}
+        assert self.MESSAGES.with_limit() == self.MESSAGES
+        assert self.MESSAGES.with_limit(max_messages=7).options == {"max_messages": 7, "repair_tools": True}
+        assert self.TOKENS.with_limit(max_tokens=7).options == {**self.TOKENS.options, "max_tokens": 7}
 
     def test_a_limit_of_another_kind_keeps_the_options_common_to_all_memories(self):
-        assert with_limit(self.TOKENS, max_messages=7) == {
-            "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
-            "OPTIONS": {"max_messages": 7},
-        }
+        assert self.TOKENS.with_limit(max_messages=7)[1:] == (
+            "chatmemory_django.memory.MessageWindowChatMemory",
+            {"max_messages": 7},
+        )
 
     def test_a_token_limit_requires_an_estimator(self):
         with pytest.raises(ValueError, match="has no token_count_estimator"):
-            with_limit(self.MESSAGES, max_tokens=7)
+            self.MESSAGES.with_limit(max_tokens=7)
 
 
 class TestEveryStoreExplains:

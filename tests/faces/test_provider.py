@@ -11,7 +11,7 @@ from chatmemory_django.core.windows import to_entry
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.provider import common_window, get_chat_memory, known_window, to_be_seen, window_of
+from chatmemory_django.provider import MemoryConfiguration, common_window, get_chat_memory, known_window
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.rows import new_row
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
@@ -148,7 +148,7 @@ class TestWindows:
     def test_a_memory_id_has_the_window_of_its_memory(self, settings):
         settings.CHATMEMORY = {"MEMORY": by_id}
 
-        assert window_of("abc").limit == get_chat_memory("abc").window().limit == 3
+        assert MemoryConfiguration.of("abc").window().limit == get_chat_memory("abc").window().limit == 3
         assert common_window() is None
 
     def test_a_window_shared_by_all_memories_is_common(self, settings):
@@ -169,7 +169,7 @@ class TestWindows:
         settings.CHATMEMORY = {"MEMORY": memory}
 
         assert common_window() is None
-        assert window_of("abcd").limit == 4
+        assert MemoryConfiguration.of("abcd").window().limit == 4
 
 
 @pytest.mark.django_db
@@ -324,16 +324,16 @@ class TestSummarizingMemory:
         assert get_chat_memory("c").summarizer is shorten
 
     def test_a_summarizing_memory_has_a_known_window(self):
-        assert common_window().limit == window_of("c").limit == known_window("c").limit == 400
+        assert common_window().limit == MemoryConfiguration.of("c").window().limit == known_window("c").limit == 400
 
     def test_a_limit_without_room_for_a_summary_is_viewed_without_one(self):
-        seen = to_be_seen("c", max_tokens=5)
+        configured = MemoryConfiguration.of("c")
 
-        assert seen == {
-            "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
-            "OPTIONS": {"max_tokens": 5, "token_count_estimator": "gpt-4o"},
-        }
-        assert to_be_seen("c")["CLASS"] == "chatmemory_django.memory.SummarizingChatMemory"
+        assert configured.with_limit(max_tokens=5, is_only_read=True)[1:] == (
+            "chatmemory_django.memory.TokenWindowChatMemory",
+            {"max_tokens": 5, "token_count_estimator": "gpt-4o"},
+        )
+        assert configured.with_limit(is_only_read=True).path == "chatmemory_django.memory.SummarizingChatMemory"
 
     def test_without_history_the_check_fails(self, settings):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}

@@ -35,7 +35,6 @@ from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recount, Relocating, Replacement
 from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_place
-from chatmemory_django.stores.django.explaining import read_recent
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.rows import Row
@@ -85,19 +84,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         rows = self._read(memory_key(memory_id), window.counter)
         messages = messages_of(rows)
-        costs = costs_of(rows, messages, window)
-        if costs is not None and window.overhead + sum(costs) <= window.limit:
-            return messages
-        eviction = Eviction.of(messages, window, costs, summary=summary_place(rows))
-        eviction.trim()
-        return eviction.messages()
+        return window.trim(messages, costs_of(rows, messages, window), summary=summary_place(rows))
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         key = memory_key(memory_id)
         rows = self._read(key, window.counter)
         messages = messages_of(rows)
-        eviction = Eviction.of(messages, window, costs_of(rows, messages, window), summary=summary_place(rows))
-        eviction.trim()
+        eviction = window.trimmed(messages, costs_of(rows, messages, window), summary=summary_place(rows))
         if rows:
             return Reading(eviction, rows[0][-1])
         using = self.using or router.db_for_read(Conversation)
@@ -218,12 +211,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
         conversation = self.named(memory_id, self.using or router.db_for_read(Conversation)).first()
-        if conversation is None:
-            return []
-        return [
-            Explained(each.row.sequence, each.row.chat_message, each.reason, each.sent, each.tokens)
-            for each in read_recent(conversation, reader, count)
-        ]
+        return [] if conversation is None else conversation.read(reader).explain(conversation.recent(count))
 
     def after_commit(self, call: Callable[[], object]) -> None:
         call_after_commit(call, self.using or router.db_for_write(Conversation))

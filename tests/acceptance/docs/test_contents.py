@@ -15,7 +15,7 @@ from chatmemory_django.chat import urls as chat_urls
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
-from chatmemory_django.provider import window_of
+from chatmemory_django.provider import known_window
 from chatmemory_django.rest import urls as rest_urls
 from tests.acceptance.docs.pages import DOCS, block_of, blocks_of, execute
 
@@ -70,7 +70,7 @@ def test_every_setting_is_explained_in_a_table_of_the_settings_page():
 def test_the_memory_that_the_settings_page_makes_a_function_of_its_id_is_one(settings):
     settings.CHATMEMORY = execute(block_of("settings.md", "def "))["CHATMEMORY"]
 
-    assert (window_of("support-1").limit, window_of("c").limit) == (100, 20)
+    assert (known_window("support-1").limit, known_window("c").limit) == (100, 20)
 
 
 # Checks, permissions, commands

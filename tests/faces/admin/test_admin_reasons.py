@@ -6,6 +6,7 @@ import pytest
 
 from chatmemory_django.admin import reasons
 from chatmemory_django.admin.reasons import WORDS
+from chatmemory_django.core.reasons import Reason
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -16,7 +17,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.explaining import Reason, read_recent
 from tests.faces.admin.admin_site import (
     EVERYTHING,
     MESSAGE_WINDOW,
@@ -117,9 +117,8 @@ def test_the_reasons_match_explain(reader, settings):
 
     shown_badges = badges(shown(reader, talk))
 
-    assert shown_badges == {
-        reading.row.sequence: str(WORDS[reading.reason].short) for reading in read_recent(talk, memory, 100)
-    }
+    explained = talk.read(memory).explain(talk.recent(100))
+    assert shown_badges == {each.sequence: str(WORDS[each.reason].short) for each in explained}
     assert "superseded" in shown_badges.values()
 
 

@@ -21,7 +21,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.provider import window_of
+from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.faces.admin.admin_site import (
     EVERYTHING,
@@ -459,7 +459,7 @@ class TestMessagePage:
 class TestGauge:
     def gauge(self, talk, settings, chatmemory):
         settings.CHATMEMORY = chatmemory
-        return read_gauge(Conversation.objects.get(pk=talk.pk), window_of(talk.memory_id))
+        return read_gauge(Conversation.objects.get(pk=talk.pk), MemoryConfiguration.of(talk.memory_id).window())
 
     def test_it_stacks_the_tokens_of_each_message_against_the_limit(self, settings):
         talk = counted(SystemMessage("word " * 97), UserMessage("word " * 147))  # 100 and 150 of 1,000
