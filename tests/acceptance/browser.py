@@ -26,6 +26,8 @@ FLAGS = (
 )
 LAPTOP = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
+FORMS = pytest.mark.parametrize(("theme", "viewport"), [("light", LAPTOP), ("dark", PHONE)], ids=["laptop", "phone"])
+"""Each theme and each size once: colours do not depend on the size."""
 
 CONTRAST = """element => {
     // The least contrast between the element's colour and its background, by WCAG's formula.
