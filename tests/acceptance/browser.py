@@ -12,13 +12,10 @@ playwright = pytest.importorskip(
 )
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
-needs_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None,
-        reason="The browser tests require Chromium: apt-get install chromium, or set CHROMIUM to its path",
-    ),
-]
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="The browser tests require Chromium: apt-get install chromium, or set CHROMIUM to its path",
+)
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
