@@ -1,7 +1,11 @@
 """Collect the code blocks of the documentation as tests: each in a transaction, with the names of earlier blocks."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from django.db import connections
+from django.test import override_settings
 from sybil import Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
@@ -22,9 +26,20 @@ def django_db_modify_db_settings(
             connection.settings_dict["TEST"]["NAME"] = str(folder / f"{connection.alias}.sqlite3")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add options for CI, which runs database tests on every database and all other tests only once."""
-    parser.addoption("--database-only", action="store_true", help="run only the tests that use the database")
+@pytest.fixture(scope="session", autouse=True)
+def quick_passwords() -> Iterator[None]:
+    """Hash passwords quickly: Django's default takes a large part of a second for each."""
+    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
+        yield
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run the tests of a file in one process: blocks of a page build on each other, and tests share live servers."""
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # the order is that of the collection, see below
+    return LoadFileScheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)
@@ -36,12 +51,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for block in blocks:
         block.add_marker(pytest.mark.django_db)
     items[:] = [*(item for item in items if not isinstance(item, SybilItem)), *blocks]
-    if config.getoption("database_only"):
-        items[:] = [item for item in items if uses_database(item)]
-
-
-def uses_database(item: pytest.Item) -> bool:
-    """Return whether *item* needs the database, by mark or fixture, and is not mainly a browser test."""
-    if item.get_closest_marker("browser") is not None:
-        return False
-    return item.get_closest_marker("django_db") is not None or "transactional_db" in getattr(item, "fixturenames", ())
+    if hasattr(config, "workerinput"):  # Of several processes, none shall be left with a file that takes minutes.
+        items.sort(key=lambda item: "acceptance" not in item.path.parts)

@@ -2,12 +2,14 @@
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import nox
 
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "tests", "docs", "package"]
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 
@@ -19,6 +21,14 @@ VERSIONS = [
     nox.param("3.13", [NEWEST], id="newest"),
 ]
 """Python, and what the oldest, a middle and the newest environment pin."""
+
+DATABASES = [
+    "sqlite:///db.sqlite3",
+    "postgres://postgres@127.0.0.1:5432/postgres",
+    "postgres://postgres@127.0.0.1:5432/postgres?server_side_binding=true&prepare_threshold=5",
+    "mysql://root@127.0.0.1:3306/test",
+]
+"""What ``everything`` runs on: the databases, and PostgreSQL with the options that the documentation recommends."""
 
 
 def extras() -> str:
@@ -43,15 +53,31 @@ def lint(session: nox.Session) -> None:
 @nox.parametrize(["python", "pins"], VERSIONS)
 def tests(session: nox.Session, pins: list[str]) -> None:
     """Run the tests on the database that ``DATABASE_URL`` names, SQLite by default; arguments go to pytest."""
-    session.install("-e", f".[{extras()}]", "pytest-xdist", *pins)
-    session.run("python", "-X", "dev", "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *session.posargs)
+    session.install("-e", f".[{extras()}]", *pins)
+    session.run("pytest", "-q", "-n", "auto", *session.posargs)
+
+
+@nox.session
+@nox.parametrize(["python", "pins"], VERSIONS)
+def everything(session: nox.Session, pins: list[str]) -> None:
+    """Run all tests on all databases, and with the newest versions all that .ci/run shortens. It takes a night."""
+    session.install("-e", ".[dev,mysql]", *pins)
+    for url in DATABASES:
+        session.run("python", "-X", "dev", "-m", "pytest", "-q", "-n", "auto", env={"DATABASE_URL": url})
+    if NEWEST in pins:
+        every = {"SEEDS": "1 2 3", "CLIENTS": "5 6 7", "PAGES": "5 6 7"}
+        for script, *databases in ([".ci/rest"], [".ci/aimock"], [".ci/chat"], [".ci/frameworks", *DATABASES]):
+            with tempfile.TemporaryDirectory() as folder:
+                arguments = [folder, *databases] if databases else [session.bin, folder]
+                session.run(script, *arguments, env=every, external=True)
+        session.run("python", "-m", "benchmarks.soak", "--minutes", "10")
 
 
 @nox.session(python="3.13")
 def docs(session: nox.Session) -> None:
     """Build the documentation in build/docs, with warnings as errors, and check its links."""
     session.install("-e", ".[test]", NEWEST, *nox.project.dependency_groups(PROJECT, "docs"))
-    session.run(".ci/docs", session.bin, "build/docs", external=True)
+    session.run(".ci/docs", "build/docs", external=True)
 
 
 @nox.session(python="3.13")

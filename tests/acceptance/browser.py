@@ -12,13 +12,10 @@ playwright = pytest.importorskip(
 )
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
-needs_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None,
-        reason="The browser tests require Chromium: apt-get install chromium, or set CHROMIUM to its path",
-    ),
-]
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="The browser tests require Chromium: apt-get install chromium, or set CHROMIUM to its path",
+)
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
@@ -26,6 +23,8 @@ FLAGS = (
 )
 LAPTOP = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
+FORMS = pytest.mark.parametrize(("theme", "viewport"), [("light", LAPTOP), ("dark", PHONE)], ids=["laptop", "phone"])
+"""Each theme and each size once: colours do not depend on the size."""
 
 CONTRAST = """element => {
     // The least contrast between the element's colour and its background, by WCAG's formula.

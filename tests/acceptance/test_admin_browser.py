@@ -31,12 +31,12 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from example_project import memories
-from tests.acceptance.browser import CONTRAST, LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
+from tests.acceptance.browser import CONTRAST, FORMS, LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
 from tests.faces.admin.admin_site import EVERYTHING, conversation, page, staff
 
 __all__ = ["chromium"]  # a fixture
 
-pytestmark = [*needs_browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [needs_browser, pytest.mark.django_db(transaction=True)]
 
 DJANGO_S = {("label-title-only", "#searchbar")}
 """Findings of axe that Django's own admin pages have as well: rules, and where they are violated."""
@@ -200,8 +200,7 @@ class TestList:
         shoot(opened, f"list-phone-{theme}")
         assert overflow(opened) <= 0
 
-    @pytest.mark.parametrize("theme", ["light", "dark"])
-    @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+    @FORMS
     def test_the_list_is_accessible_and_legible(self, open_page, demo, axe, theme, viewport):
         Conversation.objects.filter(memory_id="demo-bread").update(memory_id="0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11")
 
@@ -331,8 +330,7 @@ def everything(transactional_db):
     return talk
 
 
-@pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@FORMS
 class TestEveryPageOfAConversation:
     def pages(self, talk) -> dict[str, str]:
         here = page("change", talk.pk)
@@ -487,8 +485,7 @@ class TestClear:
         talk.refresh_from_db()
         assert (talk.memory_messages, talk.total_messages) == (0, 169)
 
-    @pytest.mark.parametrize("theme", ["light", "dark"])
-    @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+    @FORMS
     def test_branches_can_be_viewed_and_switched(self, open_page, transactional_db, axe, theme, viewport):
         memory = get_chat_memory("branches")
         call = ToolExecutionRequest(id="1", name="look", arguments="{}")

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.acceptance.browser import LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
+from tests.acceptance.browser import FORMS, LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
 from tests.acceptance.chat.live_site import manage, served
 from tests.faces.chat.server import serving
 
@@ -666,8 +666,7 @@ class TestConversations:
 
 
 class TestAccessibility:
-    @pytest.mark.parametrize("theme", ["light", "dark"])
-    @pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+    @FORMS
     def test_axe_finds_nothing_and_nothing_is_cut_off(self, chat, open_page, axe, theme, viewport):
         size = "phone" if viewport == PHONE else "laptop"
 

@@ -27,7 +27,7 @@ from tests.faces.chat.scripted import ScriptedModel
 __all__ = ["site"]  # a fixture
 
 ROOT = DOCS.parent
-PAGE = ROOT / "tests" / "chat" / "client" / "page" / "src"
+PAGE = ROOT / "tests" / "acceptance" / "chat" / "client" / "page" / "src"
 
 
 def recipe(page: str, part: str) -> str:

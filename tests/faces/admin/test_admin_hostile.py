@@ -181,7 +181,7 @@ class TestListParameters:
             {"messages__text__contains": "secret"},
             {"messages": "1"},
             {"messages__conversation": "1"},
-            {"owner__password__startswith": "pbkdf2"},
+            {"owner__password__startswith": "md5"},
             {"owner__id": "1"},
             {"owner_id": HUGE},
             {"owner__isnull": "0"},

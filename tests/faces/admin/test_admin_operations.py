@@ -228,22 +228,6 @@ class TestExport:
 
         assert async_to_sync(export)() == "".join(export_lines(Conversation.objects.all()))
 
-    @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL has server-side cursors")
-    def test_no_server_side_cursor_is_opened_so_poolers_work(self, support, talk):
-        opened = []
-
-        def look(execute, sql, params, many, context):
-            result = execute(sql, params, many, context)
-            with connection.connection.cursor() as cursor:
-                # An unnamed cursor is this SELECT itself: with server-side binding, PostgreSQL lists that as well.
-                opened.extend(cursor.execute("SELECT name FROM pg_cursors WHERE name <> ''").fetchall())
-            return result
-
-        with connection.execute_wrapper(look):
-            self.lines(post_action(support, "export_conversations", [talk], confirmed="export"))
-
-        assert opened == []
-
 
 def request_of(user):
     request = RequestFactory().post("/")

@@ -1,11 +1,6 @@
 """Messages: reading, searching, adding once, annotating."""
 
-import threading
-
 import pytest
-from django.conf import settings as django_settings
-from django.db import connections
-from rest_framework.test import APIClient
 
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.messages import (
@@ -532,33 +527,6 @@ class TestRetries:
 
         assert (response.status_code, paths(response)) == (400, [path])
         assert not Message.objects.exists()
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.skipif(
-    django_settings.DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3",
-    reason="SQLite's test database is in memory, where threads cannot race",
-)
-def test_concurrent_retries_store_once(begin, person):
-    begin("c")
-    owner = person("owner")
-    responses, barrier = [], threading.Barrier(6)
-
-    def race() -> None:
-        client = APIClient()
-        client.force_authenticate(owner)
-        barrier.wait()
-        responses.append(post(client, adding(HI, HI), Idempotency_Key="k"))
-        connections.close_all()
-
-    threads = [threading.Thread(target=race) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert [sequences(each) for each in responses] == [[1, 2]] * 6
-    assert texts() == ["hi", "hi"]
 
 
 class TestOpenAi:

@@ -1,18 +1,15 @@
 """Export and import of whole conversations, and usage."""
 
-import datetime
 import json
 import uuid
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.test import AsyncClient
-from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
-from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest import transfer
 from tests.faces.rest.conftest import IMPORT, ROOT, USAGE, paths
 
@@ -193,49 +190,6 @@ def test_an_export_under_asgi_is_streamed_too(begin, person):
 
 
 class TestUsage:
-    @pytest.fixture
-    def conversations(self, begin) -> None:
-        begin("c", UserMessage("hi"))
-        begin("d", UserMessage("hi"), UserMessage("ho"))
-        get_chat_memory("d").add(NewMessage(AiMessage("hello"), {"model": "m", "usage": {"total_tokens": 9}}))
-        get_chat_memory("d").add(NewMessage(AiMessage("hello"), {"model": "n"}))
-        Message.objects.update(token_count=5)
-        Message.objects.filter(text="ho").update(token_count=None)
-
-    def usage(self, api, **query) -> list[tuple]:
-        response = api.get(USAGE, query)
-        assert response.status_code == 200, response.content
-        return [(each["key"], each["messages"], each["tokens"]) for each in response.json()["results"]]
-
-    def test_by_day(self, api, conversations):
-        yesterday = timezone.now() - datetime.timedelta(days=1)
-        Message.objects.filter(text="hi").update(created_at=yesterday)
-
-        assert self.usage(api) == [
-            (timezone.now().astimezone(datetime.UTC).date().isoformat(), 3, 10),
-            (yesterday.astimezone(datetime.UTC).date().isoformat(), 2, 10),
-        ]
-
-    def test_by_conversation(self, api, conversations):
-        assert self.usage(api, by="conversation") == [("d", 4, 15), ("c", 1, 5)]
-        assert self.usage(api, by="conversation", limit=1) == [("d", 4, 15)]
-
-    def test_by_model(self, api, conversations):
-        assert self.usage(api, by="model") == [(None, 3, 10), ("m", 1, 5), ("n", 1, 5)]
-
-    def test_within_a_time(self, api, conversations):
-        now = timezone.now()
-        Message.objects.filter(text="hi").update(created_at=now - datetime.timedelta(days=40))
-
-        assert sum(messages for _, messages, _ in self.usage(api)) == 3
-        assert sum(messages for _, messages, _ in self.usage(api, since="2000-01-01T00:00:00Z")) == 5
-        assert self.usage(api, until="2000-01-01T00:00:00Z") == []
-
-    def test_is_always_limited(self, api, conversations, settings):
-        settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 1
-
-        assert self.usage(api, by="conversation", limit=1_000) == [("d", 4, 15)]
-
     @pytest.mark.parametrize(
         "query",
         [

@@ -3,12 +3,7 @@
 import asyncio
 import io
 import json
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -431,40 +426,6 @@ class TestConversationsOfChatGpt:
 
 
 class TestMany:
-    def test_are_all_imported_after_interruptions_and_none_partially(self, tmp_path: Path):
-        """A process is killed again and again; the last one imports the rest."""
-        source = tmp_path / "sessions.db"
-        with sqlite3.connect(source) as database:
-            database.execute(
-                "CREATE TABLE agent_messages (id INTEGER PRIMARY KEY, session_id, message_data, created_at)"
-            )
-            database.executemany(
-                "INSERT INTO agent_messages VALUES (?, ?, ?, NULL)",
-                ((row, f"s{row % 200}", json.dumps({**HI, "content": f"{row} 🙂"})) for row in range(2_000)),
-            )
-        database.close()
-        environment = os.environ | {"DATABASE_URL": f"sqlite:///{tmp_path / 'db.sqlite3'}", "PYTHONPATH": str(ROOT)}
-        manage = [sys.executable, str(ROOT / "manage.py")]
-        subprocess.run([*manage, "migrate", "-v0"], env=environment, check=True)
-        command = [*manage, "import_chatmemory", "--from", "openai", str(source)]
-        counts = set()
-        for _ in range(3):
-            moving = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            before = _counts(tmp_path / "db.sqlite3")
-            deadline = time.monotonic() + 60
-            while moving.poll() is None and _counts(tmp_path / "db.sqlite3") == before and time.monotonic() < deadline:
-                time.sleep(0.01)
-            moving.send_signal(signal.SIGKILL)
-            moving.communicate()
-            counts |= set(_counts(tmp_path / "db.sqlite3").values())
-
-        last = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-
-        assert counts == {10}
-        assert "already existed" in last.stdout
-        assert not last.stdout.startswith("Imported 200 ")
-        assert _counts(tmp_path / "db.sqlite3") == {f"s{number}": 10 for number in range(200)}
-
     def test_by_several_processes_at_once_are_imported_once(self, tmp_path: Path):
         file = tmp_path / "conversations.json"
         file.write_text(json.dumps([{**branching(), "conversation_id": f"c{number}"} for number in range(20)]))
@@ -580,16 +541,3 @@ def test_any_tree_has_the_path_in_use(tree):
     assert first is (Outcome.STORED if conversation.messages else Outcome.PRESENT)
     assert second is Outcome.PRESENT
     everything_is_whole()
-
-
-def _counts(database: Path) -> dict[str, int]:
-    """Return the number of messages of each conversation in the file."""
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as reading:
-        rows = dict(
-            reading.execute(
-                "SELECT memory_id, COUNT(*) FROM chatmemory_conversation c JOIN chatmemory_message m "
-                "ON m.conversation_id = c.id GROUP BY memory_id"
-            )
-        )
-    reading.close()
-    return rows
