@@ -79,7 +79,7 @@ class PairsField(serializers.DictField):
             )
 
 
-class NewConversationSerializer(Strict, serializers.Serializer[Any]):
+class NewOpenAIConversationSerializer(Strict, serializers.Serializer[Any]):
     """A new conversation."""
 
     items = ItemsField(required=False, allow_null=True)
