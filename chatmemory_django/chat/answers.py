@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from django.utils import translation
 
 from chatmemory_django.chat.streams import Maker, Piece, streams
+from chatmemory_django.chat.ui_stream import PING
 from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,6 @@ ALIVE_FOR = 1.5
 
 PING_AFTER = 15.0
 """Seconds of silence after which listeners are sent a comment, so that proxies keep the connection open."""
-
-PING = ": ping\n\n"
 
 _T = TypeVar("_T")
 

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 try:
     import docstring_parser  # noqa: F401
@@ -220,8 +220,14 @@ class Assistant:
             raise
         await turn.aend()
 
-    def _begin(self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text) -> _Begun:
-        """Prepare the first call of the model, all in one step: an async caller switches threads only once."""
+    def _begin(
+        self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text
+    ) -> tuple[Turn, Exchange, Mapping[str, Any]]:
+        """
+        Return the turn, the exchange, and the values for tools and templates, before the model is called.
+
+        It is all one step: an async caller switches threads only once.
+        """
         memory = self.chat_memory(memory_id, options.get("owner"))
         asked = UserMessage(message) if isinstance(message, str) else message
         question = Question(asked, options.get("after"), options.get("client_message_id"))
@@ -242,7 +248,7 @@ class Assistant:
             response_format=answer.response_format,
         )
         turn.add(*exchange.opening)
-        return _Begun(turn, exchange, context)
+        return turn, exchange, context
 
     def _system_text(self, context: Mapping[str, Any]) -> str | None:
         if isinstance(self.system_message, Template):
@@ -252,15 +258,6 @@ class Assistant:
     def _keeps_part(self, options: ChatOptions) -> bool:
         keeps = options.get("keep_partial", self.keep_partial)
         return keeps() if callable(keeps) else keeps
-
-
-class _Begun(NamedTuple):
-    """An answer before the model is called."""
-
-    turn: Turn
-    exchange: Exchange
-    context: Mapping[str, Any]
-    """The values for tools and templates."""
 
 
 class _Deadline:

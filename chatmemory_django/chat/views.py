@@ -29,8 +29,8 @@ from chatmemory_django import conf
 from chatmemory_django.access import AccessPolicy, NotAllowedError, access_policy, seconds_to_wait
 from chatmemory_django.chat.answers import Answer, BusyError, answers
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
-from chatmemory_django.chat.body import Body, question_of, read_body
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
+from chatmemory_django.chat.questions import Question, question_of, read_body
 from chatmemory_django.chat.streams import Maker
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.db.threads import in_background, in_thread, leave_thread
@@ -124,13 +124,11 @@ class _Asked(NamedTuple):
 
     owner: AbstractBaseUser
     memory_id: str
-    body: Body
-    after: int | None
-    """The message to answer, if it is stored already."""
+    question: Question
 
 
 def _asked(request: HttpRequest) -> _Asked:
-    policy, user = _entered(request)
+    policy, user = _admitted(request)
     wait = seconds_to_wait(f"chat_{user.pk}", conf.chat()["THROTTLE_RATE"])
     if wait:
         raise NotAllowedError(429, f"Too many messages; wait {wait} seconds.", **{"Retry-After": str(wait)})
@@ -139,23 +137,24 @@ def _asked(request: HttpRequest) -> _Asked:
     if len(content) > most:
         raise NotAllowedError(413, f"The body may have at most {most} bytes; send only the last message.")
     try:
-        body = read_body(content)
-        memory_id = policy.memory_id(request, body.chat_id)
+        posted = read_body(content)
+        question = posted.question()
+        memory_id = policy.memory_id(request, posted.id)
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
     # From the primary database: a replica may not have the last answer yet.
     conversation = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id).first()
     if conversation is not None and conversation.owner_id != user.pk:
         raise NotAllowedError(404, "There is no such chat.")
-    after = None
-    if body.is_regenerate and (body.message_id is not None or body.message is None):
-        after = None if conversation is None else question_of(conversation, body.message_id)
-        if after is None and body.message is None:
+    if posted.is_regenerate and (posted.message_id is not None or question.message is None):
+        after = None if conversation is None else question_of(conversation, posted.message_id)
+        question = question if after is None else Question(None, after)
+        if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
-    return _Asked(user, memory_id, body, after)
+    return _Asked(user, memory_id, question)
 
 
-def _entered(request: HttpRequest) -> tuple[AccessPolicy, AbstractBaseUser]:
+def _admitted(request: HttpRequest) -> tuple[AccessPolicy, AbstractBaseUser]:
     """Return the access policy, and the user of *request*, who may chat by it."""
     policy = access_policy()
     user = policy.user(request)
@@ -165,23 +164,23 @@ def _entered(request: HttpRequest) -> tuple[AccessPolicy, AbstractBaseUser]:
     return policy, user
 
 
-def _found(request: HttpRequest, chat_id: str) -> tuple[str, AbstractBaseUser]:
-    """Return the memory id of the conversation that *chat_id* names, and its owner."""
-    policy, user = _entered(request)
+def _entered(request: HttpRequest, chat_id: str) -> tuple[AbstractBaseUser, str]:
+    """Return the user of *request*, and the memory id of the conversation that *chat_id* names."""
+    policy, user = _admitted(request)
     try:
-        return policy.memory_id(request, chat_id), user
+        return user, policy.memory_id(request, chat_id)
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
 
 
 async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
-    memory_id, owner = await in_thread(_found, request, chat_id)
-    return await answers().find(memory_id, str(owner.pk))
+    user, memory_id = await in_thread(_entered, request, chat_id)
+    return await answers().find(memory_id, str(user.pk))
 
 
 def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
-    memory_id, owner = _found(request, chat_id)
-    conversation = Conversation.objects.filter(memory_id=memory_id, owner=owner.pk).first()
+    user, memory_id = _entered(request, chat_id)
+    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if conversation is None:
         return []
     most = conf.chat()["MAX_MESSAGES"]
@@ -202,18 +201,16 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
 
 async def _make(assistant: Assistant, asked: _Asked, request: HttpRequest, answer: Answer) -> str:
     """Generate *answer*: put each event into its stream, and return the last ones."""
-    body = asked.body
+    message, after, client_message_id = asked.question
     options: ChatOptions = {
         "owner": asked.owner,
         "request": request,
         "persist": "early",
+        "client_message_id": client_message_id,
         "answer_id": answer.maker.answer_id,
         "keep_partial": lambda: answer.is_stopping or assistant.keep_partial,
-        "after": asked.after,
+        "after": after,
     }
-    message = body.message if asked.after is None else None
-    if message is not None:
-        options["client_message_id"] = body.client_message_id
     ui = UiStream(answer.maker.answer_id)
     answer.put(_encoded(ui.start()))
     try:

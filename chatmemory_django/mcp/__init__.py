@@ -19,7 +19,7 @@ from django.core.handlers.asgi import ASGIRequest
 
 from chatmemory_django.access import user_of_token
 from chatmemory_django.db.threads import in_thread, leave_thread
-from chatmemory_django.mcp.tools import TOOLS, RefusedError, Tool, schema_of
+from chatmemory_django.mcp.tools import TOOLS, ConversationTool, RefusedError, schema_of
 
 try:
     from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
@@ -130,7 +130,7 @@ async def _call_tool(context: ServerRequestContext[Any, Any], params: CallToolRe
     return CallToolResult(content=[TextContent(text=msgspec.json.encode(found).decode())], structured_content=found)
 
 
-def _described(name: str, tool: type[Tool]) -> McpTool:
+def _described(name: str, tool: type[ConversationTool]) -> McpTool:
     return McpTool(
         name=name,
         title=tool.title,

@@ -34,25 +34,25 @@ class RefusedError(Exception):
     """The request cannot be fulfilled for this user; the text is returned to the client."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class CalledTool(msgspec.Struct, frozen=True):
     """A tool that the assistant called."""
 
     name: str
     arguments: str
 
 
-class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+class ConversationMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message of a conversation."""
 
     sequence: Annotated[int, msgspec.Meta(description="Its number in the conversation.")]
     role: str
     text: str
     created_at: str
-    calls: list[Call] = []
+    calls: list[CalledTool] = []
     length: Annotated[int | None, msgspec.Meta(description="Length of the whole text, if it was cut.")] = None
 
 
-class Hit(msgspec.Struct, frozen=True):
+class FoundMessage(msgspec.Struct, frozen=True):
     """A message that was found."""
 
     conversation_id: str
@@ -63,18 +63,18 @@ class Hit(msgspec.Struct, frozen=True):
     created_at: str
 
 
-class Hits(msgspec.Struct, frozen=True):
+class FoundMessages(msgspec.Struct, frozen=True):
     """Matching messages, the best first."""
 
-    hits: list[Hit]
+    hits: list[FoundMessage]
 
 
-class Page(msgspec.Struct, frozen=True, omit_defaults=True):
+class ConversationPage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Messages of a conversation, in order."""
 
     conversation_id: str
     title: str
-    messages: list[StoredMessage]
+    messages: list[ConversationMessage]
     before: Annotated[
         int | None, msgspec.Meta(description="Pass this as before to read earlier messages; absent if there are none.")
     ] = None
@@ -87,7 +87,7 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Search the messages in the user's conversations. To read around a hit, use read_conversation."""
 
     title: ClassVar = "Search conversations"
-    result: ClassVar = Hits
+    result: ClassVar = FoundMessages
 
     query: Annotated[
         str,
@@ -99,14 +99,14 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     ]
     limit: _Limit = 10
 
-    def run(self, request: HttpRequest) -> Hits:
+    def run(self, request: HttpRequest) -> FoundMessages:
         """Return the matching messages of the user of *request*."""
         reader = _Reader(request)
         found = Message.objects.search(self.query, owner=reader.user, types=reader.types)
         rows = found.filter(conversation__in=reader.conversations).select_related("conversation")
-        return Hits(
+        return FoundMessages(
             [
-                Hit(
+                FoundMessage(
                     row.conversation.memory_id,
                     row.conversation.title,
                     row.sequence,
@@ -123,7 +123,7 @@ class ReadConversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read the newest messages of one of the user's conversations, or those before a given message."""
 
     title: ClassVar = "Read a conversation"
-    result: ClassVar = Page
+    result: ClassVar = ConversationPage
 
     conversation_id: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
     before: (
@@ -131,7 +131,7 @@ class ReadConversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
     limit: _Limit = 20
 
-    def run(self, request: HttpRequest) -> Page:
+    def run(self, request: HttpRequest) -> ConversationPage:
         """Return the messages that the user of *request* may read."""
         reader = _Reader(request)
         named = reader.conversations.filter(memory_id=self.conversation_id)
@@ -141,7 +141,7 @@ class ReadConversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rows = conversation.history().filter(type__in=reader.types).order_by("-sequence")
         if self.before is not None:
             rows = rows.filter(sequence__lt=self.before)
-        messages: list[StoredMessage] = []
+        messages: list[ConversationMessage] = []
         length = 0
         before: int | None = None
         for row in rows.defer("verbatim", "metadata")[: self.limit + 1]:
@@ -151,12 +151,12 @@ class ReadConversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             message = _message(row)
             messages.append(message)
             length += len(message.text) + sum(len(call.arguments) for call in message.calls)
-        return Page(conversation.memory_id, conversation.title, messages[::-1], before)
+        return ConversationPage(conversation.memory_id, conversation.title, messages[::-1], before)
 
 
-Tool: TypeAlias = SearchConversations | ReadConversation
+ConversationTool: TypeAlias = SearchConversations | ReadConversation
 
-TOOLS: dict[str, type[Tool]] = {
+TOOLS: dict[str, type[ConversationTool]] = {
     "search_conversations": SearchConversations,
     "read_conversation": ReadConversation,
 }
@@ -182,15 +182,15 @@ class _Reader:
         self.conversations: QuerySet[Conversation] = policy.conversations(asked, "view").filter(owner=self.user.pk)
 
 
-def _message(row: Message) -> StoredMessage:
+def _message(row: Message) -> ConversationMessage:
     message = row.chat_message
     calls = message.tool_execution_requests if isinstance(message, AiMessage) else ()
-    return StoredMessage(
+    return ConversationMessage(
         row.sequence,
         ROLES[MessageType(row.type)],
         row.text[:MAX_TEXT],
         _moment(row),
-        [Call(call.name or "", (call.arguments or "")[:MAX_TEXT]) for call in calls],
+        [CalledTool(call.name or "", (call.arguments or "")[:MAX_TEXT]) for call in calls],
         len(row.text) if len(row.text) > MAX_TEXT else None,
     )
 

@@ -26,7 +26,7 @@ EVERYBODY = "*"
 """The value of ``?owner=`` that includes all owners, and conversations without one."""
 
 
-class BooleanField(forms.Field):
+class BooleanFormField(forms.Field):
     """A field that accepts true, false, 1 and 0, case-insensitively, and nothing else."""
 
     def to_python(self, value: Any) -> bool | None:
@@ -41,7 +41,7 @@ class BooleanField(forms.Field):
 class BooleanFilter(filters.BooleanFilter):
     """A filter by ``true`` or ``false``."""
 
-    field_class: Any = BooleanField
+    field_class: Any = BooleanFormField
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, widget=forms.TextInput, **kwargs)
@@ -53,7 +53,7 @@ class IntegerFilter(filters.NumberFilter):
     field_class: Any = forms.IntegerField
 
 
-class MomentField(forms.Field):
+class MomentFormField(forms.Field):
     """A date and time in ISO 8601 with a time zone."""
 
     def to_python(self, value: Any) -> datetime | None:
@@ -69,7 +69,7 @@ class MomentField(forms.Field):
 class MomentFilter(filters.IsoDateTimeFilter):
     """A filter by a date and time."""
 
-    field_class: Any = MomentField
+    field_class: Any = MomentFormField
 
 
 class StrictFilterBackend(filters.DjangoFilterBackend):

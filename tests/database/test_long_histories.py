@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from chatmemory_django.chat import views
-from chatmemory_django.chat.body import question_of
+from chatmemory_django.chat.questions import question_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 

@@ -50,7 +50,7 @@ class _Call:
     arguments: list[str] = field(default_factory=list)
 
 
-class Answer:
+class AnswerReader:
     """An answer that is being read."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import openai
 
 from chatmemory_django.chat.model import BrokenStreamError, ChatEvent, ChatModel, ChatRequest, ChatResponse
-from chatmemory_django.chat.openai.answers import Answer
+from chatmemory_django.chat.openai.answers import AnswerReader
 from chatmemory_django.chat.openai.clients import Clients
 from chatmemory_django.chat.openai.errors import model_errors
 from chatmemory_django.chat.openai.requests import to_messages, to_options
@@ -74,19 +74,19 @@ class OpenAiChatModel(ChatModel):
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         arguments = self._arguments(request)
         with model_errors():
-            return Answer.of(self._clients.for_threads().chat.completions.create(**arguments))
+            return AnswerReader.of(self._clients.for_threads().chat.completions.create(**arguments))
 
     async def do_achat(self, request: ChatRequest) -> ChatResponse:
         arguments = self._arguments(request)
         with model_errors():
             client = await self._clients.for_loop()
-            return Answer.of(await client.chat.completions.create(**arguments))
+            return AnswerReader.of(await client.chat.completions.create(**arguments))
 
     def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
         arguments = self._arguments(request, stream=True)
         with model_errors():
             stream = self._clients.for_threads().chat.completions.create(**arguments)
-        answer = Answer()
+        answer = AnswerReader()
         with stream, model_errors(lost=BrokenStreamError):
             for chunk in stream:
                 yield from answer.add(chunk)
@@ -97,7 +97,7 @@ class OpenAiChatModel(ChatModel):
         with model_errors():
             client = await self._clients.for_loop()
             stream = await client.chat.completions.create(**arguments)
-        answer = Answer()
+        answer = AnswerReader()
         async with stream:
             with model_errors(lost=BrokenStreamError):
                 async for chunk in stream:

@@ -99,13 +99,14 @@ def _read_part(part: object, where: str, image_detail: DetailLevel) -> tuple[Con
     if not isinstance(part, Mapping):
         raise ValueError(f"{where}: a part must be an object.")  # noqa: TRY004
     kind = _text(part, "type", where)
+    content: Content
     if kind == "file":
         content = to_content(_text(part, "mediaType", where), _text(part, "url", where), where, image_detail)
+        shown = to_part(content) or {}
     elif kind == "text" and (text := _text(part, "text", where)):
-        content = TextContent(text)
+        content, shown = TextContent(text), {"type": kind, "text": text}
     else:
         return None, _verbatim(part, where)  # including empty texts, which some models reject
-    shown = to_part(content) or {}
     return content, _verbatim({key: part[key] for key in part if part[key] != shown.get(key, _MISSING)}, where)
 
 

@@ -38,7 +38,7 @@ class Item(NamedTuple):
     shown: dict[str, Any]
 
 
-class Page(NamedTuple):
+class ItemPage(NamedTuple):
     """Items in the requested order, and whether more follow."""
 
     items: list[dict[str, Any]]
@@ -57,7 +57,7 @@ class ConversationItems:
         self._rows: MessageQuerySet = conversation.history().filter(type__in=types)
         self._mark = blake2s(conversation.memory_id.encode(), digest_size=4).hexdigest()
 
-    def page(self, after: str | None, limit: int, *, is_descending: bool) -> Page:
+    def page(self, after: str | None, limit: int, *, is_descending: bool) -> ItemPage:
         """
         Return at most *limit* items that follow the item *after*; fewer if they exceed ``MAX_PAGE_CHARACTERS``.
 
@@ -71,8 +71,8 @@ class ConversationItems:
         for rows, is_cut in self._pages(start, limit + 1, sign=sign):
             found += [item.shown for row in rows for item in self._items_of(row)[::sign]]
             if len(found) > limit or (found and is_cut):
-                return Page(found[:limit], has_more=True)
-        return Page(found, has_more=False)
+                return ItemPage(found[:limit], has_more=True)
+        return ItemPage(found, has_more=False)
 
     def find(self, item_id: str, since: int = 0) -> Item:
         """

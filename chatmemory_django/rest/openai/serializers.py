@@ -80,7 +80,7 @@ class PairsField(serializers.DictField):
             )
 
 
-class NewConversationSerializer(Strict, serializers.Serializer[Any]):
+class NewOpenAIConversationSerializer(Strict, serializers.Serializer[Any]):
     """A new conversation."""
 
     items = ItemsField(required=False, allow_null=True)

@@ -36,10 +36,10 @@ from chatmemory_django.rest.openai.items import ConversationItems, Item, ItemNot
 from chatmemory_django.rest.openai.serializers import (
     IncludeQuery,
     ItemsQuery,
-    NewConversationSerializer,
     NewItem,
     NewItemsSerializer,
     NewMetadataSerializer,
+    NewOpenAIConversationSerializer,
 )
 from chatmemory_django.rest.problems import InvalidQuery, Problem, invalid
 from chatmemory_django.rest.views import ChatMemoryView, row_of
@@ -129,7 +129,7 @@ class OpenAIView(ChatMemoryView):
 class ConversationsView(OpenAIView):
     """The collection of conversations."""
 
-    request_serializers = {"": NewConversationSerializer}  # noqa: RUF012
+    request_serializers = {"": NewOpenAIConversationSerializer}  # noqa: RUF012
 
     def post(self, request: Request) -> Response:
         """Create a conversation, optionally with items."""
