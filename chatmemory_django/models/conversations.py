@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.limits import MAX_MEMORY_ID_LENGTH, is_storable
+from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import MessageType
@@ -120,13 +121,11 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
         Returns those of them that still are among these conversations then, whatever the transaction has read before.
         """
-        vendor = connections[self.db].vendor
         rows = Conversation.objects.using(self.db).filter(pk__in=keys)
-        if vendor == "sqlite":
+        if connections[self.db].vendor == "sqlite":
             rows.update(version=F("version"))  # a DEFERRED transaction acquires its lock by this
         list(rows.order_by("pk").select_for_update().values_list("pk"))
-        found = self.filter(pk__in=keys)
-        return found.select_for_update() if vendor == "mysql" else found
+        return as_now(self.filter(pk__in=keys))
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """

@@ -22,6 +22,7 @@ from django.db.models import ProtectedError, QuerySet, RestrictedError
 from django.utils import timezone
 
 from chatmemory_django.core.windows import Window
+from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -334,8 +335,7 @@ def _annotate(
     max_bytes: int | None,
     conversation: Conversation,
 ) -> Message | None:
-    # The lock makes MariaDB read the current row instead of the one at the start of the caller's transaction.
-    rows = messages_of(conversation).history(all_branches=True).filter(sequence=sequence).select_for_update()
+    rows = as_now(messages_of(conversation).history(all_branches=True).filter(sequence=sequence))
     message = (rows if types is None else rows.filter(type__in=types)).first()
     if message is None:
         return None

@@ -19,6 +19,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
+from chatmemory_django.db.isolation import sees_otherwise
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
@@ -39,7 +40,7 @@ from chatmemory_django.stores.django.explaining import read_recent
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.rows import Row
-from chatmemory_django.stores.django.snapshots import Snapshot, is_torn, sees_otherwise
+from chatmemory_django.stores.django.snapshots import Snapshot, is_torn
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit
 

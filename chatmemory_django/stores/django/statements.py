@@ -23,13 +23,14 @@ from django.db.models import Case, Exists, Expression, F, FilteredRelation, Oute
 from django.db.models.functions import Greatest, JSONArray
 from msgspec.structs import astuple
 
+from chatmemory_django.db.isolation import sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
-from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows, sees_otherwise
+from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows
 
 PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
