@@ -128,11 +128,8 @@ def moved(present: Present, path: Path, window: Window, *, to: int, shared: int,
         rest, window, next_key=next_key, pinned=pinned, summary=summary.entry if summary else None
     )
     eviction.trim()
-    kept = eviction.entries()
-    rest = kept[len([entry for entry in (eviction.pinned, eviction.summary) if entry is not None]) :]
-    # A new object, so that the next addition starts without any evictions recorded.
-    fresh = Eviction.of_entries(rest, window, next_key=next_key, pinned=eviction.pinned, summary=eviction.summary)
-    return fresh, forgotten
+    eviction.begin()  # what was evicted so far left with the move, not with the next addition
+    return eviction, forgotten
 
 
 def _system(present: Present, path: Path, *, to: int, shared: int, forgotten: int) -> Entry | None:
