@@ -50,11 +50,11 @@ def read_body(content: bytes) -> Body:
         raise ValueError("The body must be JSON.") from None
     is_regenerate = posted.trigger == "regenerate-message"
     messages = [posted.message] if posted.messages is None and posted.message else posted.messages or []
-    place = len(messages) - 1
-    while is_regenerate and place >= 0 and messages[place].get("role") == "assistant":
-        place -= 1
-    posted_message = messages[place] if place >= 0 else None
-    path = "$.message" if posted.messages is None else f"$.messages[{max(place, 0)}]"
+    index = len(messages) - 1
+    while is_regenerate and index >= 0 and messages[index].get("role") == "assistant":
+        index -= 1
+    posted_message = messages[index] if index >= 0 else None
+    path = "$.message" if posted.messages is None else f"$.messages[{max(index, 0)}]"
     if posted_message is None or posted_message.get("role") != "user":
         if is_regenerate:
             return Body(posted.id, is_regenerate, posted.message_id, None, None)

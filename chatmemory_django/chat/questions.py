@@ -22,7 +22,7 @@ class Question(NamedTuple):
     client_message_id: str | None = None
 
 
-def placed(question: Question, memory: ChatMemory) -> Question:
+def positioned(question: Question, memory: ChatMemory) -> Question:
     """
     Return *question* with its position in the conversation of *memory*.
 

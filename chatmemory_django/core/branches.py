@@ -170,7 +170,7 @@ def _filled(backwards: Iterable[Entry], front: Sequence[Entry], window: Window) 
 
 class Thinning:
     """
-    A tree some of whose messages are deleted: the nearest remaining ancestor takes the place of each.
+    A tree some of whose messages are deleted: the nearest remaining ancestor stands in for each.
 
     *named_parents* are pairs of a sequence and its parent's sequence, in order. *asked* are the sequences whose
     replacements will be requested, of the same part of the tree; *last* is the message before that part.
@@ -252,5 +252,5 @@ class Claims:
 
     def _part_at(self, sequence: int) -> tuple[int, int]:
         """Return the part of the path that begins at *sequence* or before it."""
-        place = bisect_right(self._path, sequence, key=lambda part: part[0])
-        return self._path[place - 1] if place else (0, -1)
+        index = bisect_right(self._path, sequence, key=lambda part: part[0])
+        return self._path[index - 1] if index else (0, -1)

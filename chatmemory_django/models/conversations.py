@@ -266,13 +266,13 @@ class Conversation(models.Model):
 
     def memory(self) -> MessageQuerySet:
         """Return the rows in the memory, in its order, as of when this object was read."""
-        places = self.window_start, self.pinned_sequence, self.summary_sequence
-        pinned, summary, window = memory_parts(*places)
+        bounds = self.window_start, self.pinned_sequence, self.summary_sequence
+        pinned, summary, window = memory_parts(*bounds)
         if self.pinned_sequence is None and self.summary_sequence is None:
             # For "this row or the window", SQLite reads the whole conversation.
             return self.messages.filter(window).order_by("sequence")
-        place = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
-        return self.messages.filter(in_memory(*places)).order_by(place, "sequence")
+        part = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
+        return self.messages.filter(in_memory(*bounds)).order_by(part, "sequence")
 
     def history(self, *, all_branches: bool = False) -> MessageQuerySet:
         """Return the rows of the history, in order: those on the current path or on *all_branches*."""

@@ -378,8 +378,8 @@ def _outlived_ranges(
 def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:
     """Return the rows of *conversation* that are in no memory and older than *before*."""
     rows = messages_of(conversation).filter(created_at__lt=to_moment(before))
-    places = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
-    return rows.exclude(in_memory(*places))
+    bounds = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
+    return rows.exclude(in_memory(*bounds))
 
 
 def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:

@@ -34,8 +34,8 @@ from chatmemory_django.stores.base import (
 )
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
-from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recount, Relocating, Replacement
-from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_place
+from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Relocating, Replacement
+from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_index
 from chatmemory_django.stores.django.explaining import read_recent
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
@@ -89,7 +89,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         costs = costs_of(rows, messages, window)
         if costs is not None and window.overhead + sum(costs) <= window.limit:
             return messages
-        eviction = Eviction.of(messages, window, costs, summary=summary_place(rows))
+        eviction = Eviction.of(messages, window, costs, summary=summary_index(rows))
         eviction.trim()
         return eviction.messages()
 
@@ -97,7 +97,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         key = memory_key(memory_id)
         rows = self._read(key, window.counter)
         messages = messages_of(rows)
-        eviction = Eviction.of(messages, window, costs_of(rows, messages, window), summary=summary_place(rows))
+        eviction = Eviction.of(messages, window, costs_of(rows, messages, window), summary=summary_index(rows))
         eviction.trim()
         if rows:
             return Reading(eviction, rows[0][-1])
@@ -248,7 +248,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """
         if not window.counter:
             raise ValueError("The token counts of window cannot be stored; use one whose estimator has a name.")
-        return self._write(memory_id, create=False).run(Recount(window)) or 0
+        return self._write(memory_id, create=False).run(Recounting(window)) or 0
 
     @contextmanager
     def exclusive(self, memory_id: object) -> Iterator[None]:

@@ -153,7 +153,7 @@ def memory_rows(
     columns = (*Row._fields, "verbatim") if verbatim else Row._fields
     rows = with_tokens(messages, counter)
     parts = memory_parts(window_start, pinned_sequence, summary_sequence)
-    return [rows.annotate(part=Value(place)).filter(part).values_list(*columns) for place, part in enumerate(parts)]
+    return [rows.annotate(part=Value(index)).filter(part).values_list(*columns) for index, part in enumerate(parts)]
 
 
 def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
