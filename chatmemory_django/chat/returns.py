@@ -52,7 +52,7 @@ class Typed(Text):
             else:
                 self.value = self._adapter.validate_json(self.value)
         except pydantic.ValidationError as exc:
-            places = ", ".join(sorted({".".join(map(str, each["loc"])) or "the JSON itself" for each in exc.errors()}))
+            paths = ", ".join(sorted({".".join(map(str, each["loc"])) or "the JSON itself" for each in exc.errors()}))
             raise InvalidAnswerError(
-                f"The model's answer does not have the requested type. Invalid: {places}."
+                f"The model's answer does not have the requested type. Invalid: {paths}."
             ) from None

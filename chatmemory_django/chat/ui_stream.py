@@ -218,8 +218,8 @@ class _Step:
         self._messages.append(message)
         chunks = self._write_rest("reasoning", message.thinking or "") + self._write_rest("text", message.text or "")
         chunks += self._close("reasoning") + self._close("text")
-        for place, request in enumerate(message.tool_execution_requests):
-            call = self._calls.get(place) or self._new_call(place, request.id, request.name or "")
+        for position, request in enumerate(message.tool_execution_requests):
+            call = self._calls.get(position) or self._new_call(position, request.id, request.name or "")
             call.state = "called"
             chunks.append(_called(call, request))
         return chunks
@@ -227,11 +227,11 @@ class _Step:
     def result(self, message: ToolExecutionResultMessage) -> list[Chunk]:
         """Append the result of a call."""
         answers = tool_answers([*self._messages, message])
-        place = next((place for (_, place), index in answers.items() if index == len(self._messages)), None)
-        if place is None:
+        position = next((position for (_, position), index in answers.items() if index == len(self._messages)), None)
+        if position is None:
             return []
         self._messages.append(message)
-        call, text = self._calls[place], result_text(message)
+        call, text = self._calls[position], result_text(message)
         call.state = "answered"
         if message.is_error:
             return [{"type": "tool-output-error", "toolCallId": call.id, "errorText": text}]
@@ -257,9 +257,9 @@ class _Step:
             return []
         return [{"type": f"{kind}-end", "id": self._open.pop(kind)}]
 
-    def _new_call(self, place: int, given: str | None, name: str) -> _Call:
+    def _new_call(self, position: int, given: str | None, name: str) -> _Call:
         taken = {call.id for call in self._calls.values()}
-        call = self._calls[place] = _Call(call_id(given, taken, self.number, place), name)
+        call = self._calls[position] = _Call(call_id(given, taken, self.number, position), name)
         return call
 
 

@@ -128,11 +128,8 @@ def moved(present: Present, path: Path, window: Window, *, to: int, shared: int,
         rest, window, next_key=next_key, pinned=pinned, summary=summary.entry if summary else None
     )
     eviction.trim()
-    kept = eviction.entries()
-    rest = kept[len([entry for entry in (eviction.pinned, eviction.summary) if entry is not None]) :]
-    # A new object, so that the next addition starts without any evictions recorded.
-    fresh = Eviction.of_entries(rest, window, next_key=next_key, pinned=eviction.pinned, summary=eviction.summary)
-    return fresh, forgotten
+    eviction.begin()  # what was evicted so far left with the move, not with the next addition
+    return eviction, forgotten
 
 
 def _system(present: Present, path: Path, *, to: int, shared: int, forgotten: int) -> Entry | None:
@@ -173,7 +170,7 @@ def _filled(backwards: Iterable[Entry], front: Sequence[Entry], window: Window) 
 
 class Thinning:
     """
-    A tree some of whose messages are deleted: the nearest remaining ancestor takes the place of each.
+    A tree some of whose messages are deleted: the nearest remaining ancestor stands in for each.
 
     *named_parents* are pairs of a sequence and its parent's sequence, in order. *asked* are the sequences whose
     replacements will be requested, of the same part of the tree; *last* is the message before that part.
@@ -255,5 +252,5 @@ class Claims:
 
     def _part_at(self, sequence: int) -> tuple[int, int]:
         """Return the part of the path that begins at *sequence* or before it."""
-        place = bisect_right(self._path, sequence, key=lambda part: part[0])
-        return self._path[place - 1] if place else (0, -1)
+        index = bisect_right(self._path, sequence, key=lambda part: part[0])
+        return self._path[index - 1] if index else (0, -1)

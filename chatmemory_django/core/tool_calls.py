@@ -23,9 +23,8 @@ def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         if isinstance(message, ToolExecutionResultMessage) and index not in results:
             continue
         if isinstance(message, AiMessage) and message.tool_execution_requests:
-            requests = tuple(
-                request for place, request in enumerate(message.tool_execution_requests) if (index, place) in answers
-            )
+            calls = enumerate(message.tool_execution_requests)
+            requests = tuple(request for position, request in calls if (index, position) in answers)
             if len(requests) < len(message.tool_execution_requests):
                 if not requests and message.text is None:
                     continue
@@ -45,8 +44,8 @@ def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
     answers: dict[tuple[int, int], int] = {}
     for index, message in enumerate(messages):
         if isinstance(message, AiMessage):
-            for place, request in enumerate(message.tool_execution_requests):
-                open_calls.setdefault(_call_key(request.id, request.name), []).append((index, place))
+            for position, request in enumerate(message.tool_execution_requests):
+                open_calls.setdefault(_call_key(request.id, request.name), []).append((index, position))
         elif isinstance(message, ToolExecutionResultMessage):
             calls = open_calls.get(_call_key(message.id, message.tool_name))
             if calls:
@@ -66,8 +65,8 @@ def counterparts(messages: Sequence[ChatMessage], index: int) -> set[int]:
     that message's other results.
     """
     answers = tool_answers(messages)
-    caller = next((place for (place, _), result in answers.items() if index in {place, result}), index)
-    return ({caller} | {result for (place, _), result in answers.items() if place == caller}) - {index}
+    caller = next((call for (call, _), result in answers.items() if index in {call, result}), index)
+    return ({caller} | {result for (call, _), result in answers.items() if call == caller}) - {index}
 
 
 def _call_key(call_id: str | None, name: str | None) -> tuple[str | None, str | None]:

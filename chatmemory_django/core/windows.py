@@ -126,6 +126,15 @@ class Eviction:
         self.summary = summary
         self.total = total
         self.next_key = next_key
+        self.begin()
+        self._stored = iter(stored)
+        self._front: deque[Entry] = deque()  # read from the store, but still in the memory
+        self._new: deque[Entry] = deque()
+        self._systems = [] if window.keeps_all else list(systems)
+        self._gone: set[int] = set()  # the keys of evicted and replaced messages
+
+    def begin(self) -> None:
+        """Forget what was added and evicted so far, but not what is in the memory."""
         self.start: int | None = None
         """Messages from this key on are still in the memory; None until one is evicted."""
         self.added: list[Entry] = []
@@ -135,11 +144,6 @@ class Eviction:
         """
         Added messages that are not in the memory: an equal one already is, or they are only meant for the history.
         """
-        self._stored = iter(stored)
-        self._front: deque[Entry] = deque()  # read from the store, but still in the memory
-        self._new: deque[Entry] = deque()
-        self._systems = [] if window.keeps_all else list(systems)
-        self._gone: set[int] = set()  # the keys of evicted and replaced messages
 
     @classmethod
     def of(

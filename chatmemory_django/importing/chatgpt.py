@@ -42,8 +42,8 @@ TEXTS = ("text", "result", "user_profile", "user_instructions")
 """The keys of text in contents, and in parts of them."""
 
 
-class _Place(NamedTuple):
-    """The state after a node of the tree, for the nodes that follow it."""
+class _Branch(NamedTuple):
+    """A branch of the tree up to a node, for the nodes that follow."""
 
     message: int = -1
     """The position of the last message up to there."""
@@ -60,10 +60,10 @@ def read_conversation(item: Any) -> tuple[str, Moved]:
         raise TypeError(f"Its id must be a string, not {type(memory_id).__name__}.")
     nodes: Mapping[str, Any] = item["mapping"]
     messages: list[MovedMessage] = []
-    places: dict[str | None, _Place] = {}
+    branches: dict[str | None, _Branch] = {}
     for key in _in_order(nodes):
         node = nodes[key]
-        before = places.get(node.get("parent"), _Place())
+        before = branches.get(node.get("parent"), _Branch())
         message, after = _read(key, node.get("message"), before)
         if message is not None:
             follows = None if before.message == len(messages) - 1 else before.message
@@ -72,8 +72,8 @@ def read_conversation(item: Any) -> tuple[str, Moved]:
             client_message_id = key if 0 < len(key) <= MAX_CLIENT_MESSAGE_ID_LENGTH else None
             new = NewMessage(message, client_message_id=client_message_id)
             messages.append(MovedMessage(new, time, follows))
-        places[key] = after
-    end = places.get(item.get("current_node"), _Place()).message
+        branches[key] = after
+    end = branches.get(item.get("current_node"), _Branch()).message
     return memory_id, Moved(
         messages,
         title=storable(item.get("title") or "")[:MAX_TITLE],
@@ -109,7 +109,7 @@ def _time(node: Mapping[str, Any], otherwise: float) -> float:
     return float(time) if isinstance(time, (int, float)) else otherwise
 
 
-def _read(key: str, message: Mapping[str, Any] | None, before: _Place) -> tuple[ChatMessage | None, _Place]:
+def _read(key: str, message: Mapping[str, Any] | None, before: _Branch) -> tuple[ChatMessage | None, _Branch]:
     """Return the message of the node *key*, or None if it has no content, and the state after it."""
     if message is None:
         return None, before

@@ -137,18 +137,18 @@ def _array(stream: IO[str], name: str) -> Iterator[Any]:
     text = _more(stream, name).lstrip()
     if not text.startswith("["):
         raise UnreadableError(f"{name} must be a list of conversations.")
-    place, count = 1, 0
+    position, count = 1, 0
     while True:
-        place = _SPACE.match(text, place).end()  # type: ignore[union-attr]  # of nothing, too
-        if text.startswith("]", place):
+        position = _SPACE.match(text, position).end()  # type: ignore[union-attr]  # of nothing, too
+        if text.startswith("]", position):
             return
         try:
-            item, place = _decode(text, place)
+            item, position = _decode(text, position)
         except (RecursionError, ValueError):
-            more = _more(stream, name, len(text) - place)
-            if not more or len(text) - place > MAX_CHARACTERS:
+            more = _more(stream, name, len(text) - position)
+            if not more or len(text) - position > MAX_CHARACTERS:
                 raise UnreadableError(f"{name} is truncated or is not JSON after conversation {count}.") from None
-            text, place = text[place:] + more, 0
+            text, position = text[position:] + more, 0
         else:
             yield item
             count += 1

@@ -7,10 +7,11 @@ from enum import Enum, auto
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, router
+from django.db import router
 from django.db.models import Case, Value, When
 
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.importing.moved import Moved
@@ -91,9 +92,7 @@ class _Storing:
         """Return the sequences of the messages that exist already, and an error if the others cannot be added."""
         if self._owner is not None and conversation.owner_id != self._owner.pk:
             return [], ConflictError("It belongs to another user.")
-        rows = conversation.history(all_branches=True).order_by("sequence")
-        if connections[rows.db].vendor == "mysql":  # a locking read sees rows that are newer than the caller's snapshot
-            rows = rows.select_for_update()
+        rows = as_now(conversation.history(all_branches=True).order_by("sequence"))
         sequences: list[int] = []
         for wanted, (sequence, *there) in zip(
             self._rows, rows.values_list("sequence", "type", "text", "payload", "verbatim"), strict=False

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.limits import MAX_MEMORY_ID_LENGTH, is_storable
 from chatmemory_django.core.reasons import Reader, Remembered
+from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import MessageType
@@ -121,13 +122,11 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
         Returns those of them that still are among these conversations then, whatever the transaction has read before.
         """
-        vendor = connections[self.db].vendor
         rows = Conversation.objects.using(self.db).filter(pk__in=keys)
-        if vendor == "sqlite":
+        if connections[self.db].vendor == "sqlite":
             rows.update(version=F("version"))  # a DEFERRED transaction acquires its lock by this
         list(rows.order_by("pk").select_for_update().values_list("pk"))
-        found = self.filter(pk__in=keys)
-        return found.select_for_update() if vendor == "mysql" else found
+        return as_now(self.filter(pk__in=keys))
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """
@@ -268,13 +267,13 @@ class Conversation(models.Model):
 
     def memory(self) -> MessageQuerySet:
         """Return the rows in the memory, in its order, as of when this object was read."""
-        places = self.window_start, self.pinned_sequence, self.summary_sequence
-        pinned, summary, window = memory_parts(*places)
+        bounds = self.window_start, self.pinned_sequence, self.summary_sequence
+        pinned, summary, window = memory_parts(*bounds)
         if self.pinned_sequence is None and self.summary_sequence is None:
             # For "this row or the window", SQLite reads the whole conversation.
             return self.messages.filter(window).order_by("sequence")
-        place = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
-        return self.messages.filter(in_memory(*places)).order_by(place, "sequence")
+        part = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
+        return self.messages.filter(in_memory(*bounds)).order_by(part, "sequence")
 
     def read(self, reader: Reader) -> Remembered[Message]:
         """Return what is sent to the LLM now if *reader*, a memory, reads this conversation. Takes one query."""

@@ -22,6 +22,7 @@ from django.db.models import ProtectedError, QuerySet, RestrictedError
 from django.utils import timezone
 
 from chatmemory_django.core.windows import Window
+from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -334,8 +335,7 @@ def _annotate(
     max_bytes: int | None,
     conversation: Conversation,
 ) -> Message | None:
-    # The lock makes MariaDB read the current row instead of the one at the start of the caller's transaction.
-    rows = messages_of(conversation).history(all_branches=True).filter(sequence=sequence).select_for_update()
+    rows = as_now(messages_of(conversation).history(all_branches=True).filter(sequence=sequence))
     message = (rows if types is None else rows.filter(type__in=types)).first()
     if message is None:
         return None
@@ -378,8 +378,8 @@ def _outlived_ranges(
 def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:
     """Return the rows of *conversation* that are in no memory and older than *before*."""
     rows = messages_of(conversation).filter(created_at__lt=to_moment(before))
-    places = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
-    return rows.exclude(in_memory(*places))
+    bounds = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
+    return rows.exclude(in_memory(*bounds))
 
 
 def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:

@@ -250,7 +250,7 @@ class ChatMemoryStore(ABC):
         call()
 
     def _without_data(self, messages: Iterable[ChatMessage | NewMessage]) -> list[ChatMessage]:
-        """Return *messages* for a store that has no place for what comes with them, which must not be a promise."""
+        """Return *messages* without what comes with them, which this store does not keep; it must not be a promise."""
         new = new_messages(messages)
         if any(each.client_message_id for each in new):
             raise NotImplementedError(f"{type(self).__name__} does not store client message ids; leave them out.")
@@ -310,7 +310,7 @@ def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]
 
 
 def new_messages(messages: Iterable[ChatMessage | NewMessage]) -> list[NewMessage]:
-    """Return each of *messages* as a ``NewMessage``; ``TypeError``, as above, if one is neither."""
+    """Return each of *messages* as a ``NewMessage``; ``TypeError``, which names its index, if one is no message."""
     given = list(messages)
     checked_messages(each.message if isinstance(each, NewMessage) else each for each in given)
     return [each if isinstance(each, NewMessage) else NewMessage(each) for each in given]

@@ -185,7 +185,7 @@ class _Moved(NamedTuple):
 
 @dataclass(slots=True)
 class _Row:
-    """A message and its place in its conversation; see the columns of ``models.Message``."""
+    """A message of a conversation; see the columns of ``models.Message``."""
 
     message: ChatMessage
     parent: int | None = None
@@ -377,8 +377,8 @@ class _Conversation:
             return [key]
         on_path = self.rows[key].on_path
         there = [each for each in self.history() if self.rows[each].on_path == on_path] or [key]
-        place = there.index(key) if key in there else 0
-        near = there[max(0, place - MAX_DISTANCE) : place + MAX_DISTANCE + 1] if key in there else [key]
+        position = there.index(key) if key in there else 0
+        near = there[max(0, position - MAX_DISTANCE) : position + MAX_DISTANCE + 1] if key in there else [key]
         index = near.index(key)
         others = counterparts([self.rows[each].message for each in near], index)
         return sorted({key, *(near[other] for other in others)})

@@ -23,6 +23,7 @@ from chatmemory_django.messages import (
     CustomMessage,
     Image,
     ImageContent,
+    NewMessage,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
@@ -315,15 +316,15 @@ def f(x):
 def everything(transactional_db):
     """Create a conversation with everything that a page can show of one."""
     calls = [ToolExecutionRequest(str(number), "forecast", '{"city": "Bergen"}') for number in (1, 2)]
-    get_chat_memory("everything").add(
+    messages = (
         SystemMessage("Be brief."),
         UserMessage("Will it rain?", name="Ann"),
         AiMessage(MARKDOWN, "a thought", attributes={"key": "value"}),
         AiMessage(tool_execution_requests=calls),
         ToolExecutionResultMessage("1", "forecast", "rain", is_error=True),
         UserMessage("And then?"),
-        metadata={"model": "gpt-4o"},
     )
+    get_chat_memory("everything").add(*(NewMessage(message, {"model": "gpt-4o"}) for message in messages))
     talk = Conversation.objects.get()
     talk.messages.filter(sequence=6).update(is_complete=False)
     Conversation.objects.update(metadata={"topic": "weather"})

@@ -166,6 +166,10 @@ class TestVerbatim:
             with pytest.raises(NotImplementedError, match="verbatim"):
                 memory_in(store).add(NewMessage(ONE, verbatim="{}"))
 
+    def test_a_store_without_history_cannot_keep_repeats(self):
+        with pytest.raises(NotImplementedError, match="SimpleStoreAdapter keeps no history"):
+            memory_in(SimpleStoreAdapter(InMemoryChatMemoryStore())).add(A, A, repeats=True)
+
     def test_repeats_can_be_added_from_async_code(self):
         memory = memory_in(InMemoryChatMemoryStore(keep_history=True))
 

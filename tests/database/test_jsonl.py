@@ -772,11 +772,8 @@ class TestLargeConversations:
         memory = a_memory(limit=100)
         text = character * (2**20 // len(json.dumps(character)))
         for _ in range(9):
-            memory.add(
-                UserMessage(text, name="someone"),
-                AiMessage(text),
-                metadata={"quoted": text[: 2**18], "escaped": "é" * 2**16},
-            )
+            metadata = {"quoted": text[: 2**18], "escaped": "é" * 2**16}
+            memory.add(NewMessage(UserMessage(text, name="someone"), metadata), NewMessage(AiMessage(text), metadata))
         before = everything("a")
 
         import_lines(exported_and_erased())

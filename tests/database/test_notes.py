@@ -78,6 +78,14 @@ class TestMetadata:
 
         assert noted() == [{"n": 1}, {"n": 2}]
 
+    def test_what_is_not_a_message_is_rejected_with_its_index(self):
+        with pytest.raises(TypeError, match=r"^messages\[1\] must be a message, not str\.$"):
+            memory().add(NewMessage(HI, USAGE), NewMessage("hi", USAGE))
+        with pytest.raises(TypeError, match=r"^messages\[0\] must be a message, not NewMessage\.$"):
+            memory().set([NewMessage(HI, USAGE)])
+
+        assert not Conversation.objects.exists()
+
     def test_a_store_without_metadata_ignores_it(self):
         in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
 
@@ -175,6 +183,14 @@ class TestClientIds:
         with pytest.raises(NotImplementedError, match="InMemoryChatMemoryStore does not store client message ids"):
             in_process.add(named(HI, ONE))
         assert in_process.messages() == []
+
+    def test_a_turn_leaves_them_out_if_the_store_has_none(self):
+        in_process = MessageWindowChatMemory(max_messages=3, store=InMemoryChatMemoryStore())
+
+        with in_process.turn() as turn:
+            turn.add(named(HI, ONE))
+
+        assert in_process.messages() == [HI]
 
     @pytest.mark.parametrize(
         ("name", "error", "message"),

@@ -44,7 +44,7 @@ METADATA = ("service_tier", "system_fingerprint")
 
 @dataclass(slots=True)
 class _Call:
-    place: int
+    index: int
     id: str
     name: str
     arguments: list[str] = field(default_factory=list)
@@ -126,11 +126,11 @@ class AnswerReader:
             call = _Call(len(self._calls), call_id or f"call_{uuid4().hex}", name, [arguments])
             self._calls.append(call)
             self._calls_by_index[index] = call
-            return [PartialToolCall(call.place, call.id, call.name, arguments)]
+            return [PartialToolCall(call.index, call.id, call.name, arguments)]
         if not arguments:
             return []
         call.arguments.append(arguments)
-        return [PartialToolCall(call.place, arguments=arguments)]
+        return [PartialToolCall(call.index, arguments=arguments)]
 
     def _response(self) -> ChatResponse:
         attributes = {

@@ -124,13 +124,13 @@ def answer_metadata(stored: Sequence[Mapping[str, Any] | None]) -> dict[str, Any
     return {name: value for name, value in found.items() if value is not None}
 
 
-def call_id(given: str | None, taken: Collection[str], step: int, place: int) -> str:
+def call_id(given: str | None, taken: Collection[str], step: int, position: int) -> str:
     """
-    Return the id of the call at *place* in a step whose ids *taken* are already used.
+    Return the id of the call at *position* in a step whose ids *taken* are already used.
 
     It is the one *given*, unless that is missing or taken: a page treats two calls with one id as the same call.
     """
-    return given if given and given not in taken else f"call-{step}-{place}"
+    return given if given and given not in taken else f"call-{step}-{position}"
 
 
 def call_input(arguments: str | None) -> tuple[Any, bool]:
@@ -186,7 +186,7 @@ def _answered(answer: Sequence[_Answer]) -> list[dict[str, Any]]:
     for index, (row, message) in enumerate(answer):
         if isinstance(message, AiMessage):
             stored.append(row.metadata)
-            given = [results.get((index, place)) for place in range(len(message.tool_execution_requests))]
+            given = [results.get((index, position)) for position in range(len(message.tool_execution_requests))]
             parts += _step_parts(message, given, len(stored))
     return [_ui_message(answer[0].row, "assistant", parts, answer_metadata(stored))]
 
@@ -199,8 +199,8 @@ def _step_parts(message: AiMessage, results: Sequence[ChatMessage | None], step:
     if message.text:
         parts.append({"type": "text", "text": message.text, "state": "done"})
     ids: list[str] = []
-    for place, (call, result) in enumerate(zip(message.tool_execution_requests, results, strict=True)):
-        ids.append(call_id(call.id, ids, step, place))
+    for position, (call, result) in enumerate(zip(message.tool_execution_requests, results, strict=True)):
+        ids.append(call_id(call.id, ids, step, position))
         parts.append(_call_part(call, ids[-1], result))
     return parts
 

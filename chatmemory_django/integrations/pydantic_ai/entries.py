@@ -40,15 +40,15 @@ class EntryId(str):
         return EntryId, (str(self), self.conversation_id)
 
 
-class Place(NamedTuple):
-    """The position at which an entry ends: the next entry continues from that message."""
+class EntryEnd(NamedTuple):
+    """The message with which an entry ends: the next entry continues from it."""
 
     conversation_id: int
     sequence: int
     on_path: bool
 
 
-class Entry(NamedTuple):
+class StoredEntry(NamedTuple):
     """An entry as it is stored."""
 
     id: EntryId
@@ -74,26 +74,26 @@ def unnamed_id(conversation_id: int, sequence: int) -> str:
     return f"message:{conversation_id}:{sequence}"
 
 
-def find(messages: MessageQuerySet, entry_id: str) -> Place | None:
-    """Return the position of entry *entry_id* among *messages*, in the oldest conversation that has it."""
+def find(messages: MessageQuerySet, entry_id: str) -> EntryEnd | None:
+    """Return the end of entry *entry_id* among *messages*, in the oldest conversation that has it."""
     if not is_storable(entry_id):
         return None
     if isinstance(entry_id, EntryId):
         messages = messages.filter(conversation=entry_id.conversation_id)
     history = messages.history(all_branches=True).order_by("conversation_id")
-    found = history.filter(client_message_id=entry_id).values_list(*Place._fields).first()
+    found = history.filter(client_message_id=entry_id).values_list(*EntryEnd._fields).first()
     if found is None and (unnamed := UNNAMED.fullmatch(entry_id)):
         named = {"conversation": int(unnamed[1]), "sequence": int(unnamed[2]), "client_message_id": None}
-        found = history.filter(**named).values_list(*Place._fields).first()
-    return None if found is None else Place._make(found)
+        found = history.filter(**named).values_list(*EntryEnd._fields).first()
+    return None if found is None else EntryEnd._make(found)
 
 
-def places_of(messages: MessageQuerySet, conversation_id: int, entry_ids: Sequence[str]) -> dict[str, int]:
-    """Return the positions by sequence of those of *entry_ids* that *messages*, of that conversation, have."""
+def ends_of(messages: MessageQuerySet, conversation_id: int, entry_ids: Sequence[str]) -> dict[str, int]:
+    """Return the sequences at which those of *entry_ids* end that *messages*, of that conversation, have."""
     history = messages.history(all_branches=True).order_by()
     entry_ids = list(filter(is_storable, entry_ids))
     named = history.filter(client_message_id__in=entry_ids).values_list("client_message_id", "sequence")
-    places = {str(name): sequence for name, sequence in named}
+    ends = {str(name): sequence for name, sequence in named}
     unnamed = {
         int(found[2]): entry_id
         for entry_id in entry_ids
@@ -101,31 +101,31 @@ def places_of(messages: MessageQuerySet, conversation_id: int, entry_ids: Sequen
     }
     if unnamed:
         there = history.filter(sequence__in=unnamed, client_message_id=None).values_list("sequence", flat=True)
-        places |= {unnamed[sequence]: sequence for sequence in there}
-    return places
+        ends |= {unnamed[sequence]: sequence for sequence in there}
+    return ends
 
 
-def newest(messages: MessageQuerySet, limit: int | None = 1) -> list[Entry]:
+def newest(messages: MessageQuerySet, limit: int | None = 1) -> list[StoredEntry]:
     """Return the newest *limit* entries, or all, on the path of *messages*, of one conversation, newest first."""
     return _read([messages.history().order_by("-sequence")], limit)
 
 
-def read_to(messages: MessageQuerySet, head_id: str, limit: int | None) -> list[Entry]:
+def read_to(messages: MessageQuerySet, head_id: str, limit: int | None) -> list[StoredEntry]:
     """Return the last *limit* entries up to *head_id*, or all, newest first; an empty list if *head_id* is unknown."""
     if isinstance(head_id, EntryId):  # usually the newest entry, which needs no search
         entries = newest(messages.filter(conversation=head_id.conversation_id), limit)
         if entries and entries[0].id == head_id:
             return entries
-    place = find(messages, head_id)
-    if place is None:
+    end = find(messages, head_id)
+    if end is None:
         return []
-    messages = messages.filter(conversation=place.conversation_id)
-    if place.on_path:
-        return newest(messages.filter(sequence__lte=place.sequence), limit)
-    return _read(messages.path_to(place.sequence), limit)
+    messages = messages.filter(conversation=end.conversation_id)
+    if end.on_path:
+        return newest(messages.filter(sequence__lte=end.sequence), limit)
+    return _read(messages.path_to(end.sequence), limit)
 
 
-def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[Entry]:
+def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[StoredEntry]:
     count = None if limit is None else int(ROWS * (limit + 1))
     while True:
         rows: list[_Row] = []
@@ -141,13 +141,13 @@ def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[Entry]:
         count *= 4
 
 
-def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[Entry]:
+def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[StoredEntry]:
     """Yield the entries in *rows*, newest first; unless the rows are *is_all*, not one that may begin before them."""
-    place = 0
-    while place < len(rows):
-        row = rows[place]
+    index = 0
+    while index < len(rows):
+        row = rows[index]
         item, size = of_group(row.verbatim, NAME)
-        group = rows[place : place + size]
+        group = rows[index : index + size]
         if len(group) < size and not is_all:
             return
         # Parts of it were removed: each remaining message is an entry of its own.
@@ -158,5 +158,5 @@ def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[Entry]:
             item = next(iter(from_message(message, aware(row.created_at).isoformat())), None)
         if item is not None:
             entry_id = row.client_message_id or unnamed_id(row.conversation_id, row.sequence)
-            yield Entry(EntryId(entry_id, row.conversation_id), item, row.sequence)
-        place += size
+            yield StoredEntry(EntryId(entry_id, row.conversation_id), item, row.sequence)
+        index += size

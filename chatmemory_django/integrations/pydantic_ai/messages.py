@@ -45,11 +45,11 @@ def stored_form(model_messages: Sequence[ModelMessage]) -> list[tuple[dict[str, 
         ModelMessagesTypeAdapter.validate_python(items)
         return [(item, to_new_messages(item, f"messages[{index}]")) for index, item in enumerate(items)]
     except ValidationError as exc:
-        raise UserError(f"messages must be requests and responses of pydantic-ai; invalid: {places_in(exc)}.") from None
+        raise UserError(f"messages must be requests and responses of pydantic-ai; invalid: {paths_in(exc)}.") from None
     except (TypeError, ValueError) as exc:
         raise UserError(str(exc)) from exc
 
 
-def places_in(exc: ValidationError) -> str:
+def paths_in(exc: ValidationError) -> str:
     """Return the paths of the errors in *exc*, whose own text contains the messages."""
     return ", ".join(dict.fromkeys(".".join(map(str, error["loc"])) for error in exc.errors(include_input=False)))

@@ -13,8 +13,8 @@ from pydantic_ai.exceptions import UserError
 
 from chatmemory_django.core.limits import is_storable, memory_key
 from chatmemory_django.db.moments import aware
-from chatmemory_django.integrations.pydantic_ai.entries import Entry, newest, places_of
-from chatmemory_django.integrations.pydantic_ai.messages import places_in
+from chatmemory_django.integrations.pydantic_ai.entries import StoredEntry, ends_of, newest
+from chatmemory_django.integrations.pydantic_ai.messages import paths_in
 from chatmemory_django.integrations.records.models import MAX_SCOPE_LENGTH, Record
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 
@@ -35,7 +35,7 @@ def to_text(record: ConversationRecord) -> str:
         text = json.dumps(plain)  # in ASCII, so that any character can be stored
         of_text(text)
     except ValidationError as exc:
-        raise UserError(f"{which} cannot be stored; invalid: {places_in(exc)}.") from None
+        raise UserError(f"{which} cannot be stored; invalid: {paths_in(exc)}.") from None
     except (TypeError, ValueError, RecursionError) as exc:
         raise UserError(f"{which} cannot be stored: {exc}") from exc
     return text
@@ -81,7 +81,7 @@ def read(conversation: Any) -> ConversationRecord | None:
 
 
 def up_to_date(
-    conversation: Conversation, row: Record | None, head: Entry | None, messages: MessageQuerySet
+    conversation: Conversation, row: Record | None, head: StoredEntry | None, messages: MessageQuerySet
 ) -> ConversationRecord | None:
     """
     Return the record of *conversation*, whose newest entry is *head*; None if it has neither messages nor a record.
@@ -104,13 +104,13 @@ def up_to_date(
         return stored
     # The former history is a branch if it still exists and is not in use.
     tips = dict.fromkeys([*stored.branches, *([] if stored.head_id is None else [stored.head_id])])
-    places = places_of(messages, conversation.pk, list(tips))
-    left = messages.history(all_branches=True).filter(sequence__in=places.values(), on_path=False)
+    ends = ends_of(messages, conversation.pk, list(tips))
+    left = messages.history(all_branches=True).filter(sequence__in=ends.values(), on_path=False)
     left_at = set(left.values_list("sequence", flat=True))
     return replace(
         stored,
         head_id=head_id,
         deferred_tool_requests=None,
-        branches=[tip for tip in tips if places.get(tip) in left_at],
+        branches=[tip for tip in tips if ends.get(tip) in left_at],
         revision=f"{stored.revision}@{head_id or ''}",
     )

@@ -15,7 +15,7 @@ from pydantic_ai.exceptions import UserError
 from chatmemory_django.core.limits import checked_client_message_id, memory_key
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.formats.pydantic_ai import metadata_of
-from chatmemory_django.integrations.pydantic_ai.entries import UNNAMED, find, newest, places_of, unnamed_id
+from chatmemory_django.integrations.pydantic_ai.entries import UNNAMED, ends_of, find, newest, unnamed_id
 from chatmemory_django.integrations.pydantic_ai.messages import stored_form
 from chatmemory_django.integrations.pydantic_ai.records import to_text, up_to_date
 from chatmemory_django.integrations.records.models import Record
@@ -88,8 +88,8 @@ def write(
                 raise ConversationConflict(record.conversation_id)
             if origin is None and held.revision != expected_revision:
                 raise ConversationConflict(record.conversation_id)
-            places = {} if origin is None else origin
-            head = _add(record, entries, held, memory, places)
+            copied = {} if origin is None else origin
+            head = _add(record, entries, held, memory, copied)
             if origin is not None and record.head_id is not None and UNNAMED.fullmatch(record.head_id):
                 text = to_text(replace(record, head_id=unnamed_id(held.conversation.pk, head)))
             columns = {"scope": record.scope, "updated_at": to_moment(record.updated_at), "text": text}
@@ -143,25 +143,25 @@ def _forked(
     others = [each for each in [*(entry.parent_id for entry in entries), record.head_id] if each and each not in own]
     if not others:
         return None
-    place = find(Message.objects.using(using), others[0])
-    origin = None if place is None else Conversation.objects.using(using).filter(pk=place.conversation_id).first()
-    if place is None or origin is None:
+    end = find(Message.objects.using(using), others[0])
+    origin = None if end is None else Conversation.objects.using(using).filter(pk=end.conversation_id).first()
+    if end is None or origin is None:
         raise ConversationConflict(record.conversation_id)
     try:
-        fork(origin, record.conversation_id, through=place.sequence, owner=owner, window=memory.window())
+        fork(origin, record.conversation_id, through=end.sequence, owner=owner, window=memory.window())
     except (ConversationErasedError, MemoryIdTakenError, MessageNotFoundError):
         raise ConversationConflict(record.conversation_id) from None
-    return {others[0]: place.sequence}
+    return {others[0]: end.sequence}
 
 
 def _add(
-    record: ConversationRecord, entries: Sequence[NewEntry], held: _Held, memory: ChatMemory, places: dict[str, int]
+    record: ConversationRecord, entries: Sequence[NewEntry], held: _Held, memory: ChatMemory, copied: dict[str, int]
 ) -> int:
     """Store *entries* after the record's head, and return the sequence of the last message."""
     wanted = {record.head_id, *(each for entry in entries for each in (entry.id, entry.parent_id))}
     known: dict[str | None, int] = {None: 0}
-    known.update(places_of(held.messages, held.conversation.pk, [each for each in wanted if each is not None]))
-    known.update(places)
+    known.update(ends_of(held.messages, held.conversation.pk, [each for each in wanted if each is not None]))
+    known.update(copied)
     at = held.at
     try:
         for run in _runs([entry for entry in entries if entry.id not in known]):

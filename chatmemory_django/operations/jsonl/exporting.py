@@ -21,7 +21,7 @@ from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageL
 from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode
-_PLACES = (
+_NUMBERS = (
     "next_sequence",
     "window_start",
     "pinned_sequence",
@@ -132,7 +132,7 @@ def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> by
 
 
 def _head(conversation: Conversation, columns: dict[str, Any], messages: int) -> Head:
-    places = {name: getattr(conversation, name) for name in _PLACES} | columns
+    numbers = {name: getattr(conversation, name) for name in _NUMBERS} | columns
     return Head(
         memory_id=conversation.memory_id,
         total_messages=conversation.total_messages,
@@ -143,7 +143,7 @@ def _head(conversation: Conversation, columns: dict[str, Any], messages: int) ->
         messages=messages,
         is_pinned=conversation.is_pinned,
         is_archived=conversation.is_archived,
-        **places,
+        **numbers,
     )
 
 

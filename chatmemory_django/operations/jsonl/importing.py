@@ -29,7 +29,7 @@ from chatmemory_django.operations.jsonl.lines import (
     ImportLimits,
     JsonLinesError,
     MessageLine,
-    Record,
+    NumberedRecord,
     read_records,
 )
 from chatmemory_django.operations.jsonl.paths import Branches
@@ -118,8 +118,8 @@ class _Import:
 
     def __init__(
         self,
-        record: Record,
-        records: Iterator[Record],
+        record: NumberedRecord,
+        records: Iterator[NumberedRecord],
         limits: ImportLimits,
         *,
         owner_id: object = None,
@@ -151,7 +151,7 @@ class _Import:
             "created_at": _checked_moment(self.number, head.created_at),
             "updated_at": _checked_moment(self.number, head.updated_at),
         }
-        self.following: Record | None = None
+        self.following: NumberedRecord | None = None
         """The record after the conversation, once its rows are read."""
         self._records = records
         self._last = self._rows = self._in_history = self._remembered = self._tokens = 0
@@ -268,8 +268,8 @@ class _Import:
         self._in_history += line.in_history
         if line.sequence == head.pinned_sequence:
             self._is_pinned_there = new.type == MessageType.SYSTEM and not line.superseded
-        places = head.window_start, head.pinned_sequence, head.summary_sequence
-        if is_in_memory(line.sequence, *places, superseded=line.superseded):
+        bounds = head.window_start, head.pinned_sequence, head.summary_sequence
+        if is_in_memory(line.sequence, *bounds, superseded=line.superseded):
             self._remembered += 1
             self._tokens += tokens or 0
             self._counted_by.add("" if tokens is None else counted_by)

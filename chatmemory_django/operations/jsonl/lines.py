@@ -20,7 +20,7 @@ MAX_OTHER_BYTES = 64 * 1024
 """The maximum size in bytes of a line, apart from its message and its metadata."""
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]  # below 2³¹, with room for more messages
-_Place: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2_000_000_000)]
+_Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2_000_000_000)]
 _Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -28,9 +28,9 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     """The line of a conversation. *messages* is the number of lines that follow, to detect truncated files."""
 
     memory_id: str
-    next_sequence: _Place
-    window_start: _Place
-    pinned_sequence: _Place | None
+    next_sequence: _Sequence
+    window_start: _Sequence
+    pinned_sequence: _Sequence | None
     total_messages: _Number
     title: Annotated[str, msgspec.Meta(max_length=255)]
     metadata: dict[str, Any]
@@ -40,7 +40,7 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     is_pinned: bool = False
     is_archived: bool = False
     parent_sequence: _Number | None = None
-    summary_sequence: _Place | None = None
+    summary_sequence: _Sequence | None = None
     forgotten_through: _Number = 0
 
 
@@ -49,7 +49,7 @@ class MessageLine(
 ):
     """The line of a message. Unless stated otherwise, a message of the history is on the path."""
 
-    sequence: _Place
+    sequence: _Sequence
     created_at: _Moment
     message: msgspec.Raw
     token_count: _Number | None = None
@@ -95,7 +95,7 @@ class ConversationExistsError(JsonLinesError):
     """The conversation exists already."""
 
 
-class Record(NamedTuple):
+class NumberedRecord(NamedTuple):
     """The number and the content of a line, or the error that makes it invalid."""
 
     number: int
@@ -105,14 +105,14 @@ class Record(NamedTuple):
 _decoder = msgspec.json.Decoder(Head | MessageLine)
 
 
-def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> Iterator[Record]:
+def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> Iterator[NumberedRecord]:
     """Yield a record for each of *lines* that is not blank."""
     # Escaped, a character of a message takes up to six bytes instead of one; metadata is measured as it is in the line.
     max_length = 7 * conf.max_message_bytes() + MAX_OTHER_BYTES
     counts = Counter[type]()
     for number, line in enumerate(lines, 1):
         if len(line) > max_length:
-            yield Record(
+            yield NumberedRecord(
                 number, JsonLinesError(number, f"it has {len(line)} characters; at most {max_length} are allowed.")
             )
         elif line.strip():
@@ -121,9 +121,9 @@ def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> I
                 counts[type(content)] += 1
                 if limits is not None:
                     _check_limits(line, counts, limits)
-                yield Record(number, content)
+                yield NumberedRecord(number, content)
             except (ValueError, msgspec.MsgspecError, RecursionError) as exc:  # errors of UTF-8 and of the limits, too
-                yield Record(number, JsonLinesError(number, f"{_without_text(exc)}."))
+                yield NumberedRecord(number, JsonLinesError(number, f"{_without_text(exc)}."))
 
 
 def _check_limits(line: str | bytes, counts: Counter[type], limits: ImportLimits) -> None:

@@ -19,6 +19,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
+from chatmemory_django.db.isolation import sees_otherwise
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
@@ -33,12 +34,12 @@ from chatmemory_django.stores.base import (
 )
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
-from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recount, Relocating, Replacement
-from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_place
+from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Relocating, Replacement
+from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_index
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.rows import Row
-from chatmemory_django.stores.django.snapshots import Snapshot, is_torn, sees_otherwise
+from chatmemory_django.stores.django.snapshots import Snapshot, is_torn
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit
 
@@ -84,13 +85,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         rows = self._read(memory_key(memory_id), window.counter)
         messages = messages_of(rows)
-        return window.trim(messages, costs_of(rows, messages, window), summary=summary_place(rows))
+        return window.trim(messages, costs_of(rows, messages, window), summary=summary_index(rows))
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         key = memory_key(memory_id)
         rows = self._read(key, window.counter)
         messages = messages_of(rows)
-        eviction = window.trimmed(messages, costs_of(rows, messages, window), summary=summary_place(rows))
+        eviction = window.trimmed(messages, costs_of(rows, messages, window), summary=summary_index(rows))
         if rows:
             return Reading(eviction, rows[0][-1])
         using = self.using or router.db_for_read(Conversation)
@@ -235,7 +236,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """
         if not window.counter:
             raise ValueError("The token counts of window cannot be stored; use one whose estimator has a name.")
-        return self._write(memory_id, create=False).run(Recount(window)) or 0
+        return self._write(memory_id, create=False).run(Recounting(window)) or 0
 
     @contextmanager
     def exclusive(self, memory_id: object) -> Iterator[None]:

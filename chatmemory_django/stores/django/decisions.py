@@ -62,7 +62,7 @@ class Replacement:
         counts: dict[int, int] = {}
         if self._counter:
             costs = [row.token_count for row in new]
-            counts = {row.sequence: new[place].token_count or 0 for place, row in enumerate(kept) if row.tokens is None}
+            counts = {row.sequence: new[each].token_count or 0 for each, row in enumerate(kept) if row.tokens is None}
         after = state._replace(
             next_sequence=state.next_sequence + len(added),
             total_messages=state.total_messages + (len(added) if in_history else 0),
@@ -80,7 +80,7 @@ class Replacement:
         return None, Change(state, after, added, left, counts).checked()
 
 
-class Recount:
+class Recounting:
     """A decision to recount a memory by *window*; called with a snapshot, it returns its tokens and the change."""
 
     holds_for_nothing = False

@@ -16,7 +16,7 @@ from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot
 Counted: TypeAlias = dict[tuple[int, int], int]
 """The costs of messages, by the key of their row. The content of a row never changes, so it is counted once."""
 
-place_of = attrgetter("conversation_id", "sequence")
+key_of = attrgetter("conversation_id", "sequence")
 """Return the key of a row."""
 
 _tokens = itemgetter(Row._fields.index("tokens"))
@@ -37,9 +37,9 @@ def messages_of(rows: Sequence[tuple[Any, ...]]) -> list[ChatMessage]:
     return list(map(to_message, types, texts, payloads))
 
 
-def summary_place(rows: Sequence[tuple[Any, ...]]) -> int | None:
+def summary_index(rows: Sequence[tuple[Any, ...]]) -> int | None:
     """Return the index of the summary among the *rows* of a memory, which are like ``Row``; None without one."""
-    return next((place for place, row in enumerate(rows[:2]) if _part(row) == SUMMARY), None)
+    return next((index for index, row in enumerate(rows[:2]) if _part(row) == SUMMARY), None)
 
 
 def costs_of(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
@@ -56,7 +56,7 @@ def costs_of(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], w
 
 def count_rows(rows: Sequence[Row], snapshot: Snapshot, window: Window, counted: Counted) -> None:
     """Count those of *rows* that are not in *counted* yet; ``UncountedError`` if that would make other writers wait."""
-    missing = [row for row in rows if place_of(row) not in counted]
+    missing = [row for row in rows if key_of(row) not in counted]
     if not missing:
         return
     do_count = partial(_count, missing, window, counted)
@@ -67,7 +67,7 @@ def count_rows(rows: Sequence[Row], snapshot: Snapshot, window: Window, counted:
 
 def counts_of(rows: Iterable[Row], counted: Counted) -> dict[int, int]:
     """Return the counts of *rows*, of one conversation, from *counted*, by sequence."""
-    return {row.sequence: counted[place_of(row)] for row in rows}
+    return {row.sequence: counted[key_of(row)] for row in rows}
 
 
 def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple[Eviction, Sequence[Row]]:
@@ -79,8 +79,8 @@ def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple
     uncounted = [row for row in rows if row.tokens is None] if window.counter else []
     count_rows(uncounted, snapshot, window, counted)
     entries = [entry_of(row, window, counted) for row in rows]
-    place = summary_place(rows)
-    summary = None if place is None else entries.pop(place)
+    index = summary_index(rows)
+    summary = None if index is None else entries.pop(index)
     pinned = entries[0] if rows and rows[0].sequence == snapshot.state.pinned_sequence else None
     rest = entries[pinned is not None :]
     next_key = snapshot.state.next_sequence
@@ -93,10 +93,10 @@ def entry_of(row: Row, window: Window, counted: Counted | None = None) -> Entry:
     if window.estimator is None:
         cost = 1
     elif window.is_additive:
-        cost = row.tokens if row.tokens is not None or counted is None else counted.get(place_of(row))
+        cost = row.tokens if row.tokens is not None or counted is None else counted.get(key_of(row))
     return to_entry(row.sequence, to_message(row.type, row.text, row.payload), cost)
 
 
 def _count(rows: Sequence[Row], window: Window, counted: Counted) -> None:
     for row, message in zip(rows, messages_of(rows), strict=True):
-        counted[place_of(row)] = window.cost(message)
+        counted[key_of(row)] = window.cost(message)

@@ -33,9 +33,9 @@ class Removal:
         memory = snapshot.memory(state.counted_by)
         sequences = self._sequences
         if sequences is None:
-            if not (places := [row.sequence for row in memory if row.part != SUMMARY]):
+            if not (remembered := [row.sequence for row in memory if row.part != SUMMARY]):
                 return [], None
-            sequences = [max(places)]
+            sequences = [max(remembered)]
         rows = _rows(snapshot, sequences, memory, with_counterparts=self._with_counterparts)
         out = {row.sequence for row in rows}
         removals, head = _removals(snapshot, out)
@@ -70,8 +70,8 @@ def _counterparts(snapshot: Snapshot, sequence: int) -> list[Row]:
     before = near.filter(sequence__lt=sequence).order_by("-sequence")[:MAX_DISTANCE]
     after = near.filter(sequence__gt=sequence).order_by("sequence")[:MAX_DISTANCE]
     rows = stored_rows(snapshot, [*before, sequence, *after])
-    index = next(place for place, row in enumerate(rows) if row.sequence == sequence)
-    return [rows[place] for place in {index} | counterparts(messages_of(rows), index)]
+    index = [row.sequence for row in rows].index(sequence)
+    return [rows[each] for each in {index} | counterparts(messages_of(rows), index)]
 
 
 def _removals(snapshot: Snapshot, sequences: Collection[int]) -> tuple[list[Removed], int | None]:

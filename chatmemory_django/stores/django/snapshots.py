@@ -7,13 +7,13 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, F, PositiveIntegerField, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
 from chatmemory_django.core.branches import Tree
+from chatmemory_django.db.isolation import as_now
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.windows import memory_parts
 from chatmemory_django.stores.base import MessageNotFoundError
@@ -75,7 +75,7 @@ class Snapshot:
             counter=Value(counter),
             verbatim=verbatim,
         )
-        if self._must_lock:  # a union cannot lock, which MySQL needs to read the current rows
+        if messages.query.select_for_update:  # a union cannot lock
             rows = sorted((row for part in parts for row in part), key=_sequence)
         else:
             rows = list(parts[0].union(*parts[1:], all=True).order_by("sequence"))
@@ -133,12 +133,7 @@ class Snapshot:
     def messages(self) -> MessageQuerySet:
         """Return the rows of the conversation, to be read in their current state."""
         messages = Message.objects.using(self.using).filter(conversation_id=self.state.id).order_by()
-        return messages.select_for_update() if self._must_lock else messages
-
-    @property
-    def _must_lock(self) -> bool:
-        """Whether a plain SELECT would return what the caller's transaction has read before."""
-        return self.is_locked and connections[self.using].vendor == "mysql"
+        return as_now(messages) if self.is_locked else messages
 
 
 def memory_rows(
@@ -158,7 +153,7 @@ def memory_rows(
     columns = (*Row._fields, "verbatim") if verbatim else Row._fields
     rows = with_tokens(messages, counter)
     parts = memory_parts(window_start, pinned_sequence, summary_sequence)
-    return [rows.annotate(part=Value(place)).filter(part).values_list(*columns) for place, part in enumerate(parts)]
+    return [rows.annotate(part=Value(index)).filter(part).values_list(*columns) for index, part in enumerate(parts)]
 
 
 def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
@@ -192,19 +187,6 @@ def in_order(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
     ordered = sorted(rows, key=_part)
     pinned = _sequence(ordered[0]) if _part(ordered[0]) == PINNED else None
     return [row for row in ordered if _sequence(row) != pinned or _part(row) == PINNED]
-
-
-def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
-    """
-    Return whether a plain SELECT may see a state of a conversation that never existed.
-
-    Of MySQL's isolation levels, REPEATABLE READ shows a transaction its own writes as they are now, and everything else
-    as it was at its first read; READ UNCOMMITTED shows changes that are never committed.
-    """
-    if connection.vendor != "mysql":
-        return False
-    level = connection.isolation_level  # type: ignore[attr-defined]
-    return level == "read uncommitted" or (connection.in_atomic_block and level != "read committed")
 
 
 def is_torn(key: str, found: int, connection: BaseDatabaseWrapper) -> bool:

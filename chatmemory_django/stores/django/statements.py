@@ -23,13 +23,14 @@ from django.db.models import Case, Exists, Expression, F, FilteredRelation, Oute
 from django.db.models.functions import Greatest, JSONArray
 from msgspec.structs import astuple
 
+from chatmemory_django.db.isolation import sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
-from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows, sees_otherwise
+from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows
 
 PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
@@ -217,7 +218,7 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
         if owned:
             rows = rows.filter(owner=Parameter(Conversation, "owner"))
         if client_message_ids:
-            ids = [Parameter(Message, "client_message_id", f"new_id_{place}") for place in range(client_message_ids)]
+            ids = [Parameter(Message, "client_message_id", f"new_id_{index}") for index in range(client_message_ids)]
             rows = rows.exclude(
                 Exists(Message.objects.filter(conversation_id=OuterRef("id"), client_message_id__in=ids))
             )
@@ -230,23 +231,23 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
 
 
 @cache
-def _row_names(place: int) -> list[str]:
-    """Return the names of the values of row *place* of an INSERT, in the order of ``NEW_ROW``."""
+def _row_names(index: int) -> list[str]:
+    """Return the names of the values of row *index* of an INSERT, in the order of ``NEW_ROW``."""
     shared = {"conversation": "id", "created_at": "now"}
-    return [shared.get(field.name, f"{field.name}_{place}") for field in NEW_ROW]
+    return [shared.get(field.name, f"{field.name}_{index}") for field in NEW_ROW]
 
 
-def _row(place: int) -> dict[str, Parameter]:
+def _row(index: int) -> dict[str, Parameter]:
     return {
         field.attname: Parameter(Message, field.name, name)
-        for field, name in zip(NEW_ROW, _row_names(place), strict=True)
+        for field, name in zip(NEW_ROW, _row_names(index), strict=True)
     }
 
 
 @cache
 def _insert(count: int) -> Statement:
     return Statement(
-        lambda using: Message.objects.using(using).bulk_create([Message(**_row(place)) for place in range(count)])
+        lambda using: Message.objects.using(using).bulk_create([Message(**_row(index)) for index in range(count)])
     )
 
 
@@ -271,7 +272,7 @@ class _MoveAndInsert(Statement):
             rows = ", ".join([f"({', '.join(f'%s::{each}' for each in types)})", *[f"({values})"] * (self._count - 1)])
             source = f"SELECT added.* FROM moved, (VALUES {rows}) AS added"  # noqa: S608  # only placeholders
         sql = f"WITH moved AS ({update} RETURNING 1) INSERT INTO {quote(Message._meta.db_table)} ({columns}) {source}"
-        slots = [parameter.slot for place in range(self._count) for parameter in _row(place).values()]
+        slots = [parameter.slot for index in range(self._count) for parameter in _row(index).values()]
         return sql, [*parameters, *slots]
 
 
@@ -357,35 +358,35 @@ def _move_of(change: Change, owner: object) -> Statement:
 
 def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:
     """Return the values for ``_move``."""
-    ids = {f"new_id_{place}": each for place, each in enumerate(change.client_message_ids)}
+    ids = {f"new_id_{index}": each for index, each in enumerate(change.client_message_ids)}
     active_at = now if change.is_activity else to_moment(EARLIEST)  # the later of this and the stored value is kept
     values = {"version": change.before.version, "owner": owner, "active_at": active_at, "now": now}
     return {**change.after._asdict(), **values, **ids}
 
 
 @cache
-def _names_of(place: int) -> list[str]:
-    return [f"{name}_{place}" for name in NewRow.__struct_fields__]
+def _names_of(index: int) -> list[str]:
+    return [f"{name}_{index}" for name in NewRow.__struct_fields__]
 
 
 def _with_rows(values: dict[str, Any], rows: Sequence[NewRow]) -> dict[str, Any]:
     """Add the values of *rows* to *values*, and return it."""
-    for place, row in enumerate(rows):
-        values.update(zip(_names_of(place), astuple(row), strict=True))
+    for index, row in enumerate(rows):
+        values.update(zip(_names_of(index), astuple(row), strict=True))
     return values
 
 
 def _loaded(rows: Iterable[Sequence[Any]], columns: Mapping[str, int], connection: BaseDatabaseWrapper) -> list[Any]:
     """Return *rows* with the values of *columns*, by index, as their fields load them: a subclass may convert them."""
     loaders = [
-        (place, load)
-        for column, place in columns.items()
+        (index, load)
+        for column, index in columns.items()
         if (load := getattr(Message._meta.get_field(column), "from_db_value", None))
     ]
     if not loaders:
         return list(rows)
     changed = [list(row) for row in rows]
     for row in changed:
-        for place, load in loaders:
-            row[place] = load(row[place], None, connection)
+        for index, load in loaders:
+            row[index] = load(row[index], None, connection)
     return list(map(tuple, changed))

@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.db.batches import in_batches, in_parts
+from chatmemory_django.db.isolation import sees_otherwise
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.windows import in_memory, memory_parts
@@ -30,7 +31,7 @@ from chatmemory_django.stores.django.changes import Change, Removed
 from chatmemory_django.stores.django.entries import UncountedError
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
-from chatmemory_django.stores.django.snapshots import Snapshot, sees_otherwise
+from chatmemory_django.stores.django.snapshots import Snapshot
 
 MAX_ROWS = statements.MAX_PARAMETERS // len(statements.NEW_ROW)
 """How many rows one INSERT writes at most: a statement is recorded for each number of rows up to this."""

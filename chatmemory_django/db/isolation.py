@@ -1,0 +1,33 @@
+"""What MySQL shows a transaction of the others: not always what is there, and at times what never was."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+
+_Q = TypeVar("_Q", bound=QuerySet[Any])
+
+
+def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
+    """
+    Return whether a plain SELECT may see a state of a conversation that never existed.
+
+    Of MySQL's isolation levels, REPEATABLE READ shows a transaction its own writes as they are now, and everything else
+    as it was at its first read; READ UNCOMMITTED shows changes that are never committed.
+    """
+    if connection.vendor != "mysql":
+        return False
+    level = connection.isolation_level  # type: ignore[attr-defined]
+    return level == "read uncommitted" or (connection.in_atomic_block and level != "read committed")
+
+
+def as_now(rows: _Q) -> _Q:
+    """
+    Return *rows*, of a conversation that the transaction has locked, to be read as they are now.
+
+    On MySQL, a plain SELECT would return them as the transaction has seen them before; one that locks does not.
+    """
+    return rows.select_for_update() if connections[rows.db].vendor == "mysql" else rows
