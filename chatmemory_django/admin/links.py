@@ -9,7 +9,7 @@ ALL_BRANCHES = "branches=all"
 """The query parameter of URLs that show all branches."""
 
 
-def place_of(sequence: int, *, all_branches: bool = False) -> str:
+def link_to(sequence: int, *, all_branches: bool = False) -> str:
     """
     Return the end of a URL of the transcript page that has the message *sequence* in its middle.
 

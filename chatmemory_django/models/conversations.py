@@ -268,13 +268,13 @@ class Conversation(models.Model):
 
     def memory(self) -> MessageQuerySet:
         """Return the rows in the memory, in its order, as of when this object was read."""
-        places = self.window_start, self.pinned_sequence, self.summary_sequence
-        pinned, summary, window = memory_parts(*places)
+        where = self.window_start, self.pinned_sequence, self.summary_sequence
+        pinned, summary, window = memory_parts(*where)
         if self.pinned_sequence is None and self.summary_sequence is None:
             # For "this row or the window", SQLite reads the whole conversation.
             return self.messages.filter(window).order_by("sequence")
-        place = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
-        return self.messages.filter(in_memory(*places)).order_by(place, "sequence")
+        part = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
+        return self.messages.filter(in_memory(*where)).order_by(part, "sequence")
 
     def read(self, reader: Reader) -> Remembered[Message]:
         """Return what is sent to the LLM now if *reader*, a memory, reads this conversation. Takes one query."""

@@ -191,7 +191,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 def refuse_types(
     messages: Sequence[ChatMessage], writable: Collection[MessageType], path: str = "$.messages[{}].message"
 ) -> None:
-    """Respond 403 to messages of types other than *writable*; *path* is a template for the place of a message."""
+    """Respond 403 to messages of types other than *writable*; *path* is a template for the path of a message."""
     for index, message in enumerate(messages):
         if message.type not in writable:
             names = ", ".join(sorted(writable)) or "none"

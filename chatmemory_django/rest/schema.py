@@ -40,7 +40,7 @@ PROBLEMS = {
     HTTPStatus.TOO_MANY_REQUESTS: ("throttled", "Too many requests; `Retry-After` has the seconds to wait."),
     HTTPStatus.INTERNAL_SERVER_ERROR: ("error", "An unexpected error occurred on the server."),
 }
-PLACES: dict[str, dict[str, Any]] = {
+PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "memory_id": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^/]+$"},
     "sequence": {"type": "integer", "minimum": 1},
     "index": {"type": "integer", "minimum": 0},
@@ -92,10 +92,12 @@ class Schema(AutoSchema):
         """See ``AutoSchema``."""
         view: Any = self.view
         query = view.query_serializers.get(view.action or self.method.lower())
-        places: list[Any] = [
-            OpenApiParameter(name, schema, "path") for name, schema in PLACES.items() if f"{{{name}}}" in self.path
+        in_path: list[Any] = [
+            OpenApiParameter(name, schema, "path")
+            for name, schema in PATH_PARAMETERS.items()
+            if f"{{{name}}}" in self.path
         ]
-        return [*([] if query is None else [query]), *places, *self._headers()]
+        return [*([] if query is None else [query]), *in_path, *self._headers()]
 
     def get_request_serializer(self) -> Any:
         """See ``AutoSchema``."""

@@ -42,7 +42,7 @@ FORMATS = ("langchain4j", "openai")
 
 IN_MEMORY = frozenset(each.value for each in MemoryStatus if each.is_in_memory)
 
-_PLACED = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+_LOCATED = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 
 
 class Strict:
@@ -136,7 +136,7 @@ class MessageField(serializers.Field):
                     raise serializers.ValidationError(unknown)
             to_columns(message)
         except INVALID as exc:
-            raise serializers.ValidationError(_placed(str(exc))) from None
+            raise serializers.ValidationError(_located(str(exc))) from None
         return message
 
     def _tool_names(self) -> dict[str, str | None]:
@@ -573,9 +573,9 @@ def _unknown(given: Any, made: Any, where: str) -> Iterator[tuple[str, list[str]
             yield from _unknown(item, its, f"{where}[{index}]")
 
 
-def _placed(reason: str) -> Any:
+def _located(reason: str) -> Any:
     """Return the error in *reason*, under the path that msgspec put in it, if any."""
-    match = _PLACED.fullmatch(reason)
+    match = _LOCATED.fullmatch(reason)
     what, path = match.groups() if match else (reason, "")
     what = f"{what[:MAX_REASON].removesuffix('.')}."
     return {path: [what]} if path else [what]

@@ -33,7 +33,7 @@ from chatmemory_django.stores.base import (
 )
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
-from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recount, Relocating, Replacement
+from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Relocating, Replacement
 from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_place
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
@@ -235,7 +235,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """
         if not window.counter:
             raise ValueError("The token counts of window cannot be stored; use one whose estimator has a name.")
-        return self._write(memory_id, create=False).run(Recount(window)) or 0
+        return self._write(memory_id, create=False).run(Recounting(window)) or 0
 
     @contextmanager
     def exclusive(self, memory_id: object) -> Iterator[None]:

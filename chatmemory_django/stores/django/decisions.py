@@ -80,7 +80,7 @@ class Replacement:
         return None, Change(state, after, added, left, counts).checked()
 
 
-class Recount:
+class Recounting:
     """A decision to recount a memory by *window*; called with a snapshot, it returns its tokens and the change."""
 
     holds_for_nothing = False
