@@ -21,10 +21,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from chatmemory_django.admin import columns, downloads, filters, pages
-from chatmemory_django.admin.branches import shown
 from chatmemory_django.admin.changelist import DATE_PARTS, ConversationList, check_request
 from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
+from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.core.media import served_as

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from chatmemory_django import conf
 from chatmemory_django.admin.downloads import NotPossibleError
-from chatmemory_django.admin.links import link_to
+from chatmemory_django.admin.navigation import link_to
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType

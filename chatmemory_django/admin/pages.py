@@ -18,9 +18,8 @@ from chatmemory_django import conf
 from chatmemory_django.admin.bubbles import Bubble
 from chatmemory_django.admin.downloads import NotPossibleError, message_as_openai, message_json
 from chatmemory_django.admin.figures import read_gauge, read_plot
-from chatmemory_django.admin.jumps import neighbours, on
-from chatmemory_django.admin.links import ALL_BRANCHES, link_to
 from chatmemory_django.admin.message_operations import SWITCH, MessageOperation
+from chatmemory_django.admin.navigation import ALL_BRANCHES, link_to, neighbours, on
 from chatmemory_django.admin.operations import SHOWN, Operation, Totals
 from chatmemory_django.admin.search import search, wanted_in
 from chatmemory_django.admin.transcript import read_bubble, read_page

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatmemory_django.admin.bubbles import Bubble
-from chatmemory_django.admin.links import link_to
+from chatmemory_django.admin.navigation import link_to
 from chatmemory_django.admin.transcript import fitting
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.core.limits import is_storable

@@ -14,10 +14,9 @@ from typing import Any
 from django.db.models import BooleanField, Case, ExpressionWrapper, Q, QuerySet, When
 from django.db.models.functions import Length
 
-from chatmemory_django.admin.branches import has_branches, shown
 from chatmemory_django.admin.bubbles import Bubble, Part
-from chatmemory_django.admin.links import PAGE
 from chatmemory_django.admin.markdown import Markdown
+from chatmemory_django.admin.navigation import PAGE, has_branches, shown
 from chatmemory_django.admin.reasons import read_reasons
 from chatmemory_django.admin.wording import EXCERPT, excerpt
 from chatmemory_django.core.reasons import Reader

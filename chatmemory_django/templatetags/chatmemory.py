@@ -19,9 +19,9 @@ def grouped(number: int) -> str:
 @register.filter
 def link(sequence: int) -> str:
     """Return the query and fragment of the URL at which the transcript of all branches shows the message *sequence*."""
-    from chatmemory_django.admin import links
+    from chatmemory_django.admin import navigation
 
-    return links.link_to(sequence, all_branches=True)
+    return navigation.link_to(sequence, all_branches=True)
 
 
 @register.filter
