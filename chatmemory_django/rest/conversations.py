@@ -73,7 +73,6 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     lookup_value_regex = "[^/]+"
 
     def get_queryset(self) -> Any:
-        """See ``GenericAPIView.get_queryset``."""
         if self.action == "bulk_destroy":
             return self.get_conversations("delete")
         return self.get_conversations("view").with_preview(self.listed_types)

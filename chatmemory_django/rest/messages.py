@@ -74,7 +74,6 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     lookup_value_regex = "[^/]+"
 
     def get_queryset(self) -> QuerySet[Message]:
-        """See ``GenericAPIView.get_queryset``."""
         conversation = self.find()
         if self.action == "alternatives":
             row = self.find_message(conversation)
@@ -83,7 +82,6 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return history.with_status().defer("verbatim")
 
     def get_serializer_context(self) -> dict[str, Any]:
-        """See ``GenericAPIView.get_serializer_context``."""
         return {**super().get_serializer_context(), "search": self.request.query_params.get("search")}
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -62,7 +62,6 @@ class MessageExtension(OpenApiSerializerFieldExtension):
     target_class = "chatmemory_django.rest.serializers.MessageField"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        """See ``OpenApiSerializerFieldExtension``."""
         is_older = spectacular_settings.OAS_VERSION.startswith("3.0")
         for name, schema in message_components().items():
             written = _in_3_0(schema) if is_older else schema
@@ -85,11 +84,9 @@ class Schema(AutoSchema):
     """The schema generator of the views, with the problems, query parameters and headers of the API."""
 
     def get_tags(self) -> list[str]:
-        """See ``AutoSchema``."""
         return ["chat memory"]
 
     def get_override_parameters(self) -> list[Any]:
-        """See ``AutoSchema``."""
         view: Any = self.view
         query = view.query_serializers.get(view.action or self.method.lower())
         in_path: list[Any] = [
@@ -100,7 +97,6 @@ class Schema(AutoSchema):
         return [*([] if query is None else [query]), *in_path, *self._headers()]
 
     def get_request_serializer(self) -> Any:
-        """See ``AutoSchema``."""
         view: Any = self.view
         return view.request_serializers.get(view.action)
 

@@ -51,7 +51,6 @@ class Strict:
     is_strict = True
 
     def to_internal_value(self, data: Any) -> Any:
-        """See ``Serializer``."""
         found: dict[str, Any] = {}
         if isinstance(data, Mapping):
             for name in sorted(data.keys() - {field.field_name for field in self._writable_fields}):  # type: ignore[attr-defined]
@@ -74,7 +73,6 @@ class TextField(serializers.CharField):
         super().__init__(trim_whitespace=False, **kwargs)
 
     def to_internal_value(self, data: Any) -> str:
-        """See ``Field``."""
         if not isinstance(data, str):
             self.fail("invalid")
         return data
@@ -84,7 +82,6 @@ class BooleanField(serializers.BooleanField):
     """True or false. DRF's own field also accepts strings and numbers."""
 
     def to_internal_value(self, data: Any) -> bool:
-        """See ``Field``."""
         if not isinstance(data, bool):
             self.fail("invalid", input=type(data).__name__)
         return data
@@ -94,14 +91,12 @@ class MomentField(serializers.DateTimeField):
     """A date and time with a time zone, even if ``USE_TZ`` is off."""
 
     def to_internal_value(self, value: Any) -> datetime:
-        """See ``Field``."""
         try:
             return moment(str(value))
         except ValueError as exc:
             raise serializers.ValidationError(str(exc)) from None
 
     def to_representation(self, value: datetime) -> datetime:  # type: ignore[override]  # the renderer writes it
-        """See ``Field``."""
         return aware(value)
 
 
@@ -110,7 +105,6 @@ class MetadataField(serializers.JSONField):
     """A JSON object of at most ``MAX_METADATA_BYTES``."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """See ``Field``."""
         try:
             metadata = to_metadata(data)
         except (TypeError, ValueError) as exc:
@@ -125,7 +119,6 @@ class MessageField(serializers.Field):
     """A message: LangChain4j's have a ``type``, OpenAI's a ``role``."""
 
     def to_internal_value(self, data: Any) -> ChatMessage:
-        """See ``Field``."""
         try:
             if isinstance(data, dict) and "role" in data:
                 # Results have no tool names; these come from the calls in earlier messages.
@@ -180,7 +173,6 @@ class SequenceField(serializers.IntegerField):
         super().__init__(min_value=0, max_value=MAX_INTEGER, **kwargs)
 
     def to_internal_value(self, data: Any) -> int:
-        """See ``Field``."""
         if type(data) is not int and not (isinstance(data, float) and data.is_integer()):  # as in JSON Schema
             self.fail("invalid")
         return int(data)
@@ -343,7 +335,6 @@ class NewMemoryIdField(TextField):
         super().__init__(**{"max_length": MAX_MEMORY_ID_LENGTH, "help_text": about, **kwargs})
 
     def run_validators(self, value: Any) -> None:
-        """See ``Field``."""
         super().run_validators(value)
         view = self.context["view"]
         if not is_uuid(value) and not view.policy.may_name(view.request):

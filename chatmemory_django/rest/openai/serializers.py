@@ -33,7 +33,6 @@ class ItemField(serializers.Field):
     """An item of a conversation."""
 
     def to_internal_value(self, data: Any) -> NewItem:
-        """See ``Field``."""
         if not isinstance(data, dict):
             raise serializers.ValidationError("An item must be an object.")
         try:
@@ -56,7 +55,6 @@ class ItemsField(serializers.ListField):
         super().__init__(max_length=MAX_ITEMS, **kwargs)
 
     def run_validators(self, value: Any) -> None:
-        """See ``Field``."""
         super().run_validators(value)
         ids = [new.item["id"] for new in value if "id" in new.item]
         if len(set(ids)) < len(ids):
@@ -69,7 +67,6 @@ class PairsField(serializers.DictField):
     child = TextField(max_length=MAX_VALUE_LENGTH, allow_blank=True)
 
     def run_validators(self, value: Any) -> None:
-        """See ``Field``."""
         super().run_validators(value)
         if len(value) > MAX_PAIRS:
             raise serializers.ValidationError(f"It must have at most {MAX_PAIRS} pairs, not {len(value)}.")
