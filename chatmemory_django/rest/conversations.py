@@ -29,6 +29,7 @@ from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
 from chatmemory_django.rest.problems import InvalidQuery, Problem
+from chatmemory_django.rest.queries import MemoryQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
     ConversationSerializer,
@@ -36,13 +37,11 @@ from chatmemory_django.rest.serializers import (
     ForkSerializer,
     FromSerializer,
     HeadSerializer,
-    MemoryQuery,
     MemorySerializer,
     MessageSerializer,
     NewConversationSerializer,
     NewMemorySerializer,
     RemovedSerializer,
-    ShownQuery,
     is_same,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of

@@ -31,15 +31,13 @@ from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import MessageFilter
 from chatmemory_django.rest.pagination import MessagePagination
 from chatmemory_django.rest.problems import Problem, invalid
+from chatmemory_django.rest.queries import MessagesQuery, RemovalQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
     IN_MEMORY,
     MessageSerializer,
-    MessagesQuery,
     MetadataChangeSerializer,
     NewMessagesSerializer,
-    RemovalQuery,
     RemovedSerializer,
-    ShownQuery,
     StoredMessagesSerializer,
     is_same,
 )

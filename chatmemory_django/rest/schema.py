@@ -59,7 +59,7 @@ WHERE = {
 class MessageExtension(OpenApiSerializerFieldExtension):
     """The union of messages: LangChain4j's with a ``type`` as discriminator, and OpenAI's with a ``role``."""
 
-    target_class = "chatmemory_django.rest.serializers.MessageField"
+    target_class = "chatmemory_django.rest.fields.MessageField"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         is_older = spectacular_settings.OAS_VERSION.startswith("3.0")

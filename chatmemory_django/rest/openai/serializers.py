@@ -10,7 +10,7 @@ from chatmemory_django.core.limits import is_storable
 from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS, ItemError, check_item, normalized
 from chatmemory_django.formats.verbatim import Given, to_given
 from chatmemory_django.models.columns import to_columns
-from chatmemory_django.rest.serializers import Strict, TextField
+from chatmemory_django.rest.fields import Strict, TextField
 
 MAX_ITEMS = 20
 """Maximum number of items in a request, the same as OpenAI's."""
