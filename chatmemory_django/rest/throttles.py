@@ -26,11 +26,13 @@ class ScopedThrottle(SimpleRateThrottle):
         pass
 
     def allow_request(self, request: Request, view: APIView) -> bool:
+        """See ``BaseThrottle.allow_request``."""
         scope: str | None = view.throttle_scope  # type: ignore[attr-defined]
         self._set_scope(scope or ("read" if request.method in SAFE_METHODS else "write"))
         return super().allow_request(request, view)
 
     def get_cache_key(self, request: Request, view: APIView) -> str:
+        """See ``SimpleRateThrottle.get_cache_key``."""
         user = request.user
         ident = user.pk if user and user.is_authenticated else self.get_ident(request)
         return self.cache_format % {"scope": self.scope, "ident": ident}
