@@ -21,10 +21,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from chatmemory_django.admin import columns, downloads, filters, pages
-from chatmemory_django.admin.branches import shown
 from chatmemory_django.admin.changelist import DATE_PARTS, ConversationList, check_request
 from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
+from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.core.media import served_as
@@ -190,10 +190,10 @@ class ConversationAdmin(admin.ModelAdmin):
         if conversation is None:
             return self._gone(request)
         if "on" in request.GET:
-            place, level, notice = pages.landing(request, conversation)
+            link, level, notice = pages.landing(request, conversation)
             if notice:
                 self.message_user(request, notice, level)
-            return HttpResponseRedirect(self._url("change", conversation.pk) + place)
+            return HttpResponseRedirect(self._url("change", conversation.pk) + link)
         is_readable = self.has_text_permission(request, conversation)
         offered = self._offered(request, conversation)
         context = pages.transcript(request, conversation, is_readable=is_readable, offered=offered)
@@ -214,7 +214,7 @@ class ConversationAdmin(admin.ModelAdmin):
         conversation = self._readable(request, pk)
         try:
             content = downloads.memory_as_openai(conversation)
-        except downloads.UnavailableError as exc:
+        except downloads.NotPossibleError as exc:
             return self._unavailable(request, exc, self._url("change", pk))
         return downloads.json_file(content, f"memory-{pk}-openai.json")
 
@@ -235,7 +235,7 @@ class ConversationAdmin(admin.ModelAdmin):
         _conversation, row = self._readable_message(request, pk, sequence)
         try:
             content = downloads.message_as_openai(row)
-        except downloads.UnavailableError as exc:
+        except downloads.NotPossibleError as exc:
             return self._unavailable(request, exc, self._url("message", pk, sequence))
         return downloads.json_file(content, f"message-{pk}-{sequence}-openai.json")
 
@@ -271,7 +271,7 @@ class ConversationAdmin(admin.ModelAdmin):
         """Return the operations that the user may perform on messages of *conversation*."""
         return [each for each in MESSAGE_OPERATIONS if self._may(each, request, conversation)]
 
-    def _unavailable(self, request: HttpRequest, exc: downloads.UnavailableError, back: str) -> HttpResponse:
+    def _unavailable(self, request: HttpRequest, exc: downloads.NotPossibleError, back: str) -> HttpResponse:
         self.message_user(request, visible(str(exc)), messages.ERROR)
         return HttpResponseRedirect(back)
 
@@ -336,12 +336,12 @@ class ConversationAdmin(admin.ModelAdmin):
         here: Any = self.get_queryset(request)
         try:
             done = perform_at(operation, here, pk, sequence, request.user.pk, with_counterparts=with_counterparts)
-        except downloads.UnavailableError as exc:
+        except downloads.NotPossibleError as exc:
             return self._unavailable(request, exc, self._url("change", pk))
         if done is None:
             return self._gone(request)
         self.message_user(request, done.words, messages.SUCCESS)
-        return HttpResponseRedirect(self._url("change", done.conversation) + done.place)
+        return HttpResponseRedirect(self._url("change", done.conversation) + done.link)
 
     def _operate_on_one(self, operation: Operation, request: HttpRequest, pk: str) -> HttpResponseBase:
         conversation = self.get_object(request, pk)

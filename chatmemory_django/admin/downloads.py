@@ -19,7 +19,7 @@ MAX_MEMORY_SIZE = 16 * 1024 * 1024
 """Maximum number of characters of a memory that can be downloaded in OpenAI's format."""
 
 
-class UnavailableError(Exception):
+class NotPossibleError(Exception):
     """The request cannot be fulfilled; the text explains why to the user."""
 
 
@@ -41,7 +41,7 @@ def message_as_openai(row: Message) -> str:
     Return *row* as JSON in OpenAI's format.
 
     Raises:
-        UnavailableError: The format cannot represent the message.
+        NotPossibleError: The format cannot represent the message.
 
     """
     return _json(_as_openai(row, _message(row)))
@@ -52,18 +52,18 @@ def memory_as_openai(conversation: Conversation) -> str:
     Return the messages that the model would be sent now as JSON in OpenAI's format.
 
     Raises:
-        UnavailableError: The settings are invalid, or the memory is too large, unreadable or not representable.
+        NotPossibleError: The settings are invalid, or the memory is too large, unreadable or not representable.
 
     """
     reader = known_reader(conversation.memory_id)
     if reader is None:
-        raise UnavailableError(_("The settings of this memory are invalid; run manage.py check for details."))
+        raise NotPossibleError(_("The settings of this memory are invalid; run manage.py check for details."))
     if conversation.memory().total_size() > MAX_MEMORY_SIZE:
-        raise UnavailableError(_("This memory is too large to download here; export the conversation instead."))
+        raise NotPossibleError(_("This memory is too large to download here; export the conversation instead."))
     try:
         sent = conversation.read(reader).sent()
     except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
-        raise UnavailableError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
+        raise NotPossibleError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
     return _json([_as_openai(each.row, each.message) for each in sent])
 
 
@@ -79,7 +79,7 @@ def _message(row: Message) -> ChatMessage:
     try:
         return row.chat_message
     except ValueError as exc:
-        raise UnavailableError(_("The stored content of this message cannot be read.")) from exc
+        raise NotPossibleError(_("The stored content of this message cannot be read.")) from exc
 
 
 def _as_openai(row: Message, message: ChatMessage) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _as_openai(row: Message, message: ChatMessage) -> dict[str, Any]:
         return message_to_openai(message)
     except ValueError as exc:
         words = _("Message #%(number)d cannot be shown in OpenAI's format: %(reason)s")
-        raise UnavailableError(words % {"number": row.sequence, "reason": exc}) from exc
+        raise NotPossibleError(words % {"number": row.sequence, "reason": exc}) from exc
 
 
 def _json(value: object) -> str:

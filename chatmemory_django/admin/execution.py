@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from chatmemory_django import operations
-from chatmemory_django.admin.downloads import UnavailableError
+from chatmemory_django.admin.downloads import NotPossibleError
 from chatmemory_django.admin.message_operations import Done, MessageOperation
 from chatmemory_django.admin.operations import EXPORT, Operation
 from chatmemory_django.admin.wording import visible
@@ -53,7 +53,7 @@ def perform_at(
     Run *operation* on the message *sequence* of the conversation *key* among *conversations*; None if it is missing.
 
     Raises:
-        UnavailableError: The operation is not possible; the text explains why to the user.
+        NotPossibleError: The operation is not possible; the text explains why to the user.
 
     """
 
@@ -65,9 +65,9 @@ def perform_at(
     try:
         return in_lock(conversations, key, do)
     except MessageNotFoundError as exc:
-        raise UnavailableError(_("Message #%(number)d no longer exists.") % {"number": sequence}) from exc
+        raise NotPossibleError(_("Message #%(number)d no longer exists.") % {"number": sequence}) from exc
     except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
-        raise UnavailableError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
+        raise NotPossibleError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
 
 
 def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> StreamingHttpResponse:

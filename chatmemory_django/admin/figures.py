@@ -138,8 +138,9 @@ def read_plot(conversation: Conversation) -> Plot | None:
 def _memory_rows(conversation: Conversation) -> list[tuple[int, str, int | None]]:
     """Return sequence, kind and tokens of the memory: the pinned message, the summary, and the newest of the rest."""
     rows = conversation.messages.values_list("sequence", "type", "token_count")
-    places = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
-    pinned, summary, window = memory_parts(*places)
+    pinned, summary, window = memory_parts(
+        conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
+    )
     front = list(rows.filter(pinned)) if conversation.pinned_sequence else []
     if conversation.summary_sequence:
         front += [(sequence, SUMMARY, tokens) for sequence, _, tokens in rows.filter(summary)]
@@ -149,10 +150,10 @@ def _memory_rows(conversation: Conversation) -> list[tuple[int, str, int | None]
 
 def _segments(pieces: Sequence[tuple[int, str, int]], total: int, scale: float) -> list[Segment]:
     rest = _rest(pieces, total)
-    placed: list[tuple[int | None, str, int]] = [(None, "", rest)] if rest else []
-    placed += pieces
+    drawn: list[tuple[int | None, str, int]] = [(None, "", rest)] if rest else []
+    drawn += pieces
     segments, x = [], 0.0
-    for sequence, kind, cost in placed:
+    for sequence, kind, cost in drawn:
         segments.append(Segment(_number(x), _number(cost * scale), _style(kind), sequence, _words(kind), cost))
         x += cost * scale
     return segments

@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from chatmemory_django import conf
-from chatmemory_django.admin.downloads import UnavailableError
-from chatmemory_django.admin.links import place_of
+from chatmemory_django.admin.downloads import NotPossibleError
+from chatmemory_django.admin.navigation import link_to
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType
@@ -28,8 +28,8 @@ class Done(NamedTuple):
     """The text for the log and for the user."""
     conversation: int
     """The key of the conversation to show next ..."""
-    place: str = ""
-    """... and the place in it, as the end of a URL."""
+    link: str = ""
+    """... and which message of it, as the end of a URL."""
 
 
 class MessageOperation:
@@ -106,7 +106,7 @@ class Switch(MessageOperation):
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
         newest = _memory_of(conversation).switch(sequence)
         words = _("Switched to the branch of message #%(number)d; the conversation continues from #%(newest)d.")
-        return Done(words % {"number": sequence, "newest": newest}, conversation.pk, place_of(sequence))
+        return Done(words % {"number": sequence, "newest": newest}, conversation.pk, link_to(sequence))
 
 
 class Remove(MessageOperation):
@@ -138,7 +138,7 @@ class Remove(MessageOperation):
         removed = store.remove(conversation.memory_id, sequence, with_results=with_counterparts)
         numbers = ", ".join(f"#{each}" for each in removed)
         words = ngettext("Removed message %(numbers)s.", "Removed messages %(numbers)s.", len(removed))
-        return Done(words % {"numbers": numbers}, conversation.pk, place_of(sequence))
+        return Done(words % {"numbers": numbers}, conversation.pk, link_to(sequence))
 
 
 class Fork(MessageOperation):
@@ -172,8 +172,8 @@ def _consequences() -> Iterable[str]:
 
 
 def _memory_of(conversation: Conversation) -> ChatMemory:
-    """Return the memory of *conversation* in its database; raise ``UnavailableError`` if the settings are invalid."""
+    """Return the memory of *conversation* in its database; raise ``NotPossibleError`` if the settings are invalid."""
     try:
         return get_chat_memory(conversation.memory_id, using=conversation._state.db)
     except (ImportError, TypeError, ValueError) as exc:
-        raise UnavailableError(_("The settings of this memory are invalid; run manage.py check for details.")) from exc
+        raise NotPossibleError(_("The settings of this memory are invalid; run manage.py check for details.")) from exc

@@ -16,11 +16,10 @@ from django.utils.translation import gettext as _
 
 from chatmemory_django import conf
 from chatmemory_django.admin.bubbles import Bubble
-from chatmemory_django.admin.downloads import UnavailableError, message_as_openai, message_json
+from chatmemory_django.admin.downloads import NotPossibleError, message_as_openai, message_json
 from chatmemory_django.admin.figures import read_gauge, read_plot
-from chatmemory_django.admin.jumps import neighbours, on
-from chatmemory_django.admin.links import ALL_BRANCHES, place_of
 from chatmemory_django.admin.message_operations import SWITCH, MessageOperation
+from chatmemory_django.admin.navigation import ALL_BRANCHES, link_to, neighbours, on
 from chatmemory_django.admin.operations import SHOWN, Operation, Totals
 from chatmemory_django.admin.search import search, wanted_in
 from chatmemory_django.admin.transcript import read_bubble, read_page
@@ -60,7 +59,7 @@ def transcript(
         "is_newest": is_newest,
         "is_readable": is_readable,
         "shows_remote_media": conf.remote_media(),
-        "memory_place": _memory_place(conversation, all_branches=all_branches),
+        "memory_link": _memory_link(conversation, all_branches=all_branches),
         "all_branches": all_branches,
         "branches": f"&{ALL_BRANCHES}" if all_branches else "",
         "may_switch": SWITCH in offered,
@@ -93,7 +92,7 @@ def message(conversation: Conversation, row: Message, offered: Sequence[MessageO
     earlier, later = neighbours(conversation, row, all_branches=all_branches)
     return {
         "bubble": bubble,
-        "place": place_of(row.sequence, all_branches=all_branches),
+        "link": link_to(row.sequence, all_branches=all_branches),
         "may_switch": SWITCH in offered,
         "earlier": earlier,
         "later": later,
@@ -127,7 +126,7 @@ def landing(request: HttpRequest, conversation: Conversation) -> tuple[str, int,
         if found.date > date:
             words = _("There are no messages from %(date)s; this is the first one after that day.")
         notice = words % {"date": date_format(date)}
-    return place_of(found.sequence, all_branches=all_branches), INFO, notice
+    return link_to(found.sequence, all_branches=all_branches), INFO, notice
 
 
 def confirmation(request: HttpRequest, operation: Operation, conversations: ConversationQuerySet) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def message_confirmation(
         "is_readable": is_readable,
         "is_alone": True,
         "shows_remote_media": conf.remote_media(),
-        "back": place_of(row.sequence, all_branches=bubble.is_on_other_branch),
+        "back": link_to(row.sequence, all_branches=bubble.is_on_other_branch),
         "subtitle": operation.label,
     }
 
@@ -184,26 +183,26 @@ def _number(request: HttpRequest, name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
-def _memory_place(conversation: Conversation, *, all_branches: bool) -> str:
+def _memory_link(conversation: Conversation, *, all_branches: bool) -> str:
     """Return where the memory begins, as the end of a URL; empty if no messages precede it."""
     if conversation.memory_messages == 0 or conversation.window_start == 1:
         return ""
-    return f"{place_of(conversation.window_start, all_branches=all_branches).partition('#')[0]}#memory"
+    return f"{link_to(conversation.window_start, all_branches=all_branches).partition('#')[0]}#memory"
 
 
 def _is_openai(row: Message) -> bool:
     try:
         message_as_openai(row)
-    except UnavailableError:
+    except NotPossibleError:
         return False
     return True
 
 
 def _unended(conversation: Conversation) -> list[tuple[int, str]]:
-    """Return sequences and places of the newest messages of incomplete turns, at most one more than are shown."""
+    """Return the newest messages of incomplete turns and links to them, at most one more than are shown."""
     newest = conversation.messages.incomplete().filter(sequence__gte=conversation.next_sequence - UNENDED_AMONG)
     found = newest.order_by("-sequence").values_list("sequence", "on_path")[: UNENDED + 1]
-    return [(sequence, place_of(sequence, all_branches=not on_path)) for sequence, on_path in found]
+    return [(sequence, link_to(sequence, all_branches=not on_path)) for sequence, on_path in found]
 
 
 def _readable(text: str) -> str:

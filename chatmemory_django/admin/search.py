@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatmemory_django.admin.bubbles import Bubble
-from chatmemory_django.admin.links import place_of
+from chatmemory_django.admin.navigation import link_to
 from chatmemory_django.admin.transcript import fitting
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.core.limits import is_storable
@@ -32,9 +32,9 @@ class Hit:
     """Pieces of an excerpt, and whether each is a match; empty if the message is too large to read."""
 
     @property
-    def place(self) -> str:
-        """The place of the message in the transcript, as the end of a URL."""
-        return place_of(self.bubble.row.sequence, all_branches=self.bubble.is_on_other_branch)
+    def link(self) -> str:
+        """The link to the message in the transcript, as the end of a URL."""
+        return link_to(self.bubble.row.sequence, all_branches=self.bubble.is_on_other_branch)
 
 
 @dataclass(kw_only=True)

@@ -14,10 +14,9 @@ from typing import Any
 from django.db.models import BooleanField, Case, ExpressionWrapper, Q, QuerySet, When
 from django.db.models.functions import Length
 
-from chatmemory_django.admin.branches import has_branches, shown
 from chatmemory_django.admin.bubbles import Bubble, Part
-from chatmemory_django.admin.links import PAGE
 from chatmemory_django.admin.markdown import Markdown
+from chatmemory_django.admin.navigation import PAGE, has_branches, shown
 from chatmemory_django.admin.reasons import read_reasons
 from chatmemory_django.admin.wording import EXCERPT, excerpt
 from chatmemory_django.core.reasons import Reader
@@ -35,7 +34,7 @@ LATER = 100
 
 
 @dataclass(kw_only=True)
-class Page:
+class TranscriptPage:
     """Messages in order, and where those before and after them are."""
 
     bubbles: list[Bubble]
@@ -55,7 +54,7 @@ def read_page(
     after: int | None = None,
     is_readable: bool,
     all_branches: bool = False,
-) -> Page:
+) -> TranscriptPage:
     """
     Return the newest messages of *conversation*, the newest *before* a sequence, or the oldest *after* one.
 
@@ -70,7 +69,7 @@ def read_page(
         last = found[-1].sequence
         has_newer = last < _last(conversation) and (not has_others or rows.filter(sequence__gt=last).exists())
     if not found:
-        return Page(bubbles=[], before=None, after=None, has_branches=has_others)
+        return TranscriptPage(bubbles=[], before=None, after=None, has_branches=has_others)
     bubbles = _bubbles(conversation, found, reader if is_readable else None)
     if has_others:
         places = conversation.places(found)
@@ -82,7 +81,7 @@ def read_page(
         for index in reversed(range(len(found))):  # the newest first, as long as MAX_RENDERED lasts
             messages[index] = _read(bubbles[index], whole.get(found[index].sequence), markdown)
         _pair(conversation, transcript, bubbles, messages)
-    return Page(
+    return TranscriptPage(
         bubbles=_unpaired(bubbles),
         before=found[0].sequence if has_older else None,
         after=found[-1].sequence if has_newer else None,
@@ -207,8 +206,8 @@ def _pair(
 ) -> None:
     """Put results into the bubbles of their calls, and note for the other calls where their results are."""
     answers = _answers(messages)
-    for (index, place), answer in answers.items():
-        bubbles[index].calls[place].answer = bubbles[answer]
+    for (index, number), answer in answers.items():
+        bubbles[index].calls[number].answer = bubbles[answer]
         bubbles[answer].is_paired = True
     if all(call.answer for bubble in bubbles for call in bubble.calls):
         return
@@ -217,8 +216,8 @@ def _pair(
     sequences: list[int] = [*(bubble.row.sequence for bubble in bubbles), *later]
     unread = {message is None and bubble.row.type == _RESULT for bubble, message in zip(bubbles, messages, strict=True)}
     for index, bubble in enumerate(bubbles):
-        for place, call in enumerate(bubble.calls):
-            result = answers.get((index, place))
+        for number, call in enumerate(bubble.calls):
+            result = answers.get((index, number))
             if result is None:
                 call.is_unanswered = is_all and True not in unread
             elif call.answer is None:
@@ -229,7 +228,7 @@ _RESULT = MessageType.TOOL_EXECUTION_RESULT.value
 
 
 def _answers(messages: list[ChatMessage | None]) -> dict[tuple[int, int], int]:
-    # An empty message takes the place of each that could not be read.
+    # An empty message stands for each that could not be read.
     return tool_answers([message or CustomMessage({}) for message in messages])
 
 

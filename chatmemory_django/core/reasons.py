@@ -114,7 +114,7 @@ class Uncounted(NamedTuple):
 StoredT = TypeVar("StoredT", bound=Stored)
 
 
-class Counted(NamedTuple, Generic[StoredT]):
+class Measured(NamedTuple, Generic[StoredT]):
     """A message with its row and its size."""
 
     row: StoredT
@@ -156,9 +156,8 @@ class Remembered(Generic[StoredT]):
         forgotten_through: int = 0,
     ) -> None:
         self._window = window = reader.window()
-        self._begins_at_user = reader.start_on_user
         self._pinned, self._summary, self._forgotten_through = pinned, summary, forgotten_through
-        self._memory = [Counted.of(row, window) for row in rows]
+        self._memory = [Measured.of(row, window) for row in rows]
         messages = [each.message for each in self._memory]
         costs = [each.cost(window) for each in self._memory] if window.is_additive else None
         digest = next((index for index, each in enumerate(self._memory) if each.row.sequence == summary), None)
@@ -167,15 +166,17 @@ class Remembered(Generic[StoredT]):
         kept = [entry.key for entry in trimmed.entries()]
         self._sent = dict(zip(kept, _sent([messages[index] for index in kept], reader), strict=True))
         """What is sent of each message that fits the window, by index; None if nothing is."""
+        users = (index for index in kept if messages[index].type == MessageType.USER)
+        self._start = next(users, len(messages)) if reader.start_on_user else 0
 
-    def sent(self) -> list[Counted[StoredT]]:
+    def sent(self) -> list[Measured[StoredT]]:
         """Return the messages that the LLM is sent, not always with all of their tool calls, and their rows."""
         sent = ((self._memory[index], message) for index, message in self._sent.items())
         return [each._replace(message=message) for each, message in sent if message is not None]
 
     def explain(self, recent: Iterable[StoredT] = ()) -> list[Explained]:
         """Explain each of *recent*, the newest messages of all branches, and of the memory, which comes last."""
-        newest = [Counted.of(row, self._window) for row in recent]
+        newest = [Measured.of(row, self._window) for row in recent]
         remembered = {each.row.sequence: each.row for each in self._memory}
         covered = remembered[self._summary].parent_sequence or 0 if self._summary in remembered else 0
         came_back = _came_back(self._memory, newest, self._window, {self._pinned, self._summary})
@@ -195,9 +196,7 @@ class Remembered(Generic[StoredT]):
         if index not in self._sent:
             return Reason.DOES_NOT_FIT
         if self._sent[index] is None:
-            users = (each for each in self._sent if self._memory[each].message.type == MessageType.USER)
-            is_early = self._begins_at_user and index < next(users, len(self._memory))
-            return Reason.BEFORE_FIRST_USER if is_early else Reason.UNPAIRED_TOOL
+            return Reason.BEFORE_FIRST_USER if index < self._start else Reason.UNPAIRED_TOOL
         if index == self._first or sequence == self._pinned:
             return Reason.PINNED
         if sequence == self._summary:
@@ -205,7 +204,7 @@ class Remembered(Generic[StoredT]):
         return Reason.REFILLED if sequence in came_back else Reason.IN_WINDOW
 
 
-def _reason_out(each: Counted[StoredT], forgotten_through: int, covered: int) -> Reason:
+def _reason_out(each: Measured[StoredT], forgotten_through: int, covered: int) -> Reason:
     """Return why a message is not in the memory, whose summary covers everything up to *covered*."""
     if not each.row.on_path:
         return Reason.OFF_PATH
@@ -218,7 +217,7 @@ def _reason_out(each: Counted[StoredT], forgotten_through: int, covered: int) ->
 
 
 def _came_back(
-    memory: Sequence[Counted[StoredT]], recent: Sequence[Counted[StoredT]], window: Window, front: set[int | None]
+    memory: Sequence[Measured[StoredT]], recent: Sequence[Measured[StoredT]], window: Window, front: set[int | None]
 ) -> set[int]:
     """
     Return the sequences of messages in *memory* that had left it before the conversation was rewound.

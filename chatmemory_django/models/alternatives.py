@@ -58,24 +58,25 @@ def places_of(
     return places
 
 
-def _beside(history: models.QuerySet[Any], places: Mapping[int, int], step: int) -> dict[int, Any]:
+def _beside(history: models.QuerySet[Any], origins: Mapping[int, int], step: int) -> dict[int, Any]:
     """
-    Return the messages of *history* next to *places*: before them if *step* is -1, after them if it is 1.
+    Return the messages of *history* next to *origins*: before them if *step* is -1, after them if it is 1.
 
-    *places* maps the sequences of messages to sequences to search from; the result has the same keys.
+    *origins* maps the sequences of messages to sequences to search from; the result has the same keys.
     """
     within = range(step, step * (NEAR + 1), step)
-    near = {place + distance for place in places.values() for distance in within if place + distance > 0}
+    near = {origin + distance for origin in origins.values() for distance in within if origin + distance > 0}
     if not near:
         return {}
     rows = history.only("sequence", "parent_sequence", "type")
     found = {row.sequence: row for row in rows.filter(sequence__in=near)}
     beside: dict[int, Any] = {}
-    for sequence, place in places.items():
-        distance = next((each for each in within if place + each in found), None)
+    for sequence, origin in origins.items():
+        distance = next((each for each in within if origin + each in found), None)
         if distance is not None:
-            beside[sequence] = found[place + distance]
-    far = [sequence for sequence, place in places.items() if sequence not in beside and (step > 0 or place > NEAR + 1)]
+            beside[sequence] = found[origin + distance]
+    missing = origins.keys() - beside.keys()
+    far = [sequence for sequence in missing if step > 0 or origins[sequence] > NEAR + 1]
     return beside | _far_beside(history, far, step) if far else beside
 
 

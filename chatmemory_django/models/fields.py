@@ -24,13 +24,11 @@ class SparseIndex(models.Index):
         self.rows = rows
 
     def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
-        """See ``Index.create_sql``."""
         is_partial = schema_editor.connection.features.supports_partial_indexes
         index = models.Index(fields=self.fields, name=self.name, condition=self.rows if is_partial else None)
         return index.create_sql(model, schema_editor, using, **options)
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        """See ``Index.deconstruct``."""
         path, args, options = super().deconstruct()
         return path, args, {**options, "rows": self.rows}
 
@@ -39,7 +37,6 @@ class ExactCharField(models.CharField):
     """A string that is compared exactly on every database: by default, MySQL considers "a" and "A" equal."""
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
-        """See ``Field.db_parameters``."""
         parameters = super().db_parameters(connection)
         if connection.vendor == "mysql":
             # Binary, and without the padding that makes "a" and "a " equal.

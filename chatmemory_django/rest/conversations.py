@@ -29,6 +29,7 @@ from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
 from chatmemory_django.rest.problems import InvalidQuery, Problem
+from chatmemory_django.rest.queries import MemoryQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
     ConversationSerializer,
@@ -36,13 +37,11 @@ from chatmemory_django.rest.serializers import (
     ForkSerializer,
     FromSerializer,
     HeadSerializer,
-    MemoryQuery,
     MemorySerializer,
     MessageSerializer,
     NewConversationSerializer,
     NewMemorySerializer,
     RemovedSerializer,
-    ShownQuery,
     is_same,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
@@ -73,7 +72,6 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     lookup_value_regex = "[^/]+"
 
     def get_queryset(self) -> Any:
-        """See ``GenericAPIView.get_queryset``."""
         if self.action == "bulk_destroy":
             return self.get_conversations("delete")
         return self.get_conversations("view").with_preview(self.listed_types)

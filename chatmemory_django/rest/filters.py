@@ -30,7 +30,6 @@ class BooleanFormField(forms.Field):
     """A field that accepts true, false, 1 and 0, case-insensitively, and nothing else."""
 
     def to_python(self, value: Any) -> bool | None:
-        """See ``Field.to_python``."""
         if not value:
             return None
         if value.lower() not in {"true", "false", "1", "0"}:
@@ -57,7 +56,6 @@ class MomentFormField(forms.Field):
     """A date and time in ISO 8601 with a time zone."""
 
     def to_python(self, value: Any) -> datetime | None:
-        """See ``Field.to_python``."""
         if value is None:
             return None
         try:
@@ -76,7 +74,6 @@ class StrictFilterBackend(filters.DjangoFilterBackend):
     """A backend that filters with the view's ``filterset_class``, and responds 400 to invalid values."""
 
     def filter_queryset(self, request: Any, queryset: QuerySet[Any], view: APIView) -> QuerySet[Any]:
-        """See ``DjangoFilterBackend``."""
         try:
             filtered: QuerySet[Any] = super().filter_queryset(request, queryset, view)
         except exceptions.ValidationError as exc:
@@ -95,7 +92,6 @@ class StrictOrderingFilter(OrderingFilter):
         return (*chosen, *(each for each in own if each.lstrip("-") not in names))
 
     def remove_invalid_fields(self, queryset: QuerySet[Any], fields: Any, view: APIView, request: Request) -> list[str]:
-        """See ``OrderingFilter``."""
         valid: list[str] = super().remove_invalid_fields(queryset, fields, view, request)
         if len(valid) < len(list(fields)):
             names = ", ".join(view.ordering_fields)  # type: ignore[attr-defined]

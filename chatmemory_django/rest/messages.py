@@ -31,15 +31,13 @@ from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import MessageFilter
 from chatmemory_django.rest.pagination import MessagePagination
 from chatmemory_django.rest.problems import Problem, invalid
+from chatmemory_django.rest.queries import MessagesQuery, RemovalQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
     IN_MEMORY,
     MessageSerializer,
-    MessagesQuery,
     MetadataChangeSerializer,
     NewMessagesSerializer,
-    RemovalQuery,
     RemovedSerializer,
-    ShownQuery,
     StoredMessagesSerializer,
     is_same,
 )
@@ -74,7 +72,6 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     lookup_value_regex = "[^/]+"
 
     def get_queryset(self) -> QuerySet[Message]:
-        """See ``GenericAPIView.get_queryset``."""
         conversation = self.find()
         if self.action == "alternatives":
             row = self.find_message(conversation)
@@ -83,7 +80,6 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return history.with_status().defer("verbatim")
 
     def get_serializer_context(self) -> dict[str, Any]:
-        """See ``GenericAPIView.get_serializer_context``."""
         return {**super().get_serializer_context(), "search": self.request.query_params.get("search")}
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -36,7 +36,6 @@ class BoundedCursorPagination(CursorPagination):
 
     @property
     def max_page_size(self) -> int:  # type: ignore[override]
-        """See ``CursorPagination``."""
         return int(conf.rest()["MAX_PAGE_SIZE"])
 
     def get_page_size(self, request: Request) -> int:
@@ -95,17 +94,14 @@ class BoundedCursorPagination(CursorPagination):
         return {"type": "object", "required": list(properties), "properties": properties}
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
-        """See ``CursorPagination``."""
         parameters = super().get_schema_operation_parameters(view)
         parameters[-1]["schema"] |= {"minimum": 1, "maximum": self.max_page_size}
         return parameters
 
     def get_next_link(self) -> str | None:
-        """See ``CursorPagination``."""
         return self._link(self.positions[-1:], is_reverse=False) if self.has_next else None
 
     def get_previous_link(self) -> str | None:
-        """See ``CursorPagination``."""
         return self._link(self.positions[:1], is_reverse=True) if self.has_previous else None
 
     def _link(self, positions: list[list[Any]], *, is_reverse: bool) -> str:

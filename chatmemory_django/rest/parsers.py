@@ -44,7 +44,6 @@ class JSONParser(BaseParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        """See ``BaseParser.parse``."""
         limits = conf.rest()
         body = b"".join(bounded(stream, limits["MAX_BODY_BYTES"]))
         try:
@@ -67,7 +66,6 @@ class LinesParser(BaseParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        """See ``BaseParser.parse``."""
         return stream
 
 
@@ -81,7 +79,6 @@ class JSONRenderer(BaseRenderer):
     def render(
         self, data: Any, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
     ) -> bytes:
-        """See ``BaseRenderer.render``."""
         return b"" if data is None else msgspec.json.encode(data, enc_hook=str)
 
 
@@ -89,14 +86,12 @@ class OneKind(BaseContentNegotiation):
     """Content negotiation that ignores ``Accept``: there is only one format of responses."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
-        """See ``BaseContentNegotiation.select_parser``."""
         media_type = (request.content_type or "").partition(";")[0].strip().lower()
         return next((parser for parser in parsers if parser.media_type == media_type), None)
 
     def select_renderer(
         self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
     ) -> tuple[BaseRenderer, str]:
-        """See ``BaseContentNegotiation.select_renderer``."""
         renderer = next(iter(renderers))
         return renderer, renderer.media_type or ""
 

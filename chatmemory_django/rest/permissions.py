@@ -18,7 +18,6 @@ class IsAllowed(BasePermission):
     """DRF's permission class for ``AccessPolicy.is_allowed``."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """See ``BasePermission.has_permission``."""
         policy: AccessPolicy = view.policy  # type: ignore[attr-defined]
         return policy.is_allowed(request)
 

@@ -40,7 +40,7 @@ PROBLEMS = {
     HTTPStatus.TOO_MANY_REQUESTS: ("throttled", "Too many requests; `Retry-After` has the seconds to wait."),
     HTTPStatus.INTERNAL_SERVER_ERROR: ("error", "An unexpected error occurred on the server."),
 }
-PLACES: dict[str, dict[str, Any]] = {
+PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "memory_id": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^/]+$"},
     "sequence": {"type": "integer", "minimum": 1},
     "index": {"type": "integer", "minimum": 0},
@@ -59,10 +59,9 @@ WHERE = {
 class MessageExtension(OpenApiSerializerFieldExtension):
     """The union of messages: LangChain4j's with a ``type`` as discriminator, and OpenAI's with a ``role``."""
 
-    target_class = "chatmemory_django.rest.serializers.MessageField"
+    target_class = "chatmemory_django.rest.fields.MessageField"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        """See ``OpenApiSerializerFieldExtension``."""
         is_older = spectacular_settings.OAS_VERSION.startswith("3.0")
         for name, schema in message_components().items():
             written = _in_3_0(schema) if is_older else schema
@@ -85,20 +84,19 @@ class Schema(AutoSchema):
     """The schema generator of the views, with the problems, query parameters and headers of the API."""
 
     def get_tags(self) -> list[str]:
-        """See ``AutoSchema``."""
         return ["chat memory"]
 
     def get_override_parameters(self) -> list[Any]:
-        """See ``AutoSchema``."""
         view: Any = self.view
         query = view.query_serializers.get(view.action or self.method.lower())
-        places: list[Any] = [
-            OpenApiParameter(name, schema, "path") for name, schema in PLACES.items() if f"{{{name}}}" in self.path
+        in_path: list[Any] = [
+            OpenApiParameter(name, schema, "path")
+            for name, schema in PATH_PARAMETERS.items()
+            if f"{{{name}}}" in self.path
         ]
-        return [*([] if query is None else [query]), *places, *self._headers()]
+        return [*([] if query is None else [query]), *in_path, *self._headers()]
 
     def get_request_serializer(self) -> Any:
-        """See ``AutoSchema``."""
         view: Any = self.view
         return view.request_serializers.get(view.action)
 

@@ -26,7 +26,8 @@ from chatmemory_django.operations.usage import usage
 from chatmemory_django.rest.filters import owned
 from chatmemory_django.rest.parsers import LinesParser, bounded
 from chatmemory_django.rest.problems import Problem, invalid
-from chatmemory_django.rest.serializers import ImportQuery, ImportsSerializer, UsageQuery, UsageSerializer
+from chatmemory_django.rest.queries import ImportQuery, UsageQuery
+from chatmemory_django.rest.serializers import ImportsSerializer, UsageSerializer
 from chatmemory_django.rest.views import ChatMemoryView
 
 MAX_CONVERSATIONS = 1_000

@@ -42,7 +42,6 @@ class Metadata(SimpleMetadata):
     """The response to OPTIONS, the same for all users. Fields are described in the OpenAPI schema."""
 
     def determine_actions(self, request: Request, view: APIView) -> dict[str, Any]:
-        """See ``SimpleMetadata``."""
         return {}
 
 
@@ -118,19 +117,16 @@ class ChatMemoryView(GenericAPIView[Any]):
         return self.policy.readable_types(self.request, own=not is_of_others)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """See ``APIView.initialize_request``."""
         made = super().initialize_request(request, *args, **kwargs)
         made.__class__ = ChunkedRequest  # DRF has no hook for it
         made.authenticators = with_bearer(made.authenticators or ())
         return made
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """See ``APIView.get_authenticators``."""
         own = self.policy.authentication_classes
         return super().get_authenticators() if own is None else [authentication() for authentication in own]
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
-        """See ``APIView.get_exception_handler``."""
         return handle_exception
 
     def perform_authentication(self, request: Request) -> None:
@@ -163,7 +159,6 @@ class ChatMemoryView(GenericAPIView[Any]):
             raise InvalidQuery(found)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """See ``APIView.finalize_response``."""
         response = super().finalize_response(request, response, *args, **kwargs)
         response["Cache-Control"] = "no-store"  # chats are personal
         if self.conversation is not None and response.status_code in {200, 201, 304}:

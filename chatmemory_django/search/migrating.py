@@ -28,17 +28,14 @@ class BuildIndex(Operation):
     def database_forwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any
     ) -> None:
-        """See ``Operation.database_forwards``."""
         self._run("create", schema_editor, to_state)
 
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any
     ) -> None:
-        """See ``Operation.database_backwards``."""
         self._run("drop", schema_editor, to_state)
 
     def describe(self) -> str:
-        """See ``Operation.describe``."""
         return "Build the index of the messages"
 
     def _run(self, verb: str, editor: BaseDatabaseSchemaEditor, state: Any) -> None:

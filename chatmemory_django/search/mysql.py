@@ -82,6 +82,5 @@ class _HasWords(Lookup):
     prepare_rhs = False
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
-        """See ``Lookup.as_sql``."""
         text, _ = self.process_lhs(compiler, connection)
         return f"MATCH ({text}) AGAINST (%s IN BOOLEAN MODE) > 0", (" ".join(f"+{word}*" for word in self.rhs),)

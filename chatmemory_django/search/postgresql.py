@@ -114,7 +114,6 @@ class _HasWords(Lookup):
     )
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
-        """See ``Lookup.as_sql``."""
         column, _ = self.process_lhs(compiler, connection)
         query = " && ".join([self._query] * len(self.rhs))
         return f"{_vector(column)} @@ (SELECT {query})", tuple(self.rhs)
@@ -143,7 +142,6 @@ class _Found(Func):
         self.terms = tuple(terms)
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:  # type: ignore[override]
-        """See ``Func.as_sql``."""
         (with_words, with_words_params), (newest, newest_params), (with_parts, with_parts_params) = map(
             compiler.compile, self.source_expressions
         )

@@ -70,7 +70,6 @@ class IsAmong(Lookup):
     """
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
-        """See ``Lookup.as_sql``."""
         key, _ = self.process_lhs(compiler, connection)
         rows, params = compiler.compile(self.rhs)
         return f"({key}) IN (SELECT * FROM {rows} AS found)", tuple(params)  # noqa: S608  # only names

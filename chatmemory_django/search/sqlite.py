@@ -96,7 +96,6 @@ class _HasTerms(Lookup):
     prepare_rhs = False
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
-        """See ``Lookup.as_sql``."""
         key, _ = self.process_lhs(compiler, connection)
         keys = f"rowid >> {_BITS}, rowid & {(1 << _BITS) - 1}"
         quoted = ('"{}"'.format(term.replace('"', '""')) for term in self.rhs)

@@ -17,11 +17,11 @@ def grouped(number: int) -> str:
 
 
 @register.filter
-def place(sequence: int) -> str:
+def link(sequence: int) -> str:
     """Return the query and fragment of the URL at which the transcript of all branches shows the message *sequence*."""
-    from chatmemory_django.admin import links
+    from chatmemory_django.admin import navigation
 
-    return links.place_of(sequence, all_branches=True)
+    return navigation.link_to(sequence, all_branches=True)
 
 
 @register.filter

@@ -11,7 +11,7 @@ from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS, I
 from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models.columns import to_columns
-from chatmemory_django.rest.serializers import Strict, TextField
+from chatmemory_django.rest.fields import Strict, TextField
 
 MAX_ITEMS = 20
 """Maximum number of items in a request, the same as OpenAI's."""
@@ -34,7 +34,6 @@ class ItemField(serializers.Field):
     """An item of a conversation."""
 
     def to_internal_value(self, data: Any) -> NewItem:
-        """See ``Field``."""
         if not isinstance(data, dict):
             raise serializers.ValidationError("An item must be an object.")
         try:
@@ -57,7 +56,6 @@ class ItemsField(serializers.ListField):
         super().__init__(max_length=MAX_ITEMS, **kwargs)
 
     def run_validators(self, value: Any) -> None:
-        """See ``Field``."""
         super().run_validators(value)
         ids = [new.item["id"] for new in value if "id" in new.item]
         if len(set(ids)) < len(ids):
@@ -70,7 +68,6 @@ class PairsField(serializers.DictField):
     child = TextField(max_length=MAX_VALUE_LENGTH, allow_blank=True)
 
     def run_validators(self, value: Any) -> None:
-        """See ``Field``."""
         super().run_validators(value)
         if len(value) > MAX_PAIRS:
             raise serializers.ValidationError(f"It must have at most {MAX_PAIRS} pairs, not {len(value)}.")

@@ -52,7 +52,6 @@ class BearerAuthentication(BaseAuthentication):
     """Authentication by ``Authorization: Bearer`` with a token of ``rest_framework.authtoken``."""
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser, None] | None:
-        """See ``BaseAuthentication``."""
         kind, _, key = request.headers.get("Authorization", "").partition(" ")
         if not kind:
             return None
@@ -62,7 +61,6 @@ class BearerAuthentication(BaseAuthentication):
         return user, None
 
     def authenticate_header(self, request: Request) -> str:
-        """See ``BaseAuthentication``."""
         return "Bearer"
 
 
@@ -75,7 +73,6 @@ class OpenAIView(ChatMemoryView):
     query_serializers = dict.fromkeys(("get", "post", "delete"), IncludeQuery)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
-        """See ``APIView.get_exception_handler``."""
         return handle_openai_exception
 
     def get_throttles(self) -> list[BaseThrottle]:
@@ -239,7 +236,6 @@ class NotFoundView(OpenAIView):
     permission_classes: Any = ()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """See ``APIView.initial``."""
         raise Http404
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from django.utils import timezone
 
-from chatmemory_django.admin.jumps import on
+from chatmemory_django.admin.navigation import on
 from chatmemory_django.admin.transcript import PAGE
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message

@@ -1,4 +1,4 @@
-"""Navigation between messages: to a date, and to the previous and the next message."""
+"""What the transcript of a conversation shows, and ways through it: URLs, a date, the previous and the next message."""
 
 from __future__ import annotations
 
@@ -7,10 +7,46 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from django.conf import settings
+from django.db.models import Q
 from django.utils import timezone
 
-from chatmemory_django.admin.branches import shown
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
+
+PAGE = 50
+"""Number of messages on a page."""
+
+ALL_BRANCHES = "branches=all"
+"""The query parameter of URLs that show all branches."""
+
+
+def link_to(sequence: int, *, all_branches: bool = False) -> str:
+    """
+    Return the end of a URL of the transcript page that has the message *sequence* in its middle.
+
+    Messages that are not on the current path are only in the transcript of *all_branches*.
+    """
+    branches = f"&{ALL_BRANCHES}" if all_branches else ""
+    return f"?after={max(0, sequence - 1 - PAGE // 2)}{branches}#m-{sequence}"
+
+
+def has_branches(conversation: Conversation) -> bool:
+    """Return whether *conversation* may have branches: it once continued from a message that was not the newest."""
+    # Uses the index of parents, which has few entries; filtering by on_path could scan every message.
+    named = conversation.history(all_branches=True).filter(parent_sequence__isnull=False)
+    return conversation.parent_sequence is not None or named.exists()
+
+
+def shown(conversation: Conversation, *, all_branches: bool) -> MessageQuerySet:
+    """
+    Return the rows of *conversation* that its transcript shows: the current path, and other contents of its memory.
+
+    With *all_branches*, other branches and earlier summaries are included. Removed messages never are.
+    """
+    front = [each for each in (conversation.pinned_sequence, conversation.summary_sequence) if each is not None]
+    also = Q(in_history=False, superseded=False) | Q(sequence__in=front)
+    if all_branches:
+        return conversation.messages.filter(Q(in_history=True) | Q(parent_sequence__isnull=False) | also)
+    return conversation.messages.filter(Q(on_path=True) | also)
 
 
 class Landing(NamedTuple):

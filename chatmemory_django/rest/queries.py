@@ -1,0 +1,73 @@
+"""Serializers of query parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from chatmemory_django.core.limits import (
+    MAX_INTEGER,
+)
+from chatmemory_django.rest.fields import FORMATS, MomentField
+
+
+class ShownQuery(serializers.Serializer[Any]):
+    """The representation of messages."""
+
+    media = serializers.ChoiceField(
+        choices=["url", "inline"],
+        required=False,
+        help_text="Represent files as URLs, or as Base64 inside of messages.",
+    )
+
+    def get_fields(self) -> dict[str, Any]:
+        """See ``Serializer``. The parameter's name is a keyword of Python."""
+        form = serializers.ChoiceField(choices=FORMATS, required=False, help_text="The format of `message`.")
+        return {"as": form, **super().get_fields()}
+
+
+class MessagesQuery(ShownQuery):
+    """The representation of messages, and which to list."""
+
+    all_branches = serializers.BooleanField(required=False, help_text="Include messages on other branches.")
+
+
+class RemovalQuery(serializers.Serializer[Any]):
+    """What to remove."""
+
+    with_results = serializers.BooleanField(
+        required=False, help_text="Also remove the results of its tool calls, or the call that it answers."
+    )
+
+
+class MemoryQuery(ShownQuery):
+    """The window through which to read a memory; by default its own."""
+
+    max_messages = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER)
+    max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER)
+    explain = serializers.BooleanField(
+        required=False, help_text="Explain for each recent message whether and why it is sent."
+    )
+
+
+class UsageQuery(serializers.Serializer[Any]):
+    """What to count."""
+
+    by = serializers.ChoiceField(
+        choices=["day", "conversation", "model"], required=False, help_text="What to group by; by default, the day."
+    )
+    since = MomentField(required=False, help_text="Start of the period, inclusive; by default, 30 days before its end.")
+    until = MomentField(required=False, help_text="End of the period, exclusive; by default, now.")
+    limit = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_INTEGER, help_text="Maximum number of rows."
+    )
+    owner = serializers.CharField(
+        required=False, max_length=255, help_text="Owned by the user with this key, or `*` for all. Staff only."
+    )
+
+
+class ImportQuery(serializers.Serializer[Any]):
+    """Options of an import."""
+
+    rename = serializers.BooleanField(required=False, help_text="Give every conversation a new memory id.")
