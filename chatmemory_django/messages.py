@@ -10,7 +10,7 @@ messages out of logs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
@@ -368,6 +368,28 @@ class NewMessage(msgspec.Struct, frozen=True):
     metadata: Metadata = None
     client_message_id: str | None = None
     verbatim: str | None = None
+
+
+def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """
+    Return *messages* as a tuple.
+
+    Raises:
+        TypeError: One of *messages* is not a message; the error names its index.
+
+    """
+    checked = tuple(messages)
+    for index, message in enumerate(checked):
+        if not isinstance(message, MESSAGE_CLASSES):
+            raise TypeError(f"messages[{index}] must be a message, not {type(message).__name__}.")
+    return checked
+
+
+def new_messages(messages: Iterable[ChatMessage | NewMessage]) -> list[NewMessage]:
+    """Return each of *messages* as a ``NewMessage``; ``TypeError``, which names its index, if one is no message."""
+    given = list(messages)
+    checked_messages(each.message if isinstance(each, NewMessage) else each for each in given)
+    return [each if isinstance(each, NewMessage) else NewMessage(each) for each in given]
 
 
 def _check_type(value: _Value, name: str, expected: type, *, optional: bool = False) -> None:

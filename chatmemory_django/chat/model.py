@@ -13,8 +13,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias, overload
 
-from chatmemory_django.messages import NO_ATTRIBUTES, AiMessage, ChatMessage, UserMessage
-from chatmemory_django.stores.base import checked_messages
+from chatmemory_django.messages import NO_ATTRIBUTES, AiMessage, ChatMessage, UserMessage, checked_messages
 
 
 class FinishReason(StrEnum):

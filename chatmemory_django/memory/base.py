@@ -13,14 +13,13 @@ from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory.turns import Persist, Turn
-from chatmemory_django.messages import ChatMessage, NewMessage
+from chatmemory_django.messages import ChatMessage, NewMessage, checked_messages
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
     ChatMemoryStore,
     SimpleChatMemoryStore,
     SimpleStoreAdapter,
-    checked_messages,
 )
 from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
 

@@ -15,8 +15,8 @@ from typing import Literal, Protocol, Self, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
-from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, new_messages
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
+from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore
 
 Persist: TypeAlias = Literal["late", "early"]
 """When a turn is stored: everything at its end, or user messages at once, marked as incomplete until then."""

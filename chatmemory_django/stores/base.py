@@ -16,7 +16,7 @@ from typing import NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.messages import MESSAGE_CLASSES, ChatMessage, NewMessage, SystemMessage
+from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, new_messages
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -292,25 +292,3 @@ class SimpleStoreAdapter(ChatMemoryStore):
 
     def delete_messages(self, memory_id: object) -> None:
         self.store.delete_messages(memory_id)
-
-
-def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """
-    Return *messages* as a tuple.
-
-    Raises:
-        TypeError: One of *messages* is not a message; the error names its index.
-
-    """
-    checked = tuple(messages)
-    for index, message in enumerate(checked):
-        if not isinstance(message, MESSAGE_CLASSES):
-            raise TypeError(f"messages[{index}] must be a message, not {type(message).__name__}.")
-    return checked
-
-
-def new_messages(messages: Iterable[ChatMessage | NewMessage]) -> list[NewMessage]:
-    """Return each of *messages* as a ``NewMessage``; ``TypeError``, which names its index, if one is no message."""
-    given = list(messages)
-    checked_messages(each.message if isinstance(each, NewMessage) else each for each in given)
-    return [each if isinstance(each, NewMessage) else NewMessage(each) for each in given]

@@ -16,15 +16,8 @@ from chatmemory_django.core.pending import Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, to_entry
-from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, SystemMessage
-from chatmemory_django.stores.base import (
-    Appended,
-    AppendOptions,
-    ChatMemoryStore,
-    MessageNotFoundError,
-    Reading,
-    checked_messages,
-)
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, SystemMessage, checked_messages
+from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
 
 
 class InMemoryChatMemoryStore(ChatMemoryStore):

@@ -21,17 +21,10 @@ from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.db.isolation import sees_otherwise
 from chatmemory_django.db.threads import in_thread
-from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage
+from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.stores.base import (
-    Appended,
-    AppendOptions,
-    ChatMemoryStore,
-    MessageNotFoundError,
-    Reading,
-    checked_messages,
-)
+from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Relocating, Replacement

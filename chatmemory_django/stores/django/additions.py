@@ -8,13 +8,13 @@ from itertools import chain, count, repeat
 import msgspec
 
 from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
-from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.models.columns import Columns, to_message
-from chatmemory_django.stores.base import Appended, MessageNotFoundError, new_messages
+from chatmemory_django.stores.base import Appended, MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
-from chatmemory_django.stores.django.relocations import Relocation, memory_columns, relocate, stored_rows
-from chatmemory_django.stores.django.rows import NewRow, Row, State, new_row
+from chatmemory_django.stores.django.relocations import Relocation, relocate, stored_rows
+from chatmemory_django.stores.django.rows import NewRow, Row, State, memory_columns, new_row
 from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, Snapshot
 
 MAX_READ = 4_096
@@ -192,7 +192,8 @@ class Addition:
             parent_sequence=None if rows else aside[-1] if aside else state.parent_sequence,
             **memory_columns(eviction, count),
         )
-        counts = counts_of((row for row in uncounted if row.sequence not in gone), self._counted)
+        kept = [row for row in uncounted if row.sequence not in gone]  # usually none
+        counts = counts_of(kept, self._counted) if kept else {}
         # Others may have continued from messages stored aside; then these were in the memory, and stay there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
         return Change(before, after, rows, left, counts, completes, self._is_retry, relocation, aside).checked()

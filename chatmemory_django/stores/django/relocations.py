@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db.models import Q
 
@@ -14,7 +14,7 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.messages import MAX_PARTS
 from chatmemory_django.stores.django.entries import Counted, count_rows, entry_of
-from chatmemory_django.stores.django.rows import Row, State
+from chatmemory_django.stores.django.rows import Row, State, memory_columns
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, in_window
 
 FIRST_PAGE = 32
@@ -96,18 +96,6 @@ def relocate(
             **memory_columns(eviction, len(kept)),
         ),
     )
-
-
-def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
-    """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
-    window = eviction.window
-    return {
-        "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
-        "summary_sequence": None if eviction.summary is None else eviction.summary.key,
-        "memory_messages": count,
-        "memory_tokens": eviction.total - window.overhead if window.counter and eviction.total is not None else 0,
-        "counted_by": window.counter,
-    }
 
 
 def stored_rows(

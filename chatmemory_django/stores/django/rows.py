@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import checked_client_message_id
+from chatmemory_django.core.windows import Eviction
 from chatmemory_django.messages import Metadata, NewMessage
 from chatmemory_django.models.columns import checked_verbatim, to_columns, to_metadata
 
@@ -82,6 +83,18 @@ class NewRow(msgspec.Struct, gc=False):
 
     def __repr__(self) -> str:
         return f"<NewRow {self.type} {self.sequence}>"
+
+
+def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
+    """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
+    window = eviction.window
+    return {
+        "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
+        "summary_sequence": None if eviction.summary is None else eviction.summary.key,
+        "memory_messages": count,
+        "memory_tokens": eviction.total - window.overhead if window.counter and eviction.total is not None else 0,
+        "counted_by": window.counter,
+    }
 
 
 def new_row(new: NewMessage, where: str = "") -> NewRow:

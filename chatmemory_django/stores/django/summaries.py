@@ -14,8 +14,7 @@ from chatmemory_django.messages import MessageType, NewMessage, SystemMessage
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
-from chatmemory_django.stores.django.relocations import memory_columns
-from chatmemory_django.stores.django.rows import Row, new_row
+from chatmemory_django.stores.django.rows import Row, memory_columns, new_row
 from chatmemory_django.stores.django.snapshots import Snapshot, in_window
 
 PAGE = 32
