@@ -25,7 +25,7 @@ from django.template import Context, Template
 
 from chatmemory_django.chat.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
-from chatmemory_django.chat.questions import Question, placed
+from chatmemory_django.chat.questions import Question, positioned
 from chatmemory_django.chat.returns import Text, Typed
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
 from chatmemory_django.db.threads import in_thread
@@ -235,7 +235,7 @@ class Assistant:
             raise ValueError("message and after are both None; give a message, or the message to answer as after.")
         persist = options.get("persist", self.persist)
         if question.after is None and (question.client_message_id or persist == "early"):
-            question = placed(question, memory)
+            question = positioned(question, memory)
         context = {"memory_id": memory_id, "owner": options.get("owner"), "request": options.get("request")}
         turn = memory.turn(persist, after=question.after).begin()
         exchange = Exchange(

@@ -90,7 +90,7 @@ def read_body(content: bytes) -> Posted:
         raise ValueError("The body must be JSON.") from None
 
 
-def placed(question: Question, memory: ChatMemory) -> Question:
+def positioned(question: Question, memory: ChatMemory) -> Question:
     """
     Return *question* with its position in the conversation of *memory*.
 
