@@ -40,7 +40,7 @@ class EntryId(str):
         return EntryId, (str(self), self.conversation_id)
 
 
-class EntryEnd(NamedTuple):
+class Place(NamedTuple):
     """The position at which an entry ends: the next entry continues from that message."""
 
     conversation_id: int
@@ -48,7 +48,7 @@ class EntryEnd(NamedTuple):
     on_path: bool
 
 
-class StoredEntry(NamedTuple):
+class Entry(NamedTuple):
     """An entry as it is stored."""
 
     id: EntryId
@@ -74,18 +74,18 @@ def unnamed_id(conversation_id: int, sequence: int) -> str:
     return f"message:{conversation_id}:{sequence}"
 
 
-def find(messages: MessageQuerySet, entry_id: str) -> EntryEnd | None:
+def find(messages: MessageQuerySet, entry_id: str) -> Place | None:
     """Return the position of entry *entry_id* among *messages*, in the oldest conversation that has it."""
     if not is_storable(entry_id):
         return None
     if isinstance(entry_id, EntryId):
         messages = messages.filter(conversation=entry_id.conversation_id)
     history = messages.history(all_branches=True).order_by("conversation_id")
-    found = history.filter(client_message_id=entry_id).values_list(*EntryEnd._fields).first()
+    found = history.filter(client_message_id=entry_id).values_list(*Place._fields).first()
     if found is None and (unnamed := UNNAMED.fullmatch(entry_id)):
         named = {"conversation": int(unnamed[1]), "sequence": int(unnamed[2]), "client_message_id": None}
-        found = history.filter(**named).values_list(*EntryEnd._fields).first()
-    return None if found is None else EntryEnd._make(found)
+        found = history.filter(**named).values_list(*Place._fields).first()
+    return None if found is None else Place._make(found)
 
 
 def places_of(messages: MessageQuerySet, conversation_id: int, entry_ids: Sequence[str]) -> dict[str, int]:
@@ -105,12 +105,12 @@ def places_of(messages: MessageQuerySet, conversation_id: int, entry_ids: Sequen
     return places
 
 
-def newest(messages: MessageQuerySet, limit: int | None = 1) -> list[StoredEntry]:
+def newest(messages: MessageQuerySet, limit: int | None = 1) -> list[Entry]:
     """Return the newest *limit* entries, or all, on the path of *messages*, of one conversation, newest first."""
     return _read([messages.history().order_by("-sequence")], limit)
 
 
-def read_to(messages: MessageQuerySet, head_id: str, limit: int | None) -> list[StoredEntry]:
+def read_to(messages: MessageQuerySet, head_id: str, limit: int | None) -> list[Entry]:
     """Return the last *limit* entries up to *head_id*, or all, newest first; an empty list if *head_id* is unknown."""
     if isinstance(head_id, EntryId):  # usually the newest entry, which needs no search
         entries = newest(messages.filter(conversation=head_id.conversation_id), limit)
@@ -125,7 +125,7 @@ def read_to(messages: MessageQuerySet, head_id: str, limit: int | None) -> list[
     return _read(messages.path_to(place.sequence), limit)
 
 
-def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[StoredEntry]:
+def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[Entry]:
     count = None if limit is None else int(ROWS * (limit + 1))
     while True:
         rows: list[_Row] = []
@@ -141,7 +141,7 @@ def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[StoredEntr
         count *= 4
 
 
-def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[StoredEntry]:
+def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[Entry]:
     """Yield the entries in *rows*, newest first; unless the rows are *is_all*, not one that may begin before them."""
     place = 0
     while place < len(rows):
@@ -158,5 +158,5 @@ def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[StoredEntry]:
             item = next(iter(from_message(message, aware(row.created_at).isoformat())), None)
         if item is not None:
             entry_id = row.client_message_id or unnamed_id(row.conversation_id, row.sequence)
-            yield StoredEntry(EntryId(entry_id, row.conversation_id), item, row.sequence)
+            yield Entry(EntryId(entry_id, row.conversation_id), item, row.sequence)
         place += size

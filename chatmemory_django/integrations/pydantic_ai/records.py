@@ -13,7 +13,7 @@ from pydantic_ai.exceptions import UserError
 
 from chatmemory_django.core.limits import is_storable, memory_key
 from chatmemory_django.db.moments import aware
-from chatmemory_django.integrations.pydantic_ai.entries import StoredEntry, newest, places_of
+from chatmemory_django.integrations.pydantic_ai.entries import Entry, newest, places_of
 from chatmemory_django.integrations.pydantic_ai.messages import places_in
 from chatmemory_django.integrations.records.models import MAX_SCOPE_LENGTH, Record
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -81,7 +81,7 @@ def read(conversation: Any) -> ConversationRecord | None:
 
 
 def up_to_date(
-    conversation: Conversation, row: Record | None, head: StoredEntry | None, messages: MessageQuerySet
+    conversation: Conversation, row: Record | None, head: Entry | None, messages: MessageQuerySet
 ) -> ConversationRecord | None:
     """
     Return the record of *conversation*, whose newest entry is *head*; None if it has neither messages nor a record.

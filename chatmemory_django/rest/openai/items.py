@@ -26,14 +26,14 @@ RECENT = 1_000
 """Number of the newest messages that are searched for an item id that is not indexed, before an item is added."""
 
 _GENERATED = re.compile("[a-z]+_([0-9a-f]{8})([0-9a-f]{8})(?:_([0-9]{1,4}))?")
-"""A generated id: hash of the conversation, sequence of the message, and position in it unless that is the first."""
+"""A generated id: hash of the conversation, sequence of the message, and place in it unless that is the first."""
 
 
 class Item(NamedTuple):
-    """An item, the sequence of its message, its position in it, and the number of items of the message."""
+    """An item, the sequence of its message, its place in it, and the number of items of the message."""
 
     sequence: int
-    position: int
+    place: int
     of: int
     shown: dict[str, Any]
 
@@ -114,15 +114,15 @@ class ConversationItems:
     def _behind(self, item: Item, *, sign: int) -> list[dict[str, Any]]:
         """Return the items of the same message that follow *item*."""
         shown = [] if item.of == 1 else self.of([item.sequence])
-        return shown[item.position + 1 :] if sign > 0 else shown[: item.position][::-1]
+        return shown[item.place + 1 :] if sign > 0 else shown[: item.place][::-1]
 
     def _pages(self, after: Item | None, count: int, *, sign: int) -> Iterator[tuple[list[HistoryRow], bool]]:
         """Yield the messages after that of *after*, at most *count* at a time, and whether their size left some out."""
         most: int = conf.rest()["MAX_PAGE_CHARACTERS"]
         rows = self._rows.order_by("sequence" if sign > 0 else "-sequence")
-        last = None if after is None else after.sequence
+        place = None if after is None else after.sequence
         while True:
-            following = rows if last is None else rows.filter(**{_BEHIND[sign]: last})
+            following = rows if place is None else rows.filter(**{_BEHIND[sign]: place})
             sizes = list(following.values_list("sequence", MESSAGE_SIZE)[:count])
             if not sizes:
                 return
@@ -131,7 +131,7 @@ class ConversationItems:
             yield list(self._read(rows.filter(sequence__range=ends))), fitting < len(sizes)
             if fitting == len(sizes) < count:
                 return
-            last = sizes[fitting - 1][0]
+            place = sizes[fitting - 1][0]
 
     def _read(self, rows: MessageQuerySet) -> Iterator[HistoryRow]:
         return map(HistoryRow._make, rows.values_list(*HistoryRow._fields))

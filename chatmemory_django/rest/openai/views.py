@@ -220,7 +220,7 @@ class ItemView(OpenAIView):
             detail = f"The item is one of {item.of} in a message; such items can only be deleted from the last one."
             raise invalid("item_id", detail)
         shown = self.readable_items(conversation).of([item.sequence])
-        return shown[: item.position] + shown[item.position + 1 :]
+        return shown[: item.place] + shown[item.place + 1 :]
 
     def _find(self, conversation: Conversation, item_id: str) -> Item:
         try:
