@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import suppress
 from typing import Any
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -16,6 +17,7 @@ from django.utils.http import urlencode
 
 from chatmemory_django.db.moments import knows_time_zone
 from chatmemory_django.models import Conversation
+from chatmemory_django.provider import common_window
 
 MAX_QUERY_STRING = 8_192
 """Maximum length of the list's query string: about what web servers allow for the first line of a request."""
@@ -37,7 +39,7 @@ def _is_key(value: str) -> bool:
 
 
 class ConversationList(ChangeList):
-    """The list, with owners read in one query without a join, since they may be in another database."""
+    """The list. Its owners are read in one query without a join, since they may be in another database."""
 
     def get_filters(self, request: HttpRequest) -> Any:
         self._check_date()
@@ -47,6 +49,11 @@ class ConversationList(ChangeList):
         super().get_results(request)
         self.result_list: list[Conversation] = list(self.result_list)
         prefetch_related_objects(self.result_list, "owner")
+        window = None
+        with suppress(ImportError, TypeError, ValueError):  # the system checks report what is wrong
+            window = common_window()
+        for conversation in self.result_list:
+            conversation.common_window = window  # type: ignore[attr-defined]  # the columns show its limit
         if not knows_time_zone(self.queryset.db, timezone.get_current_timezone_name()):
             self.date_hierarchy = None  # this database cannot list the days in that time zone
 

@@ -12,8 +12,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django import provider
 from chatmemory_django.admin.wording import moment, visible
+from chatmemory_django.core.windows import Window
 from chatmemory_django.models import Conversation
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -60,14 +60,14 @@ def messages(conversation: Conversation) -> SafeString:
 @admin.display(description=_("in memory"), ordering="memory_messages")
 def remembered(conversation: Conversation) -> SafeString:
     """Return the number of messages in the memory, and their share of the limit if it is in messages."""
-    return _figure(conversation.memory_messages, _common_limit(""))
+    return _figure(conversation.memory_messages, _common_limit(conversation, ""))
 
 
 @admin.display(description=_("tokens"), ordering="memory_tokens")
 def tokens(conversation: Conversation) -> SafeString | None:
     """Return the number of tokens in the memory, if counted, and their share of a limit that is counted alike."""
     counter = conversation.counted_by
-    return _figure(conversation.memory_tokens, _common_limit(counter)) if counter else None
+    return _figure(conversation.memory_tokens, _common_limit(conversation, counter)) if counter else None
 
 
 @admin.display(description=_("last activity"), ordering="updated_at")
@@ -77,16 +77,13 @@ def last_activity(conversation: Conversation) -> SafeString:
     return format_html('<time class="cm-moment" datetime="{}">{}</time>', value.isoformat(), moment(value))
 
 
-def _common_limit(counter: str) -> int | None:
+def _common_limit(conversation: Conversation, counter: str) -> int | None:
     """
     Return the limit that all memories share, if it is counted by *counter*.
 
     A limit that depends on the memory id is ignored: looking it up could take a query for each row.
     """
-    try:
-        window = provider.common_window()
-    except (ImportError, TypeError, ValueError):
-        return None  # the system checks report what is wrong
+    window: Window | None = getattr(conversation, "common_window", None)
     if window is None or window.counter != counter or (window.estimator is None) != (counter == ""):
         return None
     return window.limit

@@ -285,4 +285,4 @@ class TestCursors:
         with statements() as run:
             api.get(following)
 
-        assert len(run) == 5, run
+        assert len(run) == 3, run
