@@ -82,3 +82,10 @@ def test_a_test_reaches_it_although_it_imports_nothing(path: str):
     assert module_of(path) not in IMPORTED
     file, _, test = REACHED_BY[path].partition("::")
     assert f"def {test}(" in (TESTS / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted((TESTS.parent / "core").glob("test_*.py")), ids=lambda path: path.stem)
+def test_a_test_of_pure_python_uses_no_database(path: Path):
+    used = re.findall(r"django_db|transactional_db|tests\.(?:database|faces)", path.read_text(encoding="utf-8"))
+
+    assert used == []

@@ -14,7 +14,7 @@ from tests.database.importing.test_openai import HI
 ROOT = Path(__file__).parents[2]
 
 
-def test_conversations_are_all_imported_after_interruptions_and_none_partially(self, tmp_path: Path):
+def test_conversations_are_all_imported_after_interruptions_and_none_partially(tmp_path: Path):
     """A process is killed again and again; the last one imports the rest."""
     source = tmp_path / "sessions.db"
     with sqlite3.connect(source) as database:

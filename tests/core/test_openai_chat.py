@@ -27,8 +27,8 @@ from chatmemory_django.messages import (
     VideoContent,
 )
 from tests import strategies
-from tests.database.test_models import PRIVATE
 
+PRIVATE = "what no one else may read"
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 name = st.one_of(st.none(), st.text(min_size=1, max_size=10))
 encoded = st.sampled_from(["", "AA==", "aGk="])
