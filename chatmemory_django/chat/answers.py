@@ -100,11 +100,11 @@ class Answer:
 
     async def listen(self) -> AsyncGenerator[str, None]:
         """Yield the stream from its beginning to its end, with comments during silence."""
-        place = 0
+        position = 0
         while True:
             changed = self._changed
-            if place < len(self.events):
-                new, place = "".join(self.events[place:]), len(self.events)
+            if position < len(self.events):
+                new, position = "".join(self.events[position:]), len(self.events)
                 yield new
             elif self._has_ended:
                 return
@@ -185,11 +185,11 @@ class Answers:
         return answer
 
     async def _listen_elsewhere(self, maker: Maker) -> AsyncGenerator[str, None]:
-        place, is_running, silent_for = 0, True, 0.0
+        position, is_running, silent_for = 0, True, 0.0
         while is_running:
             with in_background():  # so that listening does not hold a database connection
-                pieces, is_running = await in_thread(self._streams.read, maker, place)
-            place += len(pieces)
+                pieces, is_running = await in_thread(self._streams.read, maker, position)
+            position += len(pieces)
             silent_for = 0.0 if pieces else silent_for + INTERVAL
             if pieces:
                 yield "".join(pieces)

@@ -26,9 +26,9 @@ class AnswerStream(models.Model):
 class AnswerChunk(models.Model):
     """A piece of an answer's stream: one or more events."""
 
-    pk = models.CompositePrimaryKey("answer_id", "place")
+    pk = models.CompositePrimaryKey("answer_id", "position")
     answer_id = ExactCharField(max_length=MAX_CLIENT_MESSAGE_ID_LENGTH)
-    place = models.PositiveIntegerField()
+    position = models.PositiveIntegerField()
     data = models.TextField()
     written_at = models.DateTimeField()
 
@@ -36,4 +36,4 @@ class AnswerChunk(models.Model):
         indexes = (models.Index(fields=["written_at"], name="chatmemory_chat_chunk_age"),)
 
     def __str__(self) -> str:
-        return f"{self.answer_id} {self.place}"
+        return f"{self.answer_id} {self.position}"

@@ -58,8 +58,8 @@ class RedisStreams(Streams):
 
     def write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
         with self._redis.pipeline(transaction=False) as pipeline:
-            for maker, (place, data) in pieces.items():
-                values: list[str | int] = [maker.answer_id, _DEAD_AFTER_MS, place, data, round(KEEP)]
+            for maker, (position, data) in pieces.items():
+                values: list[str | int] = [maker.answer_id, _DEAD_AFTER_MS, position, data, round(KEEP)]
                 pipeline.eval(_WRITE, 2, _lease(maker), _pieces(maker), *values)
             replies = pipeline.execute()
         return {maker for maker, is_stopping in zip(pieces, replies, strict=True) if is_stopping}
@@ -72,9 +72,9 @@ class RedisStreams(Streams):
         lease = cast("dict[str, str]", self._redis.hgetall(_lease(Maker(memory_id, owner_key, ""))))
         return Maker(memory_id, owner_key, lease["answer"]) if lease.get("owner") == owner_key else None
 
-    def read(self, maker: Maker, place: int) -> tuple[Sequence[str], bool]:
+    def read(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
         is_running = self.find(maker.memory_id, maker.owner_key) == maker  # checked first, to miss no last piece
-        return cast("list[str]", self._redis.lrange(_pieces(maker), place, -1)), is_running
+        return cast("list[str]", self._redis.lrange(_pieces(maker), position, -1)), is_running
 
     def stop(self, maker: Maker) -> None:
         self._run(_STOP, [_lease(maker)], maker.answer_id)

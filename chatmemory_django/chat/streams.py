@@ -42,7 +42,7 @@ class Maker(NamedTuple):
 class Piece(NamedTuple):
     """The new events of an answer, and the index of the piece; without events, it shows that the process is alive."""
 
-    place: int
+    position: int
     data: str
 
 
@@ -70,8 +70,8 @@ class Streams(ABC):
         """Return the answer in progress in the owner's conversation, or None."""
 
     @abstractmethod
-    def read(self, maker: Maker, place: int) -> tuple[Sequence[str], bool]:
-        """Return the pieces of an answer from *place* on, and whether more may follow."""
+    def read(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
+        """Return the pieces of an answer from *position* on, and whether more may follow."""
 
     @abstractmethod
     def stop(self, maker: Maker) -> None:
@@ -129,7 +129,7 @@ class DatabaseStreams(Streams):
 
     def _add(self, pieces: Mapping[Maker, Piece], now: datetime) -> None:
         chunks = [
-            AnswerChunk(answer_id=maker.answer_id, place=piece.place, data=piece.data, written_at=now)
+            AnswerChunk(answer_id=maker.answer_id, position=piece.position, data=piece.data, written_at=now)
             for maker, piece in pieces.items()
             if piece.data
         ]
@@ -144,10 +144,10 @@ class DatabaseStreams(Streams):
         answer_id = found.values_list("answer_id", flat=True).first()
         return None if answer_id is None else Maker(memory_id, owner_key, answer_id)
 
-    def read(self, maker: Maker, place: int) -> tuple[Sequence[str], bool]:
+    def read(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
         is_running = self.find(maker.memory_id, maker.owner_key) == maker  # checked first, to miss no last piece
-        chunks = AnswerChunk.objects.using(self._using).filter(answer_id=maker.answer_id, place__gte=place)
-        return list(chunks.order_by("place").values_list("data", flat=True)), is_running
+        chunks = AnswerChunk.objects.using(self._using).filter(answer_id=maker.answer_id, position__gte=position)
+        return list(chunks.order_by("position").values_list("data", flat=True)), is_running
 
     def stop(self, maker: Maker) -> None:
         self._running(maker).update(is_stopping=True)

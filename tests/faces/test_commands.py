@@ -80,7 +80,7 @@ class TestPrune:
     def test_prune_deletes_the_rest_of_abandoned_streams(self):
         for answer_id, age in [("old", KEEP + 1), ("new", 0)]:
             written_at = timezone.now() - timedelta(seconds=age)
-            AnswerChunk.objects.create(answer_id=answer_id, place=0, data="private", written_at=written_at)
+            AnswerChunk.objects.create(answer_id=answer_id, position=0, data="private", written_at=written_at)
 
         run("prune_chatmemory", "--idle", 9, "--dry-run")
         assert AnswerChunk.objects.count() == 2

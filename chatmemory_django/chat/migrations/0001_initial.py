@@ -29,11 +29,11 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "answer_id", "place", blank=True, editable=False, primary_key=True, serialize=False
+                        "answer_id", "position", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
                 ("answer_id", chatmemory_django.models.ExactCharField(max_length=64)),
-                ("place", models.PositiveIntegerField()),
+                ("position", models.PositiveIntegerField()),
                 ("data", models.TextField()),
                 ("written_at", models.DateTimeField()),
             ],
