@@ -23,11 +23,12 @@ NAMES = {"vendor", "cursor", "as_sql", "as_mysql", "as_postgresql", "as_sqlite",
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|DROP)\b")
 
 REACHED_BY = {
+    "db/isolation.py": "test_writes.py::test_a_turn_on_another_branch_works_under_read_uncommitted",
     "importing/tables.py": "importing/test_openai.py::test_can_be_in_a_database_of_the_site",
     "models/fields.py": "test_models.py::test_ids_that_are_not_the_same_text_are_different_conversations",
     "models/lookups.py": "test_metadata.py::test_a_text_finds_only_the_string_literal_or_number_that_it_equals",
 }
-"""Tests of modules that no test imports: Django calls them, or a command does."""
+"""Tests of modules that no test imports: the store calls them, a command or Django itself."""
 
 
 def syntax_of(path: Path) -> ast.Module:

@@ -258,7 +258,8 @@ def python(script: str) -> str:
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        # The development mode of Python would print which steps of the event loop take long.
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDEVMODE": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
