@@ -28,8 +28,10 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from tests.faces.chat.conftest import Way
+from tests.faces.chat.conftest import Way, stream, way
 from tests.faces.chat.test_openai_requests import IMAGE, SCHEMA
+
+__all__ = ["stream", "way"]  # fixtures
 
 WEATHER = ToolSpecification(
     "get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}
