@@ -41,7 +41,7 @@ for file in [
     "py.typed",
     "chat/migrations/0001_initial.py",
     "locale/de/LC_MESSAGES/django.mo",
-    "records/migrations/0001_initial.py",
+    "integrations/records/migrations/0001_initial.py",
     "static/chatmemory/admin.css",
     "templates/admin/chatmemory/conversation/transcript.html",
 ]:
