@@ -266,7 +266,8 @@ class TestTranscript:
 
         image = opened.locator(".cm-media img")
         image.scroll_into_view_if_needed()
-        opened.wait_for_function("document.querySelector('.cm-media img').complete")
+        # A function: an expression would be evaluated by eval() at each attempt, which the page forbids.
+        opened.wait_for_function("() => document.querySelector('.cm-media img').complete")
         shoot(opened, "transcript-image-dark")
         assert image.evaluate("each => each.naturalWidth") > 0
 
@@ -582,7 +583,7 @@ class TestPolicy:
             script.textContent = "window.ran = true";
             document.body.append(script);
         }""")
-        opened.wait_for_function("window.refused.length > 0", timeout=5_000)
+        opened.wait_for_function("() => window.refused.length > 0", timeout=5_000)
 
         assert opened.evaluate("window.refused") == ["script-src-elem"]
         assert opened.evaluate("window.ran") is None
