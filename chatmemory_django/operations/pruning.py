@@ -34,10 +34,13 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
     before = history.filter(sequence__lt=first).values_list("sequence", flat=True).last() or 0
     following = history.filter(sequence__gt=last).values_list("sequence", flat=True).first()
     going = set(gone.values_list("sequence", flat=True))
-    in_order = history.filter(sequence__range=around).values_list("sequence", flat=True)
+    in_order = list(history.filter(sequence__range=around).values_list("sequence", flat=True))
     staying = [sequence for sequence in in_order if sequence not in going]
+    newest = (staying or [before])[-1]
     if following is not None:
         staying.append(following)
+    elif head is None and in_order and in_order[-1] in going:
+        head = in_order[-1]  # until now it needed no name, being the newest message
     reached = last if following is None else following
     asked = {parent for parent in (*named.values(), *covered.values(), head or 0) if first <= parent <= last}
     starts = [(sequence, parent) for sequence, parent in named.items() if first <= sequence <= reached]
@@ -52,7 +55,11 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
             by_parent[parent].append(sequence)
     for parent, children in by_parent.items():
         rows.filter(sequence__in=children).update(parent_sequence=parent)
-    return {} if head is None else {"parent_sequence": thinning.stand_in(head)}
+    if head is None:
+        return {}
+    stand_in = thinning.stand_in(head)
+    is_newest = conversation.parent_sequence is None and stand_in == newest
+    return {"parent_sequence": None if is_newest else stand_in}
 
 
 _PAIR = ("sequence", "parent_sequence")

@@ -263,6 +263,20 @@ class TestPruning:
         assert texts(source().history()) == ["one", "young"]
         assert alternatives(source()) == {1: [], 2: [5], 3: [], 5: [2]}
 
+    def test_a_conversation_whose_newest_message_is_pruned_stays_on_its_branch(self):
+        memory = a_memory(limit=1)
+        memory.add(*user_messages("one", "two"))
+        memory.rewind(0)
+        memory.add(*user_messages("other"))
+        memory.clear()
+        prune(memory.id, 3)
+
+        assert texts(source().history()) == []
+        assert broken(source()) == set()
+        memory.add(*user_messages("new"))
+        assert texts(source().history()) == ["new"]
+        assert broken(source()) == set()
+
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
