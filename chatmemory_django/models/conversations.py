@@ -22,6 +22,7 @@ from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models.alternatives import Place, places_of
+from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.fields import ExactCharField, OwnerField
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet
@@ -181,9 +182,10 @@ def _erase(matching: ConversationQuerySet, keys: list[int]) -> list[tuple[str, i
     """
     alias = matching.db
     with transaction.atomic(using=alias):
-        still = list(matching.lock(keys).values_list("pk", flat=True))
-        _, messages = Message.objects.using(alias).filter(conversation__in=still).delete()
-        _, others = models.QuerySet.delete(Conversation.objects.using(alias).filter(pk__in=still))
+        still = dict(matching.lock(keys).values_list("pk", "memory_id"))
+        _, messages = Message.objects.using(alias).filter(conversation__in=list(still)).delete()
+        _, others = models.QuerySet.delete(Conversation.objects.using(alias).filter(pk__in=list(still)))
+        forget_copies(alias, still, erased=True)
     return [*messages.items(), *others.items()]
 
 
