@@ -213,8 +213,8 @@ class Conversation(models.Model):
     summary_sequence = models.PositiveIntegerField(_("summary"), null=True, editable=False)
     # Which message the next one follows; null is the newest of the history, 0 none at all.
     parent_sequence = models.PositiveIntegerField(_("continues from"), null=True, editable=False)
-    # Everything up to this message was cleared, or replaced by another memory: no summary covers it, and no rewind to a
-    # later message brings it back.
+    # The last message of the path after which the memory was cleared, or replaced by another one: no summary covers
+    # what is up to it, and no rewind to a later message brings it back. 0 if there is none.
     forgotten_through = models.PositiveIntegerField(_("cleared through"), default=0, editable=False)
     # How many messages the history has had: those it still has, and those that were not kept.
     total_messages = models.PositiveIntegerField(_("total messages"), default=0, editable=False)
