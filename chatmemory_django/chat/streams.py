@@ -104,7 +104,7 @@ class DatabaseStreams(Streams):
     """
     Streams in the tables of this app.
 
-    Whoever writes to a stream locks its lease first, the row of ``AnswerStream``: nothing is written without one.
+    A writer locks the lease of its answer first, the row of ``AnswerStream``: nothing is written without one.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class DatabaseStreams(Streams):
         with transaction.atomic(using=self._using):
             if erased:
                 # First, to wait for those who are writing. A lease of another conversation, which does not exist, is
-                # what tells the process to stop.
+                # how the process learns that it has to stop.
                 leases.update(memory_id=Concat(Value(ERASED), "answer_id"), owner_key="", is_stopping=True)
             else:
                 alive = leases.filter(written_at__gte=timezone.now() - timedelta(seconds=DEAD_AFTER))

@@ -1,7 +1,7 @@
 """
 What other apps keep of conversations, outside of their messages: streams of answers, records, and the like.
 
-An app that keeps such copies registers in its ``AppConfig.ready`` how it forgets them. Whoever erases conversations, or
+An app that keeps such copies registers in its ``AppConfig.ready`` how it deletes them. What erases conversations, or
 removes messages from them, calls ``forget_copies``.
 """
 
@@ -26,13 +26,13 @@ class Forget(Protocol):
     def __call__(self, using: str, conversations: Mapping[int, str], *, erased: bool) -> None: ...
 
 
-_forgets: list[Forget] = []
+_registered: list[Forget] = []
 
 
 def keeps_copies(forget: Forget) -> None:
     """Register *forget*, which deletes what an app keeps of conversations."""
-    if forget not in _forgets:
-        _forgets.append(forget)
+    if forget not in _registered:
+        _registered.append(forget)
 
 
 def forget_copies(using: str, conversations: Mapping[int, str], *, erased: bool = False) -> None:
@@ -43,5 +43,5 @@ def forget_copies(using: str, conversations: Mapping[int, str], *, erased: bool 
     They are *erased*, or messages were removed from them.
     """
     if conversations:
-        for forget in _forgets:
+        for forget in _registered:
             forget(using, conversations, erased=erased)

@@ -228,7 +228,7 @@ class TestContract:
         assert case.streams.read(made, 0) == (["one", " two"], True)
 
 
-class TestForgetting:
+class TestErasing:
     def test_an_erased_conversation_takes_its_streams_along(self, case):
         ended, running, other = maker(case.memory_id), maker(case.memory_id), maker(f"{case.memory_id}-other")
         for each in (ended, running, other):
@@ -296,7 +296,7 @@ class TestForgetting:
         assert case.streams.read(dead, 0) == ([], False)
 
     @pytest.mark.parametrize("erase", WAYS)
-    def test_every_way_to_erase_forgets_them(self, case, erase):
+    def test_every_way_to_erase_deletes_them(self, case, erase):
         user = get_user_model().objects.create_user("ann")
         ended, running = maker(case.memory_id), maker(case.memory_id)
         get_chat_memory(case.memory_id, owner=user).add(UserMessage("Hello"))
@@ -312,7 +312,7 @@ class TestForgetting:
         case.streams.end(running, Piece(1, "late"))
         assert case.places(case.memory_id) == []
 
-    def test_an_erasure_that_is_rolled_back_forgets_nothing(self, case):
+    def test_an_erasure_that_is_rolled_back_deletes_nothing(self, case):
         made = maker(case.memory_id)
         get_chat_memory(case.memory_id).add(UserMessage("Hello"))
         case.streams.begin(made)

@@ -2,7 +2,7 @@
 Erased is gone: a site is filled by every feature there is, its user is erased, and the texts are looked for everywhere.
 
 What looks for them finds tables, indexes and keys by itself, so that a new feature that keeps texts is not forgotten.
-Whoever adds one only has to use it here.
+Whatever is new has to be used here, and nothing else.
 """
 
 import asyncio
@@ -324,7 +324,7 @@ def test_nothing_is_left_of_an_erased_user(site, way):
     if apps.is_installed("chatmemory_django.search"):
         call_command("prune_chatmemory", search_index=True, verbosity=0)
     assert leftovers(secret) == []
-    # The log of the admin says which conversation was erased by whom.
+    # The log of the admin names the erased conversations.
     assert [place for place in leftovers(memory_id) if "django_admin_log" not in place] == []
 
 

@@ -5,7 +5,7 @@ from django.core.checks import run_checks
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.checks import check_chat
-from chatmemory_django.chat.streams import DatabaseStreams
+from chatmemory_django.chat.streams import DatabaseStreams, Streams
 from tests.faces.chat.scripted import ScriptedModel
 
 assistant = Assistant(ScriptedModel("Yes."))
@@ -17,6 +17,17 @@ def assistant_of(request) -> Assistant:
 
 class Own(DatabaseStreams):
     """Streams of a project's own."""
+
+
+class Unfinished(Streams):
+    """Streams that were written before conversations took them along."""
+
+    def begin(self, maker): ...
+    def write(self, pieces): ...
+    def end(self, maker, last): ...
+    def find(self, memory_id, owner_key): ...
+    def read(self, maker, position): ...
+    def stop(self, maker): ...
 
 
 def found(settings, chat: object) -> list[str]:
@@ -84,6 +95,15 @@ def test_E035_a_class_is_of_the_wrong_kind(settings, path):
 @pytest.mark.parametrize("level", ["auto", "SHARP", None, 1])
 def test_E036_an_unknown_level_of_detail(settings, level):
     assert found(settings, {"IMAGE_DETAIL": level}) == ["chatmemory.E036"]
+
+
+def test_E037_streams_without_a_method(settings):
+    settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.Unfinished"}}
+
+    [error] = check_chat()
+
+    assert error.id == "chatmemory.E037"
+    assert error.msg.endswith("does not implement forget.")
 
 
 @pytest.mark.django_db
