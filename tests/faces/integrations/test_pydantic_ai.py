@@ -31,7 +31,6 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.operations.jsonl import export_lines, import_lines
 from chatmemory_django.provider import get_chat_memory
 from tests.faces.integrations.running import in_threads, run
@@ -534,19 +533,13 @@ class TestSiteChangesTheConversation:
             approvals=[CALL.parts[1]], metadata={"c1": {"why": "private"}}
         )
         run(store.save(waiting))
-        conversation = Conversation.objects.get()
 
-        def removed(sequence: int) -> None:  # as the store does
-            with transaction.atomic():
-                conversation.messages.filter(sequence=sequence).update(in_history=False, on_path=False)
-                forget_copies("default", {conversation.pk: "c"})
-
-        removed(1)
+        get_chat_memory("c").remove(1)
 
         loaded = run(store.load("c"))
         assert loaded.deferred_tool_requests == waiting.deferred_tool_requests
 
-        removed(conversation.history().last().sequence)
+        get_chat_memory("c").pop()
 
         assert "private" not in Record.objects.get().text
         loaded = run(store.load("c"))
