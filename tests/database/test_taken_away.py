@@ -227,16 +227,16 @@ class TestEvicted:
     @pytest.mark.parametrize("how", ["add", "turn", "early turn"])
     def test_messages_stay_evicted_where_the_conversation_goes_on_from_its_newest(self, store, how):
         memory = memory_in(store, "one", "two", "three")
-        memory.evict(2)
+        memory.evict(3)
 
         if how == "add":
             memory.add(UserMessage("four"), after=3)
         else:
             with memory.turn("late" if how == "turn" else "early", after=3) as turn:
-                assert texts(turn.messages) == ["three"]
+                assert turn.messages == []
                 turn.add(UserMessage("four"))
 
-        assert texts(memory.messages()) == ["three", "four"]
+        assert texts(memory.messages()) == ["four"]
 
     @pytest.mark.parametrize("how", ["evict", "remove", "set"])
     def test_the_system_message_of_that_time_returns_in_place_of_one_that_was_taken_away(self, store, how):
@@ -277,7 +277,7 @@ class TestOrder:
     def memory(self, store) -> SummarizingChatMemory:
         memory = summarizing(store, *"1234567")
         memory.add(SystemMessage("new"))
-        while texts(memory.messages())[:1] != ["new"]:
+        while "new" not in texts(memory.messages())[:2]:
             memory.add(UserMessage("more"))
         return memory
 
