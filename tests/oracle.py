@@ -70,9 +70,9 @@ class Oracle:
         self.next = 1
         """The sequence that is given next."""
         self.messages: dict[int, ChatMessage] = {}
-        """Everything that has a text. A message that was removed has none, and keeps its sequence."""
+        """Everything that has a text: not what was removed or deleted."""
         self.parents: dict[int, int] = {}
-        """Of each message of the history, the one that it follows."""
+        """Of each message of the history, the one that it follows, which may be deleted by now."""
         self.head = 0
         """The message from which the conversation continues: the end of the path."""
         self.cuts: dict[int, int] = {}
@@ -114,17 +114,16 @@ class Oracle:
 
     def path(self, to: int | None = None) -> list[int]:
         """Return the messages from the first one to message *to*, or to the head."""
-        path: list[int] = []
-        each = self.head if to is None else to
-        while each:
-            path.append(each)
-            each = self.parents[each]
-        return path[::-1]
+        return [each for each in self._line(to) if each in self.messages]
+
+    def history(self) -> list[int]:
+        """Return the messages of all branches."""
+        return [each for each in self.parents if each in self.messages]
 
     def boundary(self, to: int) -> int:
         """Return the message up to which everything is forgotten for message *to*; 0 if nothing is."""
         following: int | None = None
-        for each in reversed(self.path(to)):
+        for each in reversed(self._line(to)):
             if each in self.cuts and (following is None or following >= self.cuts[each]):
                 return each
             following = each
@@ -237,7 +236,7 @@ class Oracle:
     def remove(self, *sequences: int, with_results: bool = False) -> list[int]:
         """Remove messages from memory and history, with the summaries that can tell of them."""
         for each in sequences:
-            if each not in self.parents and each not in self.memory():
+            if each not in self.history() and each not in self.memory():
                 raise MissingError(each)
         removed = set(sequences)
         if with_results:
@@ -284,8 +283,9 @@ class Oracle:
         for each in sorted(self.parents):  # a message comes after the one that it follows
             if self.parents[each] in descendants:
                 descendants.add(each)
-        self.rewind(max(descendants), window)
-        return max(descendants)
+        newest = max(descendants & {to, *self.history()})
+        self.rewind(newest, window)
+        return newest
 
     def put_summary(self, message: SystemMessage, covered: Sequence[int], window: Window) -> bool:
         """Make *message*, which covers the pending messages *covered*, the summary, if it fits the memory."""
@@ -316,14 +316,14 @@ class Oracle:
         return twin
 
     def forget_history(self) -> None:
-        """Delete whatever is not in the memory."""
+        """Delete whatever is not in the memory; the conversation continues from what is left of its path."""
         self.delete(self.messages.keys() - self.memory())
+        self.head = ([0, *self.path()])[-1]
 
-    def delete(self, sequences: Collection[int]) -> None:
-        """Delete *sequences*, which are not in the memory: those that follow them follow what is left of their path."""
-        for each in sorted(sequences):
+    def delete(self, sequences: Iterable[int]) -> None:
+        """Delete *sequences*. Unlike those that are removed, they keep their places in the tree."""
+        for each in sequences:
             self._empty(each)
-            self._take_out(each)
 
     # The window
 
@@ -341,6 +341,7 @@ class Oracle:
                     total -= window.cost(self.messages[self.window.pop(0)])
         if total > window.limit:
             self.summary = None
+        self._protect()
 
     def _receive(self, sequence: int, window: Window) -> None:
         """Take a stored message into the memory. A system message takes the place of the present one."""
@@ -385,6 +386,12 @@ class Oracle:
         self.pinned = None if self.pinned in sequences else self.pinned
         self.summary = None if self.summary in sequences else self.summary
         self.window = [each for each in self.window if each not in sequences]
+        self._protect()
+
+    def _protect(self) -> None:
+        """Protect the system message that leads in front of a summary, which is not in the window."""
+        if self.summary is not None and self.pinned is None and self._lead():
+            self.pinned = self.window.pop(0)
 
     def _kept(self, old: Sequence[int], new: Sequence[str]) -> list[int]:
         """Return which of the *old* messages a *new* memory begins with, if it only drops some at the front."""
@@ -405,6 +412,15 @@ class Oracle:
         if after is not None:
             self.parents[sequence] = after
         return sequence
+
+    def _line(self, to: int | None = None) -> list[int]:
+        """Return the path to message *to*, or to the head, with what was deleted."""
+        line: list[int] = []
+        each = self.head if to is None else to
+        while each:
+            line.append(each)
+            each = self.parents[each]
+        return line[::-1]
 
     def _cut(self) -> None:
         """Leave a cut at the head, unless there is one, or nothing to forget."""
@@ -434,7 +450,7 @@ class Oracle:
 
     def _check(self, *sequences: int) -> None:
         for each in sequences:
-            if each != 0 and each not in self.parents:
+            if each != 0 and (each not in self.parents or each not in self.messages):
                 raise MissingError(each)
 
     def _system_at(self, path: Sequence[int], memory: Sequence[int], shared: int, forgotten: int) -> int | None:
@@ -471,7 +487,7 @@ class Oracle:
     def _counterparts(self, sequence: int) -> list[int]:
         """Return a call with its results, if the message is one of them."""
         path = self.path()
-        there = [each for each in sorted(self.parents) if (each in path) == (sequence in path)]
+        there = [each for each in sorted(self.history()) if (each in path) == (sequence in path)]
         if sequence not in there:
             return []
         index = there.index(sequence)
