@@ -70,15 +70,16 @@ class Assistant:
 
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
     which no other user can access; *request*, which is passed to tools; *client_message_id*, which identifies the
-    message: the same message sent again is answered again, an edited one replaces the earlier version; *answer_id*, the
-    client message id of the answer; *after*, the message to continue from; and *persist* and *keep_partial*, which
-    override the assistant's own. To regenerate an answer, pass None as the message, and the question's sequence as
-    *after*.
+    message: the same message sent again is answered, or answered again; an edited one replaces the earlier version.
+    One without an answer that is not the newest message, or that the memory was cleared of, is asked once more at the
+    end. *answer_id* is the client message id of the answer; *after*, the message to continue from; and *persist* and
+    *keep_partial* override the assistant's own. To regenerate an answer, pass None as the message, and the question's
+    sequence as *after*.
 
     Raises:
         ChatModelError: The model gave no answer.
         PermissionDenied: The conversation belongs to another user.
-        MessageNotFoundError: The history has no message *after*.
+        MessageNotFoundError: The history has no message *after*, or the message *client_message_id* was removed.
 
     """
 

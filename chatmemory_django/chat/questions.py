@@ -7,17 +7,20 @@ There, a question is at the end, where it was asked before, or a new version of 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from chatmemory_django import conf
+from chatmemory_django.chat.versions import id_again, versions_of
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.core.limits import EDIT, checked_client_message_id
-from chatmemory_django.formats.ui_messages import from_ui_message, message_sequence
+from chatmemory_django.core.limits import EDIT, checked_client_message_id, unedited
+from chatmemory_django.formats.ui_messages import from_ui_message, message_sequence, ui_id
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 MAX_STEPS = 256
@@ -94,9 +97,13 @@ def positioned(question: Question, memory: ChatMemory) -> Question:
     """
     Return *question* with its position in the conversation of *memory*.
 
-    If a message with the same client id and the same content is stored, it is answered again; with other content, the
-    new message replaces it. Without an id, the question is answered again if it is the newest message and has no
-    answer.
+    If a message with the same client id and the same content is stored, it is answered where it is, or asked once more
+    at the end, see ``_stays``; with other content, the new message replaces it. Without an id, the question is answered
+    again if it is the newest message and has no answer.
+
+    Raises:
+        MessageNotFoundError: The message was removed.
+
     """
     message, _, name = question
     conversation = conversation_of(memory)
@@ -104,51 +111,49 @@ def positioned(question: Question, memory: ChatMemory) -> Question:
         return question
     if name is None:
         newest = conversation.history().order_by("sequence").last()
-        is_asked = newest is not None and not newest.is_complete and newest.chat_message == message
-        return Question(None, newest.sequence) if newest is not None and is_asked else question
-    is_taken = conversation.messages.filter(client_message_id=name).exists()
-    if not is_taken and message_sequence(name) is None:  # as nearly every question, it is new
+        if newest is None or newest.is_complete or newest.chat_message != message or not _stays(conversation, newest):
+            return question
+        return Question(None, newest.sequence)
+    sequence = message_sequence(name)
+    if sequence is None and not _is_taken(conversation, name):  # as nearly every question, it is new
         return question
     versions = versions_of(conversation, name)
-    for row in versions:
-        if row.chat_message == message:
-            return Question(None, row.sequence)
-    if not versions and not is_taken:
+    if not versions:
+        _check_not_removed(conversation, memory, name)
         return question
-    # Ids are unique, and the first version keeps its own, even if it was taken out of the history.
-    after = conversation.parent_of(versions[0].sequence) if versions else None
-    return Question(message, after, f"{name}{EDIT}{secrets.token_hex(4)}")
+    row = next((row for row in versions if row.chat_message == message), None)
+    if row is None:
+        replaced = versions[0]
+        known = unedited(replaced.client_message_id or name)
+        # Ids are unique, and the first version keeps its own, even if it was taken out of the history.
+        return Question(message, conversation.parent_of(replaced.sequence), f"{known}{EDIT}{secrets.token_hex(4)}")
+    if _stays(conversation, row, versions):
+        return Question(None, row.sequence)
+    again = id_again(row)
+    _check_not_removed(conversation, memory, again)
+    return Question(message, None, again)
 
 
-def question_of(conversation: Conversation, ui_id: str | None) -> int | None:
+def question_again(conversation: Conversation, name: str | None) -> Question | None:
     """
-    Return the sequence of the question to answer again, or None if there is none.
+    Return the question to answer again, or None if there is none.
 
-    It is the message *ui_id* or, if that is an answer's id, the question before the answer; without an id, it is the
-    newest question.
+    It is the message *name* or, if that is an answer's id, the question before the answer; without an id, it is the
+    newest question. One that has no answer is returned as it was asked: where it is answered is decided when the answer
+    begins, since another one may be in progress now.
     """
-    row = _newest_question(conversation) if ui_id is None else _message_of(conversation, ui_id)
+    row = _newest_question(conversation) if name is None else _message_of(conversation, name)
     for _ in range(MAX_STEPS):
         if row is None or row.type == MessageType.USER:
             break
         parent = conversation.parent_of(row.sequence)
         row = conversation.history(all_branches=True).filter(sequence=parent or 0).first()
-    return None if row is None or row.type != MessageType.USER else row.sequence
-
-
-def versions_of(conversation: Conversation, client_message_id: str) -> list[Message]:
-    """Return the rows of all versions of the message with that id: the one on the path first, then the newest."""
-    history = conversation.history(all_branches=True)
-    first = history.filter(client_message_id=client_message_id).first()
-    if first is None and (sequence := message_sequence(client_message_id)):  # a page's id of a row without one
-        first = history.filter(sequence=sequence, client_message_id=None, type=MessageType.USER).first()
-    if first is None:
-        return []
-    prefix = client_message_id + EDIT
-    # SQL's LIKE is case-insensitive on SQLite.
-    edits = conversation.alternatives(first.sequence).filter(client_message_id__startswith=prefix)
-    versions = [first, *(row for row in edits if str(row.client_message_id).startswith(prefix))]
-    return sorted(versions, key=lambda row: (not row.on_path, -row.sequence))
+    if row is None or row.type != MessageType.USER:
+        return None
+    message = row.chat_message
+    if isinstance(message, UserMessage) and not _has_answer(conversation, row):
+        return Question(message, None, ui_id(row))
+    return Question(None, row.sequence)
 
 
 def conversation_of(memory: ChatMemory) -> Conversation | None:
@@ -157,12 +162,12 @@ def conversation_of(memory: ChatMemory) -> Conversation | None:
     return store.named(memory.id).first() if isinstance(store, DjangoChatMemoryStore) else None
 
 
-def _message_of(conversation: Conversation, ui_id: str) -> Message | None:
-    """Return the row of the message with the client's id *ui_id*; of several versions, the one on the path."""
-    versions = versions_of(conversation, ui_id)
+def _message_of(conversation: Conversation, name: str) -> Message | None:
+    """Return the row of the message with the client's id *name*; of several versions, the one on the path."""
+    versions = versions_of(conversation, name)
     if versions:
         return versions[0]
-    sequence = message_sequence(ui_id)
+    sequence = message_sequence(name)
     return conversation.history(all_branches=True).filter(sequence=sequence or 0).first()
 
 
@@ -174,3 +179,65 @@ def _check_size(message: UserMessage) -> None:
     size, most = len(message_to_json(message).encode()), conf.max_message_bytes()
     if size > most:
         raise ValueError(f"$: the message has {size} bytes; at most {most} are allowed. Send smaller files.")
+
+
+def _is_taken(conversation: Conversation, client_message_id: str) -> bool:
+    return conversation.messages.filter(client_message_id=client_message_id).exists()
+
+
+def _check_not_removed(conversation: Conversation, memory: ChatMemory, client_message_id: str) -> None:
+    """Raise ``MessageNotFoundError`` if the message with that id, which is not in the history, was removed."""
+    removed = conversation.messages.filter(in_history=False)
+    row = removed.filter(client_message_id=client_message_id).first()
+    if row is None and (sequence := message_sequence(client_message_id)):
+        row = removed.filter(sequence=sequence, client_message_id=None, type=MessageType.USER).first()
+    if row is not None:
+        raise MessageNotFoundError(memory.id, row.sequence)
+
+
+def _stays(conversation: Conversation, row: Message, versions: Sequence[Message] = ()) -> bool:
+    """
+    Return whether the question *row*, asked again, is answered where it is; if not, it is asked once more at the end.
+
+    It stays if it has an answer, which another one replaces; if it is the newest message, unless the memory was cleared
+    since; and on another branch if one of its *versions* is on the path, which it is to replace. From anywhere else, it
+    would take the answers to later questions off the path.
+    """
+    if not row.on_path:
+        return any(version.on_path for version in versions) or _has_answer(conversation, row)
+    following = _following(conversation, row)
+    if following is not None and not _has_answer(conversation, row):
+        return False
+    # If the memory was cleared between them, no memory has the question.
+    is_forgotten = row.sequence <= conversation.forgotten_through
+    return not is_forgotten or (following is not None and following.sequence <= conversation.forgotten_through)
+
+
+def _has_answer(conversation: Conversation, row: Message) -> bool:
+    """Return whether an answer follows the question *row*: on the path or, if it is not on it, on any branch."""
+    if not row.is_complete:
+        return False
+    if row.on_path:
+        following = _following(conversation, row)
+        return following is not None and following.type != MessageType.USER
+    parents = [row.sequence]
+    while parents:
+        children = [child for parent in parents for child in _children(conversation, parent)]
+        if any(child.type not in {MessageType.SYSTEM, MessageType.USER} for child in children):
+            return True
+        parents = [child.sequence for child in children if child.type == MessageType.SYSTEM]
+    return False
+
+
+def _following(conversation: Conversation, row: Message) -> Message | None:
+    """Return the message that follows *row* on the path, system messages aside."""
+    following = conversation.history().filter(sequence__gt=row.sequence).exclude(type=MessageType.SYSTEM)
+    return following.order_by("sequence").first()
+
+
+def _children(conversation: Conversation, sequence: int) -> list[Message]:
+    """Return the messages that follow message *sequence*, on all branches."""
+    history = conversation.history(all_branches=True)
+    following = history.filter(sequence__gt=sequence).order_by("sequence").first()
+    is_child = following is not None and following.parent_sequence is None
+    return [*history.filter(parent_sequence=sequence), *([following] if following is not None and is_child else [])]

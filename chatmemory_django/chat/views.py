@@ -30,7 +30,7 @@ from chatmemory_django.access import AccessPolicy, NotAllowedError, access_polic
 from chatmemory_django.chat.answers import Answer, BusyError, answers
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
-from chatmemory_django.chat.questions import Question, question_of, read_body
+from chatmemory_django.chat.questions import Question, question_again, read_body
 from chatmemory_django.chat.streams import Maker
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.db.threads import in_background, in_thread, leave_thread
@@ -147,8 +147,8 @@ def _asked(request: HttpRequest) -> _Asked:
     if conversation is not None and conversation.owner_id != user.pk:
         raise NotAllowedError(404, "There is no such chat.")
     if posted.is_regenerate and (posted.message_id is not None or question.message is None):
-        after = None if conversation is None else question_of(conversation, posted.message_id)
-        question = question if after is None else Question(None, after)
+        again = None if conversation is None else question_again(conversation, posted.message_id)
+        question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
     return _Asked(user, memory_id, question)
@@ -225,7 +225,8 @@ async def _make(assistant: Assistant, asked: _Asked, request: HttpRequest, answe
         last = ui.abort()
     except Exception as exc:  # noqa: BLE001  # a site's tools and templates may raise anything
         answer.failure = exc
-        log = logger.warning if isinstance(exc, ChatModelError) else logger.exception
+        is_expected = isinstance(exc, ChatModelError | ConversationErasedError)
+        log = logger.warning if is_expected else logger.exception
         log("An answer in the conversation %r failed with %s.", asked.memory_id, type(exc).__name__)
         last = ui.error(explained(exc)[1])
     return _encoded(last) + DONE

@@ -1,5 +1,6 @@
 """What the chat leaves to the database: each message is stored once, and each answer is found again."""
 
+import asyncio
 from uuid import uuid4
 
 import pytest
@@ -8,7 +9,20 @@ from asgiref.sync import sync_to_async
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
 from chatmemory_django.provider import get_chat_memory
-from tests.faces.chat.test_http import DOWN, all_rows, ann, asynchronous, bob, calling, chat, no_throttle, text_of, user
+from tests.faces.chat.scripted import ScriptedModel
+from tests.faces.chat.test_http import (
+    DOWN,
+    all_rows,
+    ann,
+    asynchronous,
+    bob,
+    calling,
+    chat,
+    no_throttle,
+    text_of,
+    under_way,
+    user,
+)
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
 
@@ -118,3 +132,148 @@ class TestRepeatedMessages:
         for body in ({}, {"messageId": "nothing"}):
             response = await client.post({"id": "c", "trigger": "regenerate-message", "messages": [], **body})
             assert (response.status_code, response.content) == (404, b"There is no message to answer.")
+
+
+class TestLostQuestions:
+    """A question whose answer failed: its page sends it again, and other pages went on in the meantime."""
+
+    async def lost(self, chat, *answers, **options):
+        client = chat(DOWN, "Two.", *answers, **options)
+        await client.say("First?", "u1")
+        await client.say("Second?", "u2")
+        return client
+
+    @pytest.mark.parametrize("how", ["regenerate", "regenerate by id", "say", "json"])
+    def test_what_was_answered_meanwhile_stays(self, chat, how):
+        @asynchronous
+        async def test() -> None:
+            client = await self.lost(chat, DOWN, "One.", "One, again.")
+            for answer in ("", "One.", "One, again."):
+                match how:
+                    case "regenerate":
+                        await client.regenerate(messages=[user("First?", "u1")])
+                    case "regenerate by id":
+                        await client.regenerate("u1", messages=[user("First?", "u1")])
+                    case "say":
+                        await client.say("First?", "u1")
+                    case "json":
+                        body = {"id": "c", "message": user("First?", "u1")}
+                        await client.post(body, Accept="application/json")
+                assert await client.texts() == ["First?", "Second?", "Two.", "First?", *([answer] if answer else [])]
+
+        test()
+
+    @asynchronous
+    async def test_each_message_of_a_page_has_an_id_of_its_own(self, chat):
+        client = await self.lost(chat, "One.", "One, again.", "Edited.")
+        await client.say("First?", "u1")
+
+        messages = await client.messages()
+        assert len({each["id"] for each in messages}) == 5
+        again = messages[3]["id"]
+        await client.regenerate(again)
+        assert await client.texts() == ["First?", "Second?", "Two.", "First?", "One, again."]
+        await client.say("First, edited?", again, messageId=again)
+
+        assert await client.texts() == ["First?", "Second?", "Two.", "First, edited?", "Edited."]
+        assert (await client.messages())[3]["id"] == again
+
+    @asynchronous
+    async def test_an_answer_is_regenerated_by_its_id_wherever_its_question_is(self, chat):
+        client = await self.lost(chat, "One.", "One, again.", "Two, again.")
+        await client.say("First?", "u1")
+
+        await client.regenerate((await client.messages())[4]["id"])
+        assert await client.texts() == ["First?", "Second?", "Two.", "First?", "One, again."]
+
+        await client.regenerate((await client.messages())[2]["id"])
+        assert await client.texts() == ["First?", "Second?", "Two, again."]
+
+    @pytest.mark.parametrize("how", ["regenerate", "regenerate by id", "regenerate the newest", "say"])
+    def test_after_a_clear_it_is_asked_once_more(self, chat, ann, how):
+        @asynchronous
+        async def test() -> None:
+            client = chat("Zero.", DOWN, DOWN, "One.")
+            await client.say("Before?", "u0")
+            await client.say("First?", "u1")
+            await get_chat_memory(f"{ann.pk}:c", owner=ann).aclear()
+
+            for _ in range(2):
+                match how:
+                    case "regenerate":
+                        found = await client.regenerate(messages=[user("First?", "u1")])
+                    case "regenerate by id":
+                        found = await client.regenerate("u1", messages=[user("First?", "u1")])
+                    case "regenerate the newest":
+                        found = await client.regenerate()
+                    case "say":
+                        found = await client.say("First?", "u1")
+
+            assert text_of(found) == "One. "
+            assert client.model.sent[-1] == [UserMessage("First?")]
+            assert await client.texts() == ["Before?", "Zero.", "First?", "First?", "One."]
+
+        test()
+
+    @pytest.mark.parametrize("how", ["regenerate", "regenerate by id", "say"])
+    def test_a_removed_question_is_refused(self, chat, ann, how):
+        @asynchronous
+        async def test() -> None:
+            client = chat("One.")
+            await client.say("First?", "u1")
+            await get_chat_memory(f"{ann.pk}:c", owner=ann).aremove(1)
+            again = {"messages": [user("First?", "u1")]}
+
+            match how:
+                case "regenerate":
+                    found = await client.regenerate(**again)
+                case "regenerate by id":
+                    found = await client.regenerate("u1", **again)
+                case "say":
+                    found = await client.say("First?", "u1")
+            refused = await client.post({"id": "c", **again}, Accept="application/json")
+
+            assert found[-1] == {"type": "error", "errorText": "The conversation has changed. Load it again."}
+            assert refused.status_code == 409
+            assert await client.texts() == ["One."]
+
+        test()
+
+    @pytest.mark.parametrize("how", ["regenerate", "regenerate by id", "say"])
+    def test_where_it_is_answered_is_decided_when_its_turn_comes(self, chat, settings, how):
+        """It was the newest message when it was sent again, but another question was answered before it."""
+
+        @asynchronous
+        async def test() -> None:
+            gate = asyncio.Event()
+            client = chat(ScriptedModel(DOWN, "Two words.", "One.", gate=gate))
+            settings.CHATMEMORY["CHAT"]["WAIT_SECONDS"] = 60
+            await client.say("First?", "u1")
+
+            async with under_way(client, "Second?") as second:
+                match how:
+                    case "regenerate":
+                        again = client.regenerate(messages=[user("First?", "u1")])
+                    case "regenerate by id":
+                        again = client.regenerate("u1", messages=[user("First?", "u1")])
+                    case "say":
+                        again = client.say("First?", "u1")
+                first = asyncio.create_task(again)
+                await asyncio.sleep(0.6)
+                gate.set()
+                await second
+                await first
+
+            assert await client.texts() == ["First?", "Second?", "Two words.", "First?", "One."]
+
+        test()
+
+    @asynchronous
+    async def test_several_retries_at_once_store_it_once(self, chat, settings):
+        client = await self.lost(chat, "One.")
+        settings.CHATMEMORY["CHAT"]["WAIT_SECONDS"] = 60
+
+        await asyncio.gather(*(client.say("First?", "u1") for _ in range(4)))
+
+        assert await client.texts() == ["First?", "Second?", "Two.", "First?", "One."]
+        assert len(await sync_to_async(all_rows)()) == 5 + 3

@@ -538,15 +538,6 @@ class TestRepeatedMessages:
         assert [row.text for row in rows()] == ["a", "Three."]
         assert [row.text for row in Message.objects.history(all_branches=True)] == ["a", "One.", "b", "Two.", "Three."]
 
-    def test_a_removed_message_can_be_sent_again(self, ask):
-        assistant = Assistant(ScriptedModel("One."))
-        ask(assistant, "c", "Hi.", client_message_id="u1")
-        assistant.chat_memory("c").remove(1)
-
-        ask(assistant, "c", "Hi.", client_message_id="u1")
-
-        assert history() == [AiMessage("One."), UserMessage("Hi."), AiMessage("One.")]
-
     def test_an_answer_is_regenerated_without_a_message(self, ask):
         assistant = Assistant(ScriptedModel("One.", "Two."))
         ask(assistant, "c", "Hi.")
