@@ -305,7 +305,7 @@ class Oracle:
         twin = self.copy()
         if through is not None:
             twin.rewind(through, window)
-        path = twin.path()
+        path = twin._line()
         twin.parents = {each: twin.parents[each] for each in path}
         twin.summaries = {each: last for each, last in twin.summaries.items() if last in path}
         kept = {*path, *twin.summaries, *twin.memory()}
