@@ -157,7 +157,8 @@ class Story:
                 reference.cuts[sequence] = columns.cleared_before
         reference.next = state.next_sequence
         reference.head = self._head(state)
-        reference.parents.setdefault(reference.head, 0)
+        for each in {reference.head, *reference.parents.values()} - {0}:
+            reference.parents.setdefault(each, 0)  # it was deleted
         reference.bases = {each: reference.boundary(last) for each, last in reference.summaries.items()}
         reference.unknown = state.total_messages - len(reference.parents)
         reference.client_ids = self.reference.client_ids
