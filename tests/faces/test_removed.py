@@ -16,6 +16,7 @@ from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from chatmemory_django import operations
+from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.mcp import tools
 from chatmemory_django.memory import SummarizingChatMemory
@@ -35,6 +36,7 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations.jsonl import export_lines, import_lines
 from chatmemory_django.provider import get_chat_memory, known_window
 from tests.estimators import ADDITIVE_WORDS
+from tests.faces.chat.scripted import ScriptedModel
 from tests.leftovers import leftovers
 
 pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")
@@ -50,7 +52,7 @@ from pydantic_ai.conversation import Conversation as AgentConversation
 from pydantic_ai.models.test import TestModel
 
 from chatmemory_django.integrations.langchain import DjangoChatMessageHistory
-from chatmemory_django.integrations.llama_index import ARCHIVED, DjangoChatStore
+from chatmemory_django.integrations.llama_index import ACTIVE, ARCHIVED, DjangoChatStore
 from chatmemory_django.integrations.openai_agents import DjangoSession
 from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
 
@@ -74,12 +76,12 @@ def summarizing(settings) -> None:
         "token_count_estimator": ADDITIVE_WORDS,
         "summarize": summarized,
         "summary_tokens": 20,
-        "after_tokens": 20,
+        "after_tokens": 50,
     }
     settings.CHATMEMORY = {
         "MEMORY": {"CLASS": "chatmemory_django.memory.SummarizingChatMemory", "OPTIONS": options},
         "REST": {"THROTTLE_RATES": {}},
-        "CHAT": {"THROTTLE_RATE": None},
+        "CHAT": {"THROTTLE_RATE": None, "ASSISTANT": Assistant(ScriptedModel("Noted."))},
     }
 
 
@@ -125,7 +127,7 @@ class Site:
     def conversation(self) -> Conversation:
         return Conversation.objects.get(memory_id=CHAT)
 
-    def talk(self, topic: str, times: int = 8) -> None:
+    def talk(self, topic: str, times: int = 12) -> None:
         """Go on until the messages up to here are summarized, several times."""
         for number in range(times):
             self.memory.add(UserMessage(f"What about {topic} number {number} of these here?"))
@@ -181,14 +183,13 @@ class Site:
             "Agents SDK": str(asyncio.run(self.session.get_items())),
             "LangChain": str(DjangoChatMessageHistory(CHAT, owner=self.user).messages),
             "LlamaIndex": str(asyncio.run(self.chats.get_messages(CHAT, None))),
-            "pydantic-ai": str(asyncio.run(DjangoConversationStore().load(CHAT, scope=str(self.user.pk))).messages),
+            "pydantic-ai": str(asyncio.run(DjangoConversationStore().load(CHAT, scope=str(self.user.pk)))),
             "OpenAI": _content(self.openai.get(f"/openai/v1/conversations/{CHAT}/items?limit=100")),
             "chat": _content(self.openai.get(f"/api/chat/{CHAT}/messages")),
         }
         for name in ("", "messages/?all_branches=true&page_size=200", "memory/?explain=true", "export/"):
             shown[f"REST, {name}"] = _content(self.rest.get(base + name))
-        for name in ("", "?preview=true"):
-            shown[f"REST, list{name}"] = _content(self.rest.get(f"/api/conversations/{name}"))
+        shown["REST, list"] = _content(self.rest.get("/api/conversations/"))
         found = self.rest.get(f"/api/conversations/?search={self.secret}").json()
         assert found["results"] == []
         return shown
@@ -331,7 +332,7 @@ NEWEST: dict[str, Callable[[Site], object]] = {
     "memory.apop": lambda site: asyncio.run(site.memory.apop()),
     "REST": lambda site: site.rest.post(f"/api/conversations/{CHAT}/memory/pop/"),
     "Agents SDK": lambda site: asyncio.run(site.session.pop_item()),
-    "LlamaIndex, active": lambda site: asyncio.run(site.chats.delete_messages(CHAT)),
+    "LlamaIndex, active": lambda site: asyncio.run(site.chats.delete_messages(CHAT, ACTIVE)),
     "LlamaIndex, oldest": lambda site: asyncio.run(site.chats.delete_oldest_messages(CHAT, 100)),
 }
 
