@@ -1,5 +1,6 @@
 """Collect the code blocks of the documentation as tests: each in a transaction, with the names of earlier blocks."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,15 @@ def quick_passwords() -> Iterator[None]:
     """Hash passwords quickly: Django's default takes a large part of a second for each."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_deletion_goes_on() -> Iterator[None]:
+    """Stop the threads that delete ended streams after a while: they would do so during other tests."""
+    yield
+    if deleting := sys.modules.get("chatmemory_django.chat.deleting"):
+        for each in deleting.Deletion.running.copy():
+            each.stop()
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)

@@ -14,7 +14,9 @@ class ChatConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
-        from chatmemory_django.chat import checks  # models can be imported only now
+        """Register the system checks, and what is deleted when conversations are erased."""
+        from chatmemory_django.chat import checks, forgetting  # models can be imported only now
+        from chatmemory_django.models.copies import keeps_copies
 
         register(checks.check_chat)
+        keeps_copies(forgetting.forget_streams)

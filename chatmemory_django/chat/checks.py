@@ -35,6 +35,13 @@ def _values(chat: Mapping[str, Any]) -> Iterator[CheckMessage]:
         yield from _assistant(chat["ASSISTANT"])
     default = conf.DEFAULT_CHAT["STREAMS"]
     yield from conf.check_class("CHATMEMORY['CHAT']['STREAMS']", chat["STREAMS"], Streams, default, "chatmemory.E035")
+    missing = getattr(conf.imported(chat["STREAMS"]), "__abstractmethods__", None)
+    if missing:
+        yield Error(
+            f"{chat['STREAMS']!r}, CHATMEMORY['CHAT']['STREAMS'], does not implement {', '.join(sorted(missing))}.",
+            hint="Implement all abstract methods of Streams, or extend DatabaseStreams or RedisStreams.",
+            id="chatmemory.E037",
+        )
     names = [level.name for level in DetailLevel]
     if chat["IMAGE_DETAIL"] not in names:
         yield Error(

@@ -26,7 +26,9 @@ class AnswerStream(models.Model):
 class AnswerChunk(models.Model):
     """A piece of an answer's stream: one or more events."""
 
-    pk = models.CompositePrimaryKey("answer_id", "position")
+    # The conversation first, so that its pieces are found when it is erased.
+    pk = models.CompositePrimaryKey("memory_id", "answer_id", "position")
+    memory_id = ExactCharField(max_length=MAX_MEMORY_ID_LENGTH)
     answer_id = ExactCharField(max_length=MAX_CLIENT_MESSAGE_ID_LENGTH)
     position = models.PositiveIntegerField()
     data = models.TextField()

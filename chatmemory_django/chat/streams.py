@@ -3,24 +3,28 @@ The storage of answers in progress, from which any process can serve, refuse or 
 
 A process writes the new events of its answers several times a second. If it has not written for ``DEAD_AFTER`` seconds,
 it is considered dead, and its answers as ended.
+
+Ended streams are deleted after ``KEEP`` seconds, and all streams of a conversation when it is erased.
 """
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from django.db import IntegrityError, router, transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet, Value
+from django.db.models.functions import Concat
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.chat.deleting import Deletion
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
+from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.retries import tried_again
 
 DEAD_AFTER = 5.0
@@ -28,6 +32,12 @@ DEAD_AFTER = 5.0
 
 KEEP = 60.0
 """Seconds for which the stream of an answer is kept after its end, for clients that are still reading it."""
+
+ANSWERS = 100
+"""How many answers' streams one statement deletes."""
+
+ERASED = "erased:"
+"""What stands before the id of an answer whose conversation was erased, in the place of the memory id."""
 
 
 class Maker(NamedTuple):
@@ -48,6 +58,9 @@ class Piece(NamedTuple):
 
 class Streams(ABC):
     """Stores the streams of answers. Every method is called in a thread that can use the database."""
+
+    using: str | None = None
+    """The database that the streams are in; None if they are elsewhere."""
 
     @abstractmethod
     def begin(self, maker: Maker) -> float | None:
@@ -77,18 +90,27 @@ class Streams(ABC):
     def stop(self, maker: Maker) -> None:
         """Ask the process that generates an answer to stop it."""
 
+    @abstractmethod
+    def forget(self, memory_ids: Collection[str], *, erased: bool) -> None:
+        """
+        Delete the streams of the answers in these conversations that have ended; if *erased*, of the others as well.
+
+        An answer in progress in an *erased* conversation has to stop, and nothing of it may be written any more. This
+        may be called again for the same conversations.
+        """
+
 
 class DatabaseStreams(Streams):
-    """Streams in the tables of this app."""
+    """
+    Streams in the tables of this app.
+
+    Whoever writes to a stream locks its lease first, the row of ``AnswerStream``: nothing is written without one.
+    """
 
     def __init__(self) -> None:
-        self._using = router.db_for_write(AnswerStream)
-        self._delete_old_at = 0.0
+        self.using = self._using = router.db_for_write(AnswerStream)
 
     def begin(self, maker: Maker) -> float | None:
-        if time.monotonic() >= self._delete_old_at:  # rarely, since it takes longer than starting an answer
-            self._delete_old_at = time.monotonic() + KEEP
-            tried_again(self._using, partial(delete_old, self._using))
         return tried_again(self._using, partial(self._begin, maker))
 
     def _begin(self, maker: Maker) -> float | None:
@@ -111,25 +133,35 @@ class DatabaseStreams(Streams):
         return tried_again(self._using, partial(self._write, pieces))
 
     def _write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
-        now = timezone.now()
-        makers = {maker.answer_id: maker for maker in pieces}
-        running = self._running(*pieces)
+        now, leases = timezone.now(), self._leases(*pieces)
         with transaction.atomic(using=self._using):
-            self._add(pieces, now)
-            running.update(written_at=now)
-        return {makers[each] for each in running.filter(is_stopping=True).values_list("answer_id", flat=True)}
+            leases.update(written_at=now)
+            stops = {lease[:2]: lease[2] for lease in leases.values_list("memory_id", "answer_id", "is_stopping")}
+            held = {maker: piece for maker, piece in pieces.items() if (maker.memory_id, maker.answer_id) in stops}
+            self._add(held, now)
+        stopping = {answer_id for (_, answer_id), is_stopping in stops.items() if is_stopping}
+        return {maker for maker in pieces if maker.answer_id in stopping}
 
     def end(self, maker: Maker, last: Piece) -> None:
+        deletion(self._using).note_end()
         tried_again(self._using, partial(self._end, maker, last))
 
     def _end(self, maker: Maker, last: Piece) -> None:
         with transaction.atomic(using=self._using):
-            self._add({maker: last}, timezone.now())
-            self._running(maker).delete()
+            if self._running(maker).delete()[0]:
+                self._add({maker: last}, timezone.now())
+            else:
+                self._leases(maker).delete()
 
     def _add(self, pieces: Mapping[Maker, Piece], now: datetime) -> None:
         chunks = [
-            AnswerChunk(answer_id=maker.answer_id, position=piece.position, data=piece.data, written_at=now)
+            AnswerChunk(
+                memory_id=maker.memory_id,
+                answer_id=maker.answer_id,
+                position=piece.position,
+                data=piece.data,
+                written_at=now,
+            )
             for maker, piece in pieces.items()
             if piece.data
         ]
@@ -146,24 +178,58 @@ class DatabaseStreams(Streams):
 
     def read(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
         is_running = self.find(maker.memory_id, maker.owner_key) == maker  # checked first, to miss no last piece
-        chunks = AnswerChunk.objects.using(self._using).filter(answer_id=maker.answer_id, position__gte=position)
+        chunks = AnswerChunk.objects.using(self._using).filter(
+            memory_id=maker.memory_id, answer_id=maker.answer_id, position__gte=position
+        )
         return list(chunks.order_by("position").values_list("data", flat=True)), is_running
 
     def stop(self, maker: Maker) -> None:
         self._running(maker).update(is_stopping=True)
 
-    def _running(self, *makers: Maker) -> QuerySet[AnswerStream]:
+    def forget(self, memory_ids: Collection[str], *, erased: bool) -> None:
+        tried_again(self._using, partial(self._forget, memory_ids, erased))
+
+    def _forget(self, memory_ids: Collection[str], erased: bool) -> None:
+        leases = AnswerStream.objects.using(self._using).filter(memory_id__in=memory_ids)
+        chunks = AnswerChunk.objects.using(self._using).filter(memory_id__in=memory_ids)
+        with transaction.atomic(using=self._using):
+            if erased:
+                # First, to wait for those who are writing. A lease of another conversation, which does not exist, is
+                # what tells the process to stop.
+                leases.update(memory_id=Concat(Value(ERASED), "answer_id"), owner_key="", is_stopping=True)
+            else:
+                alive = leases.filter(written_at__gte=timezone.now() - timedelta(seconds=DEAD_AFTER))
+                chunks = chunks.exclude(answer_id__in=list(alive.values_list("answer_id", flat=True)))
+            chunks.delete()
+
+    def _running(self, maker: Maker) -> QuerySet[AnswerStream]:
+        """Return the lease of an answer whose conversation was not erased."""
+        return self._leases(maker).filter(memory_id=maker.memory_id)
+
+    def _leases(self, *makers: Maker) -> QuerySet[AnswerStream]:
         return AnswerStream.objects.using(self._using).filter(
-            memory_id__in=[maker.memory_id for maker in makers],
+            memory_id__in=[each for maker in makers for each in (maker.memory_id, ERASED + maker.answer_id)],
             answer_id__in=[maker.answer_id for maker in makers],
         )
 
 
-def delete_old(using: str | None) -> None:
+@cache
+def deletion(using: str) -> Deletion:
+    """Return what deletes the old streams in the database *using* while this process has answers, and a while after."""
+    return Deletion(partial(tried_again, using, partial(delete_old, using)), KEEP)
+
+
+def delete_old(using: str) -> None:
     """Delete what is left of answers that have ended, or whose process is dead, from the database *using*."""
     old = timezone.now() - timedelta(seconds=KEEP)
-    AnswerChunk.objects.using(using).filter(written_at__lt=old).delete()
-    AnswerStream.objects.using(using).filter(written_at__lt=old).delete()
+    streams, chunks = AnswerStream.objects.using(using), AnswerChunk.objects.using(using)
+    streams.filter(written_at__lt=old).delete()
+    answer = {"memory_id": OuterRef("memory_id"), "answer_id": OuterRef("answer_id")}
+    ended = chunks.filter(~Exists(streams.filter(**answer)), ~Exists(chunks.filter(**answer, written_at__gte=old)))
+    found = ended.filter(written_at__lt=old).values_list("memory_id", "answer_id").distinct()
+    for part in in_parts(list(found), ANSWERS):
+        memory_ids, answer_ids = zip(*part, strict=True)
+        chunks.filter(memory_id__in=set(memory_ids), answer_id__in=answer_ids).delete()
 
 
 def streams() -> Streams:

@@ -225,7 +225,8 @@ async def _make(assistant: Assistant, asked: _Asked, request: HttpRequest, answe
         last = ui.abort()
     except Exception as exc:  # noqa: BLE001  # a site's tools and templates may raise anything
         answer.failure = exc
-        log = logger.warning if isinstance(exc, ChatModelError) else logger.exception
+        is_expected = isinstance(exc, ChatModelError | ConversationErasedError)
+        log = logger.warning if is_expected else logger.exception
         log("An answer in the conversation %r failed with %s.", asked.memory_id, type(exc).__name__)
         last = ui.error(explained(exc)[1])
     return _encoded(last) + DONE

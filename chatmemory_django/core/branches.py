@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from chatmemory_django.core.windows import Entry, Eviction, Window, total_of
@@ -22,14 +23,21 @@ class Tree:
     The messages of a conversation as runs.
 
     *named_parents* are pairs of a sequence and its parent's sequence; each pair begins a run. *next_sequence* is above
-    all sequences.
+    all sequences. *cuts* are the messages after which the memory was cleared, each with the sequence that came next
+    then; the first message that followed such a one names it as its parent.
     """
 
-    def __init__(self, named_parents: Iterable[tuple[int, int]], next_sequence: int) -> None:
-        pairs = [(1, 0), *sorted(named_parents)]
+    def __init__(
+        self,
+        named_parents: Iterable[tuple[int, int]],
+        next_sequence: int,
+        cuts: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        pairs = sorted({1: 0, **dict(named_parents)}.items())
         self._starts = [sequence for sequence, _ in pairs]
         self._parents = [parent for _, parent in pairs]
         self._ends = [*(start - 1 for start in self._starts[1:]), next_sequence - 1]
+        self._cuts = cuts
 
     def path_to(self, sequence: int) -> list[tuple[int, int]]:
         """Return the path from the first message to *sequence*: the first and last sequence of each part, in order."""
@@ -39,6 +47,22 @@ class Tree:
             parts.append((self._starts[run], sequence))
             sequence = self._parents[run]
         return parts[::-1]
+
+    def remembered(self, to: int) -> list[tuple[int, int]]:
+        """Return the path to *to* without what was cleared before a later part of it was said."""
+        parts = self.path_to(to)
+        for index in range(len(parts) - 1, 0, -1):
+            start, cut = parts[index][0], self._cuts.get(parts[index - 1][1])
+            if cut is not None and start >= cut:
+                return parts[index:]
+        return parts
+
+    def forgotten(self, to: int) -> int:
+        """Return the last message on the path to *to* after which the memory was cleared; 0 without one."""
+        if to in self._cuts:
+            return to
+        parts = self.remembered(to)
+        return self._parents[self._run_of(parts[0][0])] if parts else 0
 
     def newest_from(self, sequence: int) -> int:
         """Return an upper bound for the newest message among the descendants of *sequence*."""
@@ -52,6 +76,11 @@ class Tree:
 
     def _run_of(self, sequence: int) -> int:
         return max(0, bisect_right(self._starts, sequence) - 1)
+
+
+def is_on(path: Iterable[tuple[int, int]], sequence: int) -> bool:
+    """Return whether message *sequence* is in one of the parts of *path*."""
+    return any(start <= sequence <= end for start, end in path)
 
 
 def fork_point(path: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> int:
@@ -73,6 +102,20 @@ class Summary(NamedTuple):
     through: int
 
 
+def summaries_with(sequences: Collection[int], summaries: Mapping[int, int], tree: Tree) -> set[int]:
+    """
+    Return which of *summaries* cover one of the messages *sequences*, and from which older ones these can have grown.
+
+    *summaries* maps the key of each to the last message that it covers.
+    """
+    found: set[int] = set()
+    for summary, through in sorted(summaries.items(), reverse=True):
+        covered = () if summary in found else tree.remembered(through)
+        if any(is_on(covered, each) for each in sequences):
+            found.update(each for each in summaries if each <= summary and is_on(covered, summaries[each]))
+    return found
+
+
 class Path(Protocol):
     """The path that a conversation continues on, read only as far as needed."""
 
@@ -92,29 +135,29 @@ class Present(NamedTuple):
     entries: Sequence[Entry]
     """In the order of the memory, without the summary."""
     summary: Summary | None
-    forgotten_through: int
-    """Everything up to this message was cleared, or replaced by another memory."""
 
 
-def moved(present: Present, path: Path, window: Window, *, to: int, shared: int, next_key: int) -> tuple[Eviction, int]:
+def moved(
+    present: Present, path: Path, window: Window, *, to: int, shared: int, forgotten: int, next_key: int
+) -> Eviction:
     """
-    Return the memory of a conversation that continues from message *to*, and its new ``forgotten_through``.
+    Return the memory of a conversation that continues from message *to*, which is not the one it continues from now.
 
     *path* leads to that message, and up to *shared* it is the path in use. If *to* is inside the window, the messages
     after it leave the memory. If it is before the window, the memory is filled with what fits: the path is read
-    backwards, as far as the latest summary, and the system message of that time is put in front. What was cleared or
-    replaced comes back only if *to* is earlier than that.
+    backwards, as far as the latest summary. In both cases the system message of that time is put in front. Nothing up
+    to *forgotten*, where the memory was cleared, comes back.
     """
-    forgotten = present.forgotten_through if present.forgotten_through <= shared else 0
     summary = present.summary
-    if to > shared or (summary is not None and summary.through > to):
+    if summary is None or to > shared or not forgotten < summary.through <= to:
         summary = path.summary(to, forgotten)
     system = _system(present, path, to=to, shared=shared, forgotten=forgotten)
     front = [entry for entry in (system, summary.entry if summary else None) if entry is not None]
     leads = present.entries[:1] and present.entries[0].type == MessageType.SYSTEM
     following = present.entries[bool(leads) :]
     if to == shared and following and to >= following[0].key:
-        rest = [entry for entry in following if entry.key <= to and entry is not system]
+        leading = None if system is None else system.key
+        rest = [entry for entry in following if forgotten < entry.key <= to and entry.key != leading]
     else:
         behind = max(forgotten, summary.through if summary else 0)
         rest = _filled(path.backwards(to, behind), front, window)
@@ -129,16 +172,15 @@ def moved(present: Present, path: Path, window: Window, *, to: int, shared: int,
     )
     eviction.trim()
     eviction.begin()  # what was evicted so far left with the move, not with the next addition
-    return eviction, forgotten
+    return eviction
 
 
 def _system(present: Present, path: Path, *, to: int, shared: int, forgotten: int) -> Entry | None:
     """Return the system message that was in force at message *to*."""
     now = next((entry for entry in present.entries if entry.type == MessageType.SYSTEM), None)
-    if present.forgotten_through if now is None else now.key > shared:
+    if now is None or not forgotten < now.key <= shared:
         return _in_force(path.systems(to, forgotten), None)
-    # A system message is replaced or cleared, but never evicted: if there is one, it is the newest; if not, there was
-    # none.
+    # Whatever is newer on the shared part of the path would have replaced it.
     return _in_force(path.systems(to, shared), now) if to > shared else now
 
 

@@ -103,8 +103,9 @@ class Eviction:
     A memory to which messages are added at the end, and from which they are evicted at the front.
 
     *stored* are the entries in the memory, in order, without *pinned*, the system message protected in front of them,
-    and *summary*, which comes after that and is evicted last; they are read lazily. *systems* are the entries of all
-    system messages except the summary, with their messages. Added messages get keys from *next_key* on.
+    and *summary*, which comes after that and is evicted last; they are read lazily. A system message that leads the
+    others is pinned, so that the summary comes after it. *systems* are the entries of all system messages except the
+    summary, with their messages. Added messages get keys from *next_key* on.
 
     *total* is how much of the limit the memory takes, if the store keeps that number; costs are then added to it and
     subtracted from it. If it is None, the whole memory is counted at every trim, and all entries need messages.
@@ -256,6 +257,7 @@ class Eviction:
             total -= self._evict(summary)
         if self.total is not None:
             self.total = total
+        self._pin_leading()
 
     def entries(self) -> list[Entry]:
         """Return the entries in the memory, in order. This reads everything that is stored."""
@@ -286,6 +288,18 @@ class Eviction:
             self.start = entry.key + 1
             if entry.key not in self._gone:
                 return entry
+
+    def _pin_leading(self) -> None:
+        """Pin the message at the front if it belongs before the summary."""
+        if self.summary is None or self.pinned is not None:
+            return  # the front is not read without need
+        start = self.start
+        entry = self._pop()
+        if pins(entry, pinned=self.pinned, summary=self.summary):
+            self.pinned = entry
+        elif entry is not None:
+            self._front.appendleft(entry)
+            self.start = start
 
     def _evict(self, entry: Entry) -> int:
         """Evict *entry* and return its cost."""
@@ -334,17 +348,26 @@ class Eviction:
         return entry.cost
 
 
-def total_of(entries: Iterable[Entry], window: Window) -> int | None:
-    """Return how much of the limit *entries*, which have costs, take together; None if costs are not additive."""
-    return window.overhead + sum(entry.cost or 0 for entry in entries) if window.is_additive else None
-
-
 class HasType(Protocol):
     """Any object that has the type of a message."""
 
     @property
     def type(self) -> str:
         """One of ``MessageType``."""
+
+
+def pins(first: HasType | None, *, pinned: object, summary: object) -> bool:
+    """
+    Return whether *first*, the message after the *pinned* one and the *summary*, must be pinned.
+
+    A system message that leads its memory comes before the summary.
+    """
+    return first is not None and first.type == MessageType.SYSTEM and pinned is None and summary is not None
+
+
+def total_of(entries: Iterable[Entry], window: Window) -> int | None:
+    """Return how much of the limit *entries*, which have costs, take together; None if costs are not additive."""
+    return window.overhead + sum(entry.cost or 0 for entry in entries) if window.is_additive else None
 
 
 def continuation(old: Sequence[HasType], new: Sequence[HasType]) -> tuple[bool, int] | None:

@@ -121,6 +121,7 @@ class Migration(migrations.Migration):
                 ("is_complete", models.BooleanField(default=True, verbose_name="complete")),
                 ("on_path", models.BooleanField(default=True, verbose_name="on the path")),
                 ("parent_sequence", models.PositiveIntegerField(null=True, verbose_name="parent message")),
+                ("cleared_before", models.PositiveIntegerField(null=True, verbose_name="cleared before")),
                 (
                     "type",
                     models.CharField(

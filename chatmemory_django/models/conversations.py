@@ -22,6 +22,7 @@ from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models.alternatives import Place, places_of
+from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.fields import ExactCharField, OwnerField
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet
@@ -181,9 +182,10 @@ def _erase(matching: ConversationQuerySet, keys: list[int]) -> list[tuple[str, i
     """
     alias = matching.db
     with transaction.atomic(using=alias):
-        still = list(matching.lock(keys).values_list("pk", flat=True))
-        _, messages = Message.objects.using(alias).filter(conversation__in=still).delete()
-        _, others = models.QuerySet.delete(Conversation.objects.using(alias).filter(pk__in=still))
+        still = dict(matching.lock(keys).values_list("pk", "memory_id"))
+        _, messages = Message.objects.using(alias).filter(conversation__in=list(still)).delete()
+        _, others = models.QuerySet.delete(Conversation.objects.using(alias).filter(pk__in=list(still)))
+        forget_copies(alias, still, erased=True)
     return [*messages.items(), *others.items()]
 
 
@@ -211,8 +213,8 @@ class Conversation(models.Model):
     summary_sequence = models.PositiveIntegerField(_("summary"), null=True, editable=False)
     # Which message the next one follows; null is the newest of the history, 0 none at all.
     parent_sequence = models.PositiveIntegerField(_("continues from"), null=True, editable=False)
-    # Everything up to this message was cleared, or replaced by another memory: no summary covers it, and no rewind to a
-    # later message brings it back.
+    # The last message of the path after which the memory was cleared, or replaced by another one: no summary covers
+    # what is up to it, and no rewind to a later message brings it back. 0 if there is none.
     forgotten_through = models.PositiveIntegerField(_("cleared through"), default=0, editable=False)
     # How many messages the history has had: those it still has, and those that were not kept.
     total_messages = models.PositiveIntegerField(_("total messages"), default=0, editable=False)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import models, router
 
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
+from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.messages import Message
-
-if TYPE_CHECKING:
-    pass
 
 
 def erase_messages(
     sender: type[Conversation], instance: Conversation, using: str, origin: object = None, **kwargs: Any
 ) -> None:
-    """Delete the messages of *instance*, which is about to be deleted, after locking it against other writers."""
+    """
+    Delete the messages of *instance*, which is about to be deleted, after locking it against other writers, and what
+    other apps keep of it.
+    """
     if isinstance(origin, ConversationQuerySet):
         return  # its ``delete`` has done so for the whole batch
-    list(Conversation.objects.using(using).filter(pk=instance.pk).select_for_update().values_list("pk"))
+    rows = Conversation.objects.using(using).filter(pk=instance.pk).select_for_update()
+    stored = dict(rows.values_list("pk", "memory_id"))  # the memory id of *instance* may be an outdated one
     Message.objects.using(using).filter(conversation=instance.pk).delete()
+    forget_copies(using, stored, erased=True)
 
 
 def erase_conversations(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:

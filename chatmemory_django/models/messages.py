@@ -130,6 +130,14 @@ class MessageQuerySet(models.QuerySet["Message"]):
             )
         )
 
+    def removed(self) -> Self:
+        """Return what is left of removed messages, and of summaries that covered them: rows without content."""
+        return self.filter(_REMOVED)
+
+    def not_removed(self) -> Self:
+        """Return the messages that have not been removed."""
+        return self.exclude(_REMOVED)
+
     def with_size(self) -> Self:
         """Annotate each with its ``size``: the number of characters of its stored texts, payload and metadata."""
         return self.annotate(size=MESSAGE_SIZE)
@@ -153,6 +161,8 @@ MESSAGE_SIZE = (
     + Coalesce(Length(Cast("metadata", TextField())), Value(0))
 )  # fmt: skip
 
+_REMOVED = Q(in_history=False, superseded=True, text="", payload=None, parent_sequence=None)
+
 # Where the memory of a message's conversation is. NULL is neither equal to a sequence nor different from it; 0 is
 # different.
 _CURRENT = (
@@ -163,7 +173,7 @@ _CURRENT = (
 
 
 class Message(models.Model):
-    """One message. Its content never changes after it is written."""
+    """One message. Its content never changes after it is written, except that it is emptied when it is removed."""
 
     pk = models.CompositePrimaryKey("conversation_id", "sequence")
     # Columns of fixed width come first: otherwise PostgreSQL pads them.
@@ -190,6 +200,10 @@ class Message(models.Model):
     # Which message it follows; null is the one before it in the history, 0 none at all. For a summary, the last message
     # that it covers.
     parent_sequence = models.PositiveIntegerField(_("parent message"), null=True)
+    # Set if the memory was cleared, or replaced by another one, when this was the newest message of the path: which
+    # sequence came next then. What follows this message and has that sequence or a later one begins with an empty
+    # memory. Such a message names its parent, and so does the first one that follows it then.
+    cleared_before = models.PositiveIntegerField(_("cleared before"), null=True)
     type = models.CharField(_("type"), max_length=21, choices=[(k.value, k.value) for k in MessageType])
     counted_by = models.CharField(_("counted by"), max_length=64, blank=True, default="")
     text = models.TextField(_("text"), blank=True)

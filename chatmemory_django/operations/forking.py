@@ -86,6 +86,9 @@ async def afork(conversation: Conversation, memory_id: object = None, **options:
     return await sync_to_async(fork)(conversation, memory_id, **options)
 
 
+_HISTORY = Q(in_history=True)
+
+
 class _Plan(NamedTuple):
     """What is copied of a conversation, and how it changes."""
 
@@ -128,12 +131,13 @@ class _Forking:
 
     def _plan(self, snapshot: Snapshot) -> _Plan:
         through, state = self._through, snapshot.state
-        if through is None or through == snapshot.head:
+        known = None if through is None else snapshot.message(through)
+        if known is None or known.is_head:
             remembered = in_memory(state.window_start, state.pinned_sequence, state.summary_sequence)
             others = Q(in_history=False) & (remembered | _covering_shared(snapshot))
             return _Plan(state, [Q(on_path=True)], others, F("superseded"), {})
         window = self._window or Window(state.memory_messages)
-        relocation = relocate(snapshot, through, window, self._counted)
+        relocation = relocate(snapshot, known, window, self._counted)
         counts = counts_of(relocation.uncounted, self._counted)
         shared = relocation.shared
         entered = [*_conditions("sequence", relocation)]
@@ -147,7 +151,7 @@ class _Forking:
             relocation.state,
             [Q(on_path=True, sequence__lte=shared), *(Q(in_history=True) & each for each in entered)],
             Q(in_history=False) & others,
-            _superseded(Change(state, relocation.state, left=relocation.left, relocation=relocation), relocation),
+            _superseded(state, relocation),
             counts,
         )
 
@@ -172,7 +176,12 @@ class _Forking:
         """Update *forked* after its rows were copied: their token counts and its counters."""
         rows = Message.objects.using(self._using).filter(conversation=forked.pk).order_by()
         write_counts(rows, plan.counts, plan.state.counted_by)
-        found = rows.aggregate(last=Max("sequence"), history=Count("sequence", filter=Q(in_history=True)))
+        found = rows.aggregate(
+            last=Max("sequence"),
+            head=Max("sequence", filter=_HISTORY),
+            history=Count("sequence", filter=_HISTORY),
+            cuts=Count("cleared_before"),
+        )
         last, state = found["last"] or 0, plan.state
         columns = {
             **state._asdict(),
@@ -182,6 +191,9 @@ class _Forking:
             "parent_sequence": None,  # the newest of the copied messages
             "forgotten_through": min(state.forgotten_through, last),
         }
+        if found["cuts"]:
+            rows.filter(cleared_before__gt=last).update(cleared_before=last + 1)
+            columns["parent_sequence"] = found["head"]  # the first message that follows a cut names it
         for own in ("id", "version"):
             del columns[own]
         if not state.counted_by and state.memory_messages:
@@ -223,8 +235,9 @@ def _conditions(column: str, relocation: Relocation) -> Iterator[Q]:
         yield reduce(or_, (Q(**{f"{column}__range": part}) for part in parts))
 
 
-def _superseded(change: Change, relocation: Relocation) -> Case | F:
+def _superseded(state: State, relocation: Relocation) -> Case | F:
     """Return the column as a rewind would change it."""
+    change = Change(state, relocation.state, left=relocation.left, relocation=relocation, hidden=relocation.hidden)
     hidden, entered = change.superseded, Q(in_history=True, sequence__gt=relocation.shared)
     return Case(
         When(sequence__in=hidden, then=Value(True)),

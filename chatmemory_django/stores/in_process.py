@@ -10,14 +10,24 @@ from functools import partial
 from typing import NamedTuple, Unpack
 
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.core.branches import Present, Summary, Tree, fork_point, moved
+from chatmemory_django.core.branches import Present, Summary, Tree, fork_point, is_on, moved, summaries_with
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
-from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, to_entry
-from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, SystemMessage, checked_messages
+from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, pins, to_entry
+from chatmemory_django.messages import (
+    ChatMessage,
+    CustomMessage,
+    MessageType,
+    NewMessage,
+    SystemMessage,
+    checked_messages,
+)
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
+
+REMOVED = CustomMessage({})
+"""What is left of a removed message."""
 
 
 class InMemoryChatMemoryStore(ChatMemoryStore):
@@ -79,18 +89,19 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
 
     def read_memory_after(self, memory_id: object, window: Window, after: int) -> Reading:
         with self._writing(memory_id) as conversation:
-            return Reading(conversation.moved(after, window).eviction)
+            move = conversation.moved(after, window)
+            eviction = conversation.eviction(window) if move is None else move.eviction
+        eviction.trim()
+        return Reading(eviction)
 
     def rewind(self, memory_id: object, to: int, window: Window) -> None:
         with self._writing(memory_id) as conversation:
-            if conversation.checked(to) != conversation.head():
-                conversation.go_on(conversation.moved(to, window))
+            conversation.go_on_from(to, window)
 
     def switch(self, memory_id: object, to: int, window: Window) -> int:
         with self._writing(memory_id) as conversation:
             newest = conversation.newest_from(to)
-            if newest != conversation.head():
-                conversation.go_on(conversation.moved(newest, window))
+            conversation.go_on_from(newest, window)
             return newest
 
     def pop(self, memory_id: object) -> ChatMessage | None:
@@ -185,7 +196,8 @@ class _Row:
     in_history: bool = True
     on_path: bool = True
     through: int | None = None
-    """The last message that a summary covers; None for other messages."""
+    """The last message that a summary covers; None for other messages, and for summaries that are not used again."""
+    cleared_before: int | None = None
 
 
 @dataclass(slots=True)
@@ -281,7 +293,7 @@ class _Conversation:
         is_pinned = keeps_first or (kept != [] and kept[0] == self.pinned)
         in_history = goes_on is not None or self.next_key == 1
         if not in_history:
-            self.forgotten_through = self.next_key - 1
+            self._cut()
         self.pinned, self.window, self.summary = kept[0] if is_pinned else None, kept[is_pinned:], None
         for message in messages[len(kept) :]:
             self.rows[self.next_key] = _Row(
@@ -292,9 +304,9 @@ class _Conversation:
             self.parent = None if in_history else self.parent
 
     def clear(self) -> None:
-        if self.memory():
-            self.pinned, self.summary, self.window = None, None, []
-            self.forgotten_through = self.next_key - 1
+        self.pinned, self.summary, self.window = None, None, []
+        self._cut()
+        self._empty(self._summaries())
 
     def head(self) -> int:
         """Return the newest message of the path; 0 without one."""
@@ -313,25 +325,39 @@ class _Conversation:
             return key
         raise MessageNotFoundError(self.key, key)
 
-    def moved(self, to: int, window: Window) -> _Moved:
-        """Return the conversation as it would continue from *to*, without changing it."""
+    def moved(self, to: int, window: Window) -> _Moved | None:
+        """Return the conversation as it would continue from *to*, without changing it; None if it does so already."""
+        if self.checked(to) == self.head():
+            return None
         tree = self._tree()
-        path = tree.path_to(self.checked(to))
+        path = tree.path_to(to)
         shared = to if to == 0 or self.rows[to].on_path else fork_point(tree.path_to(self.head()), path)
         entries = [self.entry(key, window) for key in self.memory(without_summary=True)]
         summary = None
         if self.summary is not None:
             summary = Summary(self.entry(self.summary, window), self.rows[self.summary].through or 0)
-        present = Present(entries, summary, self.forgotten_through)
-        eviction, forgotten = moved(
-            present, _Path(self, path, window), window, to=to, shared=shared, next_key=self.next_key
+        present, forgotten = Present(entries, summary), tree.forgotten(to)
+        eviction = moved(
+            present,
+            _Path(self, path, window),
+            window,
+            to=to,
+            shared=shared,
+            forgotten=forgotten,
+            next_key=self.next_key,
         )
         return _Moved(to, path, eviction, forgotten)
+
+    def go_on_from(self, to: int, window: Window) -> None:
+        """Continue the conversation from message *to*."""
+        move = self.moved(to, window)
+        if move is not None:
+            self.go_on(move)
 
     def go_on(self, move: _Moved) -> None:
         """Continue the conversation as *move* describes."""
         for key in self.history():
-            self.rows[key].on_path = _is_on(move.path, key)
+            self.rows[key].on_path = is_on(move.path, key)
         self.parent = move.to
         self.forgotten_through = move.forgotten_through
         self._keep(move.eviction)
@@ -382,24 +408,46 @@ class _Conversation:
         self._leave(evicted)
         return evicted
 
-    def remove(self, keys: Iterable[int]) -> None:
-        """Remove the messages *keys* from the memory and the history."""
+    def remove(self, keys: Collection[int]) -> None:
+        """Remove the messages *keys* from the memory and the history, and the summaries that cover them."""
+        self._empty(summaries_with(keys, self._summaries(), self._tree()))
         for key in sorted(keys, reverse=True):
             self._remove(key)
+        self.forgotten_through = self._tree().forgotten(self.head())
 
     def forget_history(self) -> None:
         """Discard everything that is not in the memory."""
         self.rows = {key: self.rows[key] for key in sorted(self.memory())}
 
+    def _summaries(self) -> dict[int, int]:
+        """Return the last message that each summary covers, by the key of the summary."""
+        return {key: row.through for key, row in self.rows.items() if row.through is not None}
+
+    def _empty(self, keys: Collection[int]) -> None:
+        """Delete the content of *keys*, which are not used again."""
+        self._leave(keys)
+        for key in keys:
+            self.rows[key] = _Row(REMOVED, in_history=False, on_path=False)
+
+    def _cut(self) -> None:
+        """Forget the path as far as it goes now."""
+        head = self.head()
+        if head in self.rows and head != self.forgotten_through:
+            row = self.rows[head]
+            row.parent, row.cleared_before = self._parent_of(head), row.cleared_before or self.next_key
+            self.parent = self.forgotten_through = head
+
+    def _parent_of(self, key: int) -> int:
+        parent = self.rows[key].parent
+        return max((each for each in self.history() if each < key), default=0) if parent is None else parent
+
     def _remove(self, key: int) -> None:
         row = self.rows[key]
-        self._leave([key])
         if not row.in_history:
-            row.parent, row.through = None, None
+            self._empty([key])
             return
         head = self.head()
-        before = max((each for each in self.history() if each < key), default=0)
-        parent = before if row.parent is None else row.parent
+        parent = self._parent_of(key)
         following = min((each for each in self.history() if each > key), default=0)
         for each in self.rows.values():
             if each.parent == key:
@@ -407,7 +455,11 @@ class _Conversation:
                 each.through = None if each.through is None else parent
         if following and self.rows[following].parent is None and row.parent is not None:
             self.rows[following].parent = parent
-        row.in_history, row.on_path, row.parent = False, False, None
+        if row.cleared_before is not None and parent:
+            replacing = self.rows[parent]
+            replacing.parent = self._parent_of(parent)
+            replacing.cleared_before = min(row.cleared_before, replacing.cleared_before or row.cleared_before)
+        self._empty([key])
         if head == key:
             self.parent = parent
 
@@ -416,6 +468,9 @@ class _Conversation:
         self.pinned = None if self.pinned in keys else self.pinned
         self.summary = None if self.summary in keys else self.summary
         self.window = [each for each in self.window if each not in keys]
+        first = _Compared(self.rows[self.window[0]].message) if self.window else None
+        if pins(first, pinned=self.pinned, summary=self.summary):
+            self.pinned = self.window.pop(0)
 
     def _keep(self, eviction: Eviction) -> None:
         """Make the result of *eviction* the memory."""
@@ -444,7 +499,8 @@ class _Conversation:
 
     def _tree(self) -> Tree:
         named = [(key, row.parent) for key, row in self.rows.items() if row.in_history and row.parent is not None]
-        return Tree(named, self.next_key)
+        cuts = {key: row.cleared_before for key, row in self.rows.items() if row.cleared_before is not None}
+        return Tree(named, self.next_key, cuts)
 
 
 class _Path:
@@ -453,7 +509,7 @@ class _Path:
     def __init__(self, conversation: _Conversation, path: list[tuple[int, int]], window: Window) -> None:
         self._conversation = conversation
         self._window = window
-        self._keys = [key for key in conversation.history() if _is_on(path, key)]
+        self._keys = [key for key in conversation.history() if is_on(path, key)]
 
     def systems(self, to: int, behind: int) -> Iterator[Entry]:
         return self._backwards(to, behind, systems=True)
@@ -477,10 +533,6 @@ class _Path:
         for key in reversed(self._keys):
             if behind < key <= to and (rows[key].message.type == MessageType.SYSTEM) == systems:
                 yield self._conversation.entry(key, self._window)
-
-
-def _is_on(path: list[tuple[int, int]], key: int) -> bool:
-    return any(start <= key <= end for start, end in path)
 
 
 class _Compared:

@@ -1,16 +1,28 @@
 """Storage for the streams of answers: one contract for the database and for Redis."""
 
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from io import StringIO
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import transaction
 from django.utils import timezone
 
 from chatmemory_django.chat import streams as streams_module
+from chatmemory_django.chat.deleting import Deletion
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
-from chatmemory_django.chat.streams import DEAD_AFTER, KEEP, DatabaseStreams, Maker, Piece, Streams, streams
+from chatmemory_django.chat.streams import DEAD_AFTER, KEEP, DatabaseStreams, Maker, Piece, Streams, delete_old, streams
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.operations import erase, prune
+from chatmemory_django.provider import get_chat_memory
+from tests.leftovers import leftovers
 
 redis = pytest.importorskip("redis", reason="Streams in Redis need redis: pip install redis")
 redis_streams = pytest.importorskip("chatmemory_django.chat.redis_streams")
@@ -26,6 +38,24 @@ def maker(memory_id: str, owner_key: str = "1") -> Maker:
 
 NOTHING = Piece(0, "")
 
+WAYS: dict[str, Callable[[Conversation], object]] = {
+    "operations.erase": lambda conversation: erase(Conversation.objects.all()),
+    "the command": lambda conversation: call_command("erase_chatmemory", user="ann", stdout=StringIO()),
+    "prune": lambda conversation: prune(Conversation.objects.all(), idle=timedelta(0)),
+    "QuerySet.delete": lambda conversation: Conversation.objects.all().delete(),
+    "Model.delete": lambda conversation: conversation.delete(),
+    "User.delete": lambda conversation: conversation.owner.delete(),
+    "QuerySet.delete of users": lambda conversation: get_user_model().objects.all().delete(),
+}
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Wait until *condition* is true, or for too long; return whether it is."""
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
 
 class Case:
     """Streams, and a way to make time pass for them."""
@@ -40,7 +70,24 @@ class Case:
             long_ago = timezone.now() - timedelta(seconds=DEAD_AFTER + 1)
             AnswerStream.objects.filter(answer_id=dead.answer_id).update(written_at=long_ago)
         else:
-            redis_streams._client(REDIS).delete(redis_streams._lease(dead))
+            redis_streams._client(REDIS).delete(redis_streams._lease(dead.memory_id))
+
+    def let_pass(self, made: Maker) -> None:
+        """Pretend that the pieces of an answer in progress are about to be deleted."""
+        if isinstance(self.streams, DatabaseStreams):
+            AnswerChunk.objects.update(written_at=timezone.now() - timedelta(seconds=KEEP + 1))
+        else:
+            redis_streams._client(REDIS).pexpire(redis_streams._pieces(made), 200)
+
+    def delete_old(self) -> None:
+        if isinstance(self.streams, DatabaseStreams):
+            delete_old("default")
+        else:
+            time.sleep(0.3)
+
+    def places(self, text: str) -> list[str]:
+        """Return where *text* is stored."""
+        return leftovers(text)
 
 
 @pytest.fixture(params=["database", "redis"])
@@ -48,7 +95,7 @@ def case(request, settings) -> Iterator[Case]:
     if request.param == "database":
         yield Case(DatabaseStreams())
         return
-    settings.CHATMEMORY = {"CHAT": {"REDIS_URL": REDIS}}
+    settings.CHATMEMORY = {"CHAT": {"REDIS_URL": REDIS, "STREAMS": "chatmemory_django.chat.redis_streams.RedisStreams"}}
     client = redis_streams._client(REDIS)
     try:
         client.ping()
@@ -168,21 +215,195 @@ class TestContract:
 
         assert case.streams.read(made, 0) == ([text], True)
 
+    def test_an_answer_without_a_piece_for_long_keeps_the_earlier_ones(self, case):
+        made = maker(case.memory_id)
+        case.streams.begin(made)
+        case.streams.write({made: Piece(0, "one")})
+        case.let_pass(made)
+
+        case.streams.write({made: Piece(1, "")})
+        case.delete_old()
+        case.streams.write({made: Piece(1, " two")})
+
+        assert case.streams.read(made, 0) == (["one", " two"], True)
+
+
+class TestForgetting:
+    def test_an_erased_conversation_takes_its_streams_along(self, case):
+        ended, running, other = maker(case.memory_id), maker(case.memory_id), maker(f"{case.memory_id}-other")
+        for each in (ended, running, other):
+            case.streams.begin(each)
+            case.streams.write({each: Piece(0, "private")})
+            if each == ended:
+                case.streams.end(each, Piece(1, " secret"))
+
+        case.streams.forget([case.memory_id, "unknown"], erased=True)
+
+        assert case.streams.read(ended, 0) == case.streams.read(running, 0) == ([], False)
+        assert case.streams.find(case.memory_id, "1") is None
+        assert case.streams.read(other, 0) == (["private"], True)
+
+    def test_an_answer_in_an_erased_conversation_stops_and_writes_nothing_more(self, case):
+        made, other = maker(case.memory_id), maker(f"{case.memory_id}-other")
+        case.streams.begin(made)
+        case.streams.begin(other)
+        case.streams.write({made: Piece(0, "private")})
+        case.streams.forget([case.memory_id], erased=True)
+        case.streams.forget([case.memory_id], erased=True)
+
+        for _ in range(2):
+            assert case.streams.write({made: Piece(1, "late"), other: Piece(0, "x")}) == {made}
+        case.streams.end(made, Piece(1, "last"))
+
+        assert case.streams.read(made, 0) == ([], False)
+        case.streams.end(other, Piece(1, "y"))
+        case.streams.forget([other.memory_id], erased=True)
+        assert case.places(case.memory_id) == []
+
+    def test_the_next_conversation_with_the_same_id_is_another_one(self, case):
+        first, second = maker(case.memory_id), maker(case.memory_id)
+        case.streams.begin(first)
+        case.streams.forget([case.memory_id], erased=True)
+
+        assert case.streams.begin(second) is None
+        assert case.streams.write({first: Piece(0, "old"), second: Piece(0, "new")}) == {first}
+        case.streams.end(first, Piece(1, "old"))
+
+        assert case.streams.read(second, 0) == (["new"], True)
+        assert case.streams.read(first, 0) == ([], False)
+
+    def test_a_removed_message_takes_the_streams_of_ended_answers_along(self, case):
+        ended, running = maker(case.memory_id), maker(case.memory_id)
+        case.streams.begin(ended)
+        case.streams.end(ended, Piece(0, "private"))
+        case.streams.begin(running)
+        case.streams.write({running: Piece(0, "still")})
+
+        case.streams.forget([case.memory_id], erased=False)
+
+        assert case.streams.read(ended, 0) == ([], False)
+        assert case.streams.write({running: Piece(1, " there")}) == set()
+        assert case.streams.read(running, 0) == (["still", " there"], True)
+
+    def test_a_removed_message_takes_the_stream_of_a_dead_answer_along(self, case):
+        dead = maker(case.memory_id)
+        case.streams.begin(dead)
+        case.streams.write({dead: Piece(0, "private")})
+        case.let_die(dead)
+
+        case.streams.forget([case.memory_id], erased=False)
+
+        assert case.streams.read(dead, 0) == ([], False)
+
+    @pytest.mark.parametrize("erase", WAYS)
+    def test_every_way_to_erase_forgets_them(self, case, erase):
+        user = get_user_model().objects.create_user("ann")
+        ended, running = maker(case.memory_id), maker(case.memory_id)
+        get_chat_memory(case.memory_id, owner=user).add(UserMessage("Hello"))
+        case.streams.begin(ended)
+        case.streams.end(ended, Piece(0, "private"))
+        case.streams.begin(running)
+        case.streams.write({running: Piece(0, "private")})
+
+        WAYS[erase](Conversation.objects.get())
+
+        assert case.streams.read(ended, 0) == case.streams.read(running, 0) == ([], False)
+        assert case.streams.write({running: Piece(1, "late")}) == {running}
+        case.streams.end(running, Piece(1, "late"))
+        assert case.places(case.memory_id) == []
+
+    def test_an_erasure_that_is_rolled_back_forgets_nothing(self, case):
+        made = maker(case.memory_id)
+        get_chat_memory(case.memory_id).add(UserMessage("Hello"))
+        case.streams.begin(made)
+        case.streams.write({made: Piece(0, "still there")})
+
+        with pytest.raises(RuntimeError), transaction.atomic():
+            Conversation.objects.all().delete()
+            raise RuntimeError
+
+        assert case.streams.read(made, 0) == (["still there"], True)
+        assert case.streams.write({made: Piece(1, "x")}) == set()
+
+    def test_a_conversation_is_erased_even_if_the_streams_elsewhere_cannot_be(self, settings, caplog):
+        settings.CHATMEMORY = {
+            "CHAT": {
+                "STREAMS": "chatmemory_django.chat.redis_streams.RedisStreams",
+                "REDIS_URL": "redis://127.0.0.1:1/0",
+            }
+        }
+        get_chat_memory("c").add(UserMessage("Hello"))
+
+        Conversation.objects.all().delete()
+
+        assert not Conversation.objects.exists()
+        assert "Error calling" in caplog.text
+
+
+class TestDeletion:
+    def test_ended_streams_are_deleted_on_an_idle_site(self, monkeypatch):
+        monkeypatch.setattr(streams_module, "KEEP", 0.2)
+        streams_module.deletion.cache_clear()
+        kept, ended, running = DatabaseStreams(), maker("ended"), maker("running")
+        try:
+            kept.begin(running)
+            kept.write({running: Piece(0, "still there")})
+            kept.begin(ended)
+
+            kept.end(ended, Piece(0, "private"))
+            assert wait_until(lambda: not AnswerChunk.objects.filter(memory_id="ended").exists())
+            assert wait_until(lambda: not Deletion.running)
+            assert "chatmemory-deletion" not in {thread.name for thread in threading.enumerate()}
+
+            kept.end(running, Piece(1, "!"))
+            assert len(Deletion.running) == 1
+            assert wait_until(lambda: not AnswerChunk.objects.exists() and not Deletion.running)
+        finally:
+            streams_module.deletion.cache_clear()
+
+    def test_an_error_is_logged_and_tried_again(self, caplog):
+        calls = []
+
+        def delete() -> None:
+            calls.append(time.monotonic())
+            if len(calls) == 1:
+                raise RuntimeError("The database is away.")
+
+        Deletion(delete, 0.05).note_end()
+
+        assert wait_until(lambda: not Deletion.running)
+        assert len(calls) > 1
+        assert "this is tried again" in caplog.text
+
+    def test_many_ends_have_one_thread(self):
+        deletion = Deletion(lambda: None, 60)
+        for _ in range(20):
+            deletion.note_end()
+
+        threads = [thread for thread in threading.enumerate() if thread.name == "chatmemory-deletion"]
+        deletion.stop()
+
+        assert len(threads) == 1
+        assert not threads[0].is_alive()
+
+    def test_the_pieces_of_a_long_answer_are_deleted_together(self):
+        kept, made = DatabaseStreams(), maker("c")
+        kept.begin(made)
+        kept.write({made: Piece(0, "early")})
+        AnswerChunk.objects.update(written_at=timezone.now() - timedelta(seconds=KEEP + 1))
+        kept.write({made: Piece(1, "late")})
+
+        delete_old("default")
+        assert kept.read(made, 0) == (["early", "late"], True)
+        kept.end(made, Piece(2, ""))
+        delete_old("default")
+        assert kept.read(made, 0) == (["early", "late"], False)
+        AnswerChunk.objects.update(written_at=timezone.now() - timedelta(seconds=KEEP + 1))
+        delete_old("default")
+        assert not AnswerChunk.objects.exists()
+
 
 class TestDatabase:
-    def test_old_streams_are_deleted_when_another_begins(self):
-        kept, old, dead, new = DatabaseStreams(), maker("old"), maker("dead"), maker("new")
-        kept.begin(old)
-        kept.end(old, Piece(0, "private"))
-        kept.begin(dead)
-        for table in (AnswerChunk, AnswerStream):
-            table.objects.update(written_at=timezone.now() - timedelta(seconds=KEEP + 1))
-
-        DatabaseStreams().begin(new)  # each process checks only now and then
-
-        assert not AnswerChunk.objects.exists()
-        assert AnswerStream.objects.get().memory_id == "new"
-
     def test_writing_for_many_takes_as_many_statements_as_for_one(self, django_assert_num_queries):
         kept, makers = DatabaseStreams(), [maker(f"c{number}") for number in range(20)]
         for each in makers:

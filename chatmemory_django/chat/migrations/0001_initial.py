@@ -29,9 +29,16 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "answer_id", "position", blank=True, editable=False, primary_key=True, serialize=False
+                        "memory_id",
+                        "answer_id",
+                        "position",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
+                ("memory_id", chatmemory_django.models.ExactCharField(max_length=255)),
                 ("answer_id", chatmemory_django.models.ExactCharField(max_length=64)),
                 ("position", models.PositiveIntegerField()),
                 ("data", models.TextField()),

@@ -8,3 +8,10 @@ class RecordsConfig(AppConfig):
 
     name = "chatmemory_django.integrations.records"
     label = "chatmemory_records"
+
+    def ready(self) -> None:
+        """Register what is deleted from a record when messages are removed."""
+        from chatmemory_django.integrations.records.forgetting import forget_calls  # models are not loaded before
+        from chatmemory_django.models.copies import keeps_copies
+
+        keeps_copies(forget_calls)

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.apps import apps
 from django.core.management.base import CommandError, CommandParser
+from django.db import router
 
 from chatmemory_django.management.base import ConversationsCommand, days
 from chatmemory_django.models import Conversation
@@ -62,9 +63,10 @@ class Command(ConversationsCommand):
                 refused=self.report_refused,
             )
         if not dry_run and apps.is_installed("chatmemory_django.chat"):
-            from chatmemory_django.chat.streams import delete_old  # its tables exist only then
+            from chatmemory_django.chat.models import AnswerStream  # its tables exist only then
+            from chatmemory_django.chat.streams import delete_old
 
-            delete_old(database)
+            delete_old(router.db_for_write(AnswerStream))  # which may be another database than that of conversations
         would = "Would have erased" if dry_run else "Erased"
         self.stdout.write(
             f"{would} {pruned.conversations:,} idle conversations and {pruned.messages:,} old messages of others."

@@ -28,7 +28,7 @@ from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemorySto
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Relocating, Replacement
-from chatmemory_django.stores.django.entries import costs_of, messages_of, summary_index
+from chatmemory_django.stores.django.entries import costs_of, messages_of, read_eviction, summary_index
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.rows import Row
@@ -165,7 +165,12 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         key = memory_key(memory_id)
 
         def see(snapshot: Snapshot) -> Reading:
-            return Reading(relocate(snapshot, after, window, {}).eviction, snapshot.state.id)
+            known = snapshot.message(after)
+            if not known.is_head:
+                return Reading(relocate(snapshot, known, window, {}).eviction, snapshot.state.id)
+            eviction, _ = read_eviction(snapshot, window, {})
+            eviction.trim()
+            return Reading(eviction, snapshot.state.id)
 
         reading = self._write(key, create=False).look(see)
         if reading is None and after:

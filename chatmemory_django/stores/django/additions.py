@@ -64,22 +64,25 @@ class Addition:
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
         # Without the lock this is unknown: then the UPDATE checks the ids, and a retry comes back with the lock.
         known = snapshot.sequences_of(names) if names and snapshot.is_locked else {}
-        if self._after is not None and not self._is_complete and not known:
-            return self._set_aside(snapshot, self._after)
+        # Known messages were stored together with everything else.
+        after = None if self._after is None or known else snapshot.message(self._after)
+        if after is not None and not self._is_complete:
+            return self._set_aside(snapshot, after.sequence)
+        aside: Sequence[int] = () if after is None else self._completes
         relocation: Relocation | None = None
         uncounted: Sequence[Row] = ()
-        if self._after is not None and not known:  # known messages were stored together with everything else
-            relocation = relocate(snapshot, self._after, window, self._counted)
+        if after is not None and not after.is_head:
+            relocation = relocate(snapshot, after, window, self._counted)
             eviction, uncounted = relocation.eviction, relocation.uncounted
-        elif has_counts(snapshot, window):
+        elif has_counts(snapshot, window) and not aside:
             eviction = self._from_front(snapshot)
         else:
             eviction, uncounted = read_eviction(snapshot, window, self._counted)
         taken_up: list[int] = []
-        if relocation is not None:
-            aside = stored_rows(snapshot, self._completes, window, self._counted)
-            uncounted = [*uncounted, *(row for row in aside if window.counter and row.tokens is None)]
-            taken_up = self._take_up(snapshot, eviction, aside)
+        if aside:
+            rows = stored_rows(snapshot, aside, window, self._counted)
+            uncounted = [*uncounted, *(row for row in rows if window.counter and row.tokens is None)]
+            taken_up = self._take_up(snapshot, eviction, rows)
         added: list[NewRow] = []
         keys: list[int] = []
         for message, row, cost in zip(self._messages, self._rows, self._costs, strict=True):
@@ -94,18 +97,17 @@ class Addition:
                 added.append(msgspec.structs.replace(row, sequence=keys[-1]))
                 if row.client_message_id is not None:
                     known[row.client_message_id] = keys[-1]
-        if not added and not self._completes and not relocation:
-            return Appended(eviction, keys, state.id), None
         # Continuing from a question answers it.
-        answered = [] if relocation is None else [key for key in snapshot.unanswered if key == self._after]
+        answered = [] if after is None or after.is_complete else [after.sequence]
         completes = [*self._completes, *answered]
-        change = self._change(state, eviction, added, uncounted, relocation, taken_up, completes)
+        if not (added or completes or relocation):
+            return Appended(eviction, keys, state.id), None
+        change = self._change(state, eviction, added, uncounted, relocation, aside, taken_up, completes)
         return Appended(eviction, keys, state.id), change
 
     def _set_aside(self, snapshot: Snapshot, after: int) -> tuple[Appended, Change]:
         """Store the messages as a branch that begins after message *after* and is not on the path."""
         state = snapshot.state
-        snapshot.is_on_path(after)  # raises if there is no such message on any branch
         rows = [
             msgspec.structs.replace(
                 row, sequence=sequence, parent_sequence=parent, superseded=True, on_path=False, token_count=cost
@@ -163,17 +165,14 @@ class Addition:
         rows: list[NewRow],
         uncounted: Sequence[Row],
         relocation: Relocation | None,
+        aside: Sequence[int],
         taken_up: list[int],
         completes: Sequence[int],
     ) -> Change:
         window = self._window
         state = before if relocation is None else relocation.state
         # Messages stored aside are on the path even if an equal one is in the memory: the next message follows them.
-        aside: Sequence[int] = ()
-        if relocation is not None:
-            aside = self._completes
-            hidden = [*relocation.hidden, *(key for key in aside if key not in taken_up)]
-            relocation = relocation._replace(hidden=hidden)
+        hidden = [key for key in aside if key not in taken_up]
         start = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start
         out = [entry.key for entry in (*eviction.evicted, *eviction.replaced, *eviction.passed_by)]
         gone = set(out)
@@ -196,7 +195,10 @@ class Addition:
         counts = counts_of(kept, self._counted) if kept else {}
         # Others may have continued from messages stored aside; then these were in the memory, and stay there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
-        return Change(before, after, rows, left, counts, completes, self._is_retry, relocation, aside).checked()
+        hidden += () if relocation is None else relocation.hidden
+        return Change(
+            before, after, rows, left, counts, completes, self._is_retry, relocation, aside, hidden=hidden
+        ).checked()
 
 
 def _check_unique(rows: Sequence[NewRow]) -> None:

@@ -22,9 +22,19 @@ class Removed(NamedTuple):
 
     sequence: int
     parent: int
-    """Messages that named the removed one as their parent now name this one, ..."""
+    """Messages that named the removed one as their parent now name this one, which stays, ..."""
     child: int | None = None
     """... and so does this message, which named none."""
+
+
+class Cut(NamedTuple):
+    """A message after which the memory is cleared."""
+
+    sequence: int
+    parent: int
+    """The message that it follows, which it now names."""
+    before: int
+    """See ``Message.cleared_before``; if the message has one already, the lower one stays."""
 
 
 class Change(NamedTuple):
@@ -48,24 +58,28 @@ class Change(NamedTuple):
     """The sequences of the messages that were stored aside and are now on the path."""
     removals: Sequence[Removed] = ()
     """The messages that are removed from the history."""
+    emptied: Sequence[int] = ()
+    """The sequences of the rows whose content is deleted: removed messages, and summaries of them."""
+    cuts: Sequence[Cut] = ()
+    hidden: Sequence[int] = ()
+    """The sequences of rows inside the window that are superseded although they were not in the memory."""
 
     @property
     def superseded(self) -> list[int]:
         """The sequences of messages that are not in the memory although their rows are inside the window."""
         start, end = self.after.window_start, self.before.next_sequence
         left: Sequence[int] = self.left
-        hidden: Sequence[int] = ()
         if self.relocation is not None:
             # What leaves the memory after the shared part also leaves the path, and is superseded by that.
             off_path = {each for each in self.relocation.left if each > self.relocation.shared}
-            left, hidden = [each for each in left if each not in off_path], self.relocation.hidden
-        return [each for each in (*left, *hidden) if start <= each < end]
+            left = [each for each in left if each not in off_path]
+        return [each for each in (*left, *self.hidden) if start <= each < end]
 
     @property
     def only_adds(self) -> bool:
         """Whether rows are added and none are changed."""
-        changes = self.superseded or self.counts or self.completes or self.relocation or self.removals
-        return bool(self.rows) and not changes
+        changes = self.superseded or self.counts or self.completes or self.relocation or self.taken_up
+        return bool(self.rows) and not (changes or self.removals or self.emptied or self.cuts)
 
     @property
     def is_activity(self) -> bool:

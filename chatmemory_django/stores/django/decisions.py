@@ -9,10 +9,10 @@ import msgspec
 from chatmemory_django.core.windows import Window, continuation
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models.columns import Columns
-from chatmemory_django.stores.django.changes import Change
+from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.rows import new_row
+from chatmemory_django.stores.django.rows import State, new_row
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
 
 
@@ -70,14 +70,30 @@ class Replacement:
             pinned_sequence=kept[0].sequence if is_pinned else None,
             summary_sequence=None,
             parent_sequence=parent,
-            forgotten_through=state.forgotten_through if in_history else state.next_sequence - 1,
             memory_messages=len(new),
             memory_tokens=sum(cost or 0 for cost in costs) if counter else 0,
             counted_by=counter,
         )
+        cuts: list[Cut] = []
+        if not in_history:
+            cuts, after = cut(snapshot, after)
         stays = {row.sequence for row in kept}
         left = [row.sequence for row in rows if row.sequence not in stays]
-        return None, Change(state, after, added, left, counts).checked()
+        return None, Change(state, after, added, left, counts, cuts=cuts).checked()
+
+
+def cut(snapshot: Snapshot, after: State) -> tuple[list[Cut], State]:
+    """Return the cut at the head of the path, unless it is there already, and the state *after* it."""
+    before = snapshot.state
+    newest = snapshot.messages().history(all_branches=True).order_by("-sequence")
+    if before.parent_sequence is not None:
+        newest = newest.filter(sequence__lte=before.parent_sequence)
+    (found, parent), (previous, _) = [*newest.values_list("sequence", "parent_sequence")[:2], (0, 0), (0, 0)][:2]
+    head = found if before.parent_sequence is None else before.parent_sequence
+    if found != head or head in {0, before.forgotten_through}:  # without a history, it may be deleted
+        return [], after
+    added = Cut(head, previous if parent is None else parent, before.next_sequence)
+    return [added], after._replace(parent_sequence=head, forgotten_through=head)
 
 
 class Recounting:
@@ -100,9 +116,13 @@ class Recounting:
 
 
 class Clearing:
-    """A decision to clear the memory. With *names_left*, the change names the messages that leave it."""
+    """
+    A decision to clear the memory: nothing up to the newest message of the path is remembered again after it.
 
-    holds_for_nothing = True  # the state shows that the memory is empty
+    No summary is left. With *names_left*, the change names the messages that leave the memory.
+    """
+
+    holds_for_nothing = False
 
     def __init__(self, *, names_left: bool) -> None:
         self._names_left = names_left
@@ -110,19 +130,20 @@ class Clearing:
     def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
         """Decide where the memory begins next."""
         state = snapshot.state
-        if not state.memory_messages:
-            return None, None
+        summaries = [*snapshot.summaries()]
         left = [row.sequence for row in snapshot.memory("")] if self._names_left else []
         after = state._replace(
             window_start=state.next_sequence,
             pinned_sequence=None,
             summary_sequence=None,
-            forgotten_through=state.next_sequence - 1,
             memory_messages=0,
             memory_tokens=0,
             counted_by="",
         )
-        return None, Change(state, after, left=left)
+        cuts, after = cut(snapshot, after)
+        if not (state.memory_messages or summaries or cuts):
+            return None, None
+        return None, Change(state, after, left=left, emptied=summaries, cuts=cuts)
 
 
 class Evicting:
@@ -154,12 +175,18 @@ class Relocating:
 
     def __call__(self, snapshot: Snapshot) -> tuple[int, Change | None]:
         """Decide how the memory changes."""
-        to, is_on_path = self._to, snapshot.is_on_path(self._to)
+        to = snapshot.message(self._to)
         if self._newest:
-            to, is_on_path = snapshot.last_message(sequence__lte=snapshot.tree.newest_from(to))
-        if to == snapshot.head:
-            return to, None
-        relocation = relocate(snapshot, to, self._window, self._counted, is_on_path=is_on_path)
-        counts = counts_of(relocation.uncounted, self._counted)
-        change = Change(snapshot.state, relocation.state, left=relocation.left, counts=counts, relocation=relocation)
-        return to, change.checked()
+            to = snapshot.newest(sequence__lte=snapshot.tree.newest_from(to.sequence))
+        if to.is_head:
+            return to.sequence, None
+        relocation = relocate(snapshot, to, self._window, self._counted)
+        change = Change(
+            snapshot.state,
+            relocation.state,
+            left=relocation.left,
+            counts=counts_of(relocation.uncounted, self._counted),
+            relocation=relocation,
+            hidden=relocation.hidden,
+        )
+        return to.sequence, change.checked()

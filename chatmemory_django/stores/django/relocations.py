@@ -15,7 +15,7 @@ from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.messages import MAX_PARTS
 from chatmemory_django.stores.django.entries import Counted, count_rows, entry_of
 from chatmemory_django.stores.django.rows import Row, State, memory_columns
-from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, in_window
+from chatmemory_django.stores.django.snapshots import SUMMARY, Known, Snapshot, in_window
 
 FIRST_PAGE = 32
 """How many sequences of a path are read at first; each page is four times as large as the previous one ..."""
@@ -47,20 +47,17 @@ class Relocation(NamedTuple):
     """The new row of the conversation."""
 
 
-def relocate(
-    snapshot: Snapshot, to: int, window: Window, counted: Counted, *, is_on_path: bool | None = None
-) -> Relocation:
+def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted) -> Relocation:
     """
-    Decide how the conversation changes if it continues from message *to*; *is_on_path* is whether *to* is, if known.
+    Decide how the conversation changes if it continues from the message *known*, which is not its head.
 
     Raises:
-        MessageNotFoundError: The history has no message *to*.
         UncountedError: Messages of its memory must be counted.
 
     """
-    state = snapshot.state
+    state, to = snapshot.state, known.sequence
     shared, entered = to, []
-    if not (snapshot.is_on_path(to) if is_on_path is None else is_on_path):
+    if not known.on_path:
         path = snapshot.tree.path_to(to)
         shared = fork_point(snapshot.tree.path_to(snapshot.head), path)
         entered = [(max(start, shared + 1), end) for start, end in path if end > shared]
@@ -73,9 +70,11 @@ def relocate(
     present = Present(
         [entry_of(row, window, counted) for row in remembered],
         None if summary is None else Summary(entry_of(summary, window, counted), _through(snapshot, summary.sequence)),
-        state.forgotten_through,
     )
-    eviction, forgotten = moved(present, path_rows, window, to=to, shared=shared, next_key=state.next_sequence)
+    forgotten = _forgotten(snapshot, known)
+    eviction = moved(
+        present, path_rows, window, to=to, shared=shared, forgotten=forgotten, next_key=state.next_sequence
+    )
     kept = eviction.entries()
     front = {entry.key for entry in (eviction.pinned, eviction.summary) if entry is not None}
     start = next((entry.key for entry in kept if entry.key not in front), state.next_sequence)
@@ -96,6 +95,15 @@ def relocate(
             **memory_columns(eviction, len(kept)),
         ),
     )
+
+
+def _forgotten(snapshot: Snapshot, known: Known) -> int:
+    """Return the last message on the path to *known* after which the memory was cleared; 0 without one."""
+    if known.cleared_before is not None:
+        return known.sequence
+    current = snapshot.state.forgotten_through
+    is_after = known.on_path and known.sequence >= current
+    return current if is_after else snapshot.tree.forgotten(known.sequence)
 
 
 def stored_rows(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from chatmemory_django.core.branches import summaries_with
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.stores.base import MessageNotFoundError
-from chatmemory_django.stores.django.changes import Change, Removed
+from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import messages_of
 from chatmemory_django.stores.django.relocations import stored_rows
 from chatmemory_django.stores.django.rows import Row
@@ -38,14 +39,18 @@ class Removal:
             sequences = [max(remembered)]
         rows = _rows(snapshot, sequences, memory, with_counterparts=self._with_counterparts)
         out = {row.sequence for row in rows}
-        removals, head = _removals(snapshot, out)
-        after = without(state, memory, out)._replace(
-            total_messages=state.total_messages - len(removals), parent_sequence=head
+        summaries = snapshot.summaries()
+        emptied = out | (summaries_with(out, summaries, snapshot.tree) if summaries else set())
+        removals, head, moved = _removals(snapshot, out)
+        stays = {removed.sequence: removed.parent for removed in removals}
+        cuts, forgotten = _cuts(snapshot, moved, stays)
+        after = without(state, memory, emptied)._replace(
+            total_messages=state.total_messages - len(removals),
+            parent_sequence=head,
+            forgotten_through=max(forgotten, stays.get(state.forgotten_through, state.forgotten_through)),
         )
-        if state.summary_sequence in out:  # so that no rewind finds it again
-            removals.append(Removed(state.summary_sequence, 0))
-        left = [row.sequence for row in memory if row.sequence in out]
-        return rows, Change(state, after, left=left, removals=removals)
+        left = [row.sequence for row in memory if row.sequence in emptied]
+        return rows, Change(state, after, left=left, removals=removals, emptied=sorted(emptied), cuts=cuts)
 
 
 def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, with_counterparts: bool) -> list[Row]:
@@ -65,8 +70,8 @@ def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, wi
 
 def _counterparts(snapshot: Snapshot, sequence: int) -> list[Row]:
     """Return the row of message *sequence* of the history, and the rows of what belongs to it."""
-    is_on_path = snapshot.is_on_path(sequence)
-    near = snapshot.messages().history(all_branches=True).filter(on_path=is_on_path).values_list("sequence", flat=True)
+    on_path = snapshot.message(sequence).on_path
+    near = snapshot.messages().history(all_branches=True).filter(on_path=on_path).values_list("sequence", flat=True)
     before = near.filter(sequence__lt=sequence).order_by("-sequence")[:MAX_DISTANCE]
     after = near.filter(sequence__gt=sequence).order_by("sequence")[:MAX_DISTANCE]
     rows = stored_rows(snapshot, [*before, sequence, *after])
@@ -74,28 +79,59 @@ def _counterparts(snapshot: Snapshot, sequence: int) -> list[Row]:
     return [rows[each] for each in {index} | counterparts(messages_of(rows), index)]
 
 
-def _removals(snapshot: Snapshot, sequences: Collection[int]) -> tuple[list[Removed], int | None]:
-    """Return the removals of *sequences* from the history, last one first, and the conversation's new head."""
-    history = (
-        snapshot.messages().history(all_branches=True).order_by("sequence").values_list("sequence", "parent_sequence")
-    )
-    between = dict(history.filter(sequence__range=(min(sequences), max(sequences))))
-    is_head, head = snapshot.state.parent_sequence is None, snapshot.head
-    before = history.filter(sequence__lt=min(sequences)).last() or (0, None)
-    following = history.filter(sequence__gt=max(sequences)).first()
-    previous = dict(zip(between, [before[0], *between], strict=False))
-    removals: list[Removed] = []
-    for sequence, parent in reversed(between.items()):
+def _removals(snapshot: Snapshot, sequences: Collection[int]) -> tuple[list[Removed], int | None, Mapping[int, int]]:
+    """
+    Return the removals of *sequences* from the history, the conversation's new head, and the cuts of removed messages.
+
+    The cuts are mapped by the messages that they move to.
+    """
+    history = snapshot.messages().history(all_branches=True).order_by("sequence")
+    first, last = min(sequences), max(sequences)
+    between = {row[0]: row for row in history.filter(sequence__range=(first, last)).values_list(*_LINKS)}
+    before = history.filter(sequence__lt=first).values_list("sequence", flat=True).last() or 0
+    following = history.filter(sequence__gt=last).values_list("sequence", "parent_sequence").first()
+    is_newest, head = snapshot.state.parent_sequence is None, snapshot.head
+    previous = dict(zip(between, [before, *between], strict=False))
+    named: dict[int, tuple[int, int | None]] = {}  # the parents of removed messages, and the child that must name it
+    for sequence, parent, _ in reversed(between.values()):
         if sequence not in sequences:
             following = sequence, parent
             continue
         child = None
-        if parent is None:
-            parent = previous[sequence]
-        elif following is not None and following[1] is None:
+        if parent is not None and following is not None and following[1] is None:
             child = following[0]
             following = child, parent
-        removals.append(Removed(sequence, parent, child))
-        if sequence == head:
-            is_head, head = False, parent
-    return removals, None if is_head else head
+        named[sequence] = previous[sequence] if parent is None else parent, child
+    removals: dict[int, Removed] = {}
+    cuts: dict[int, int] = {}
+    for sequence, (parent, child) in reversed(named.items()):
+        stays = removals[parent].parent if parent in removals else parent
+        removals[sequence] = Removed(sequence, stays, child)
+        cut = between[sequence][2]
+        if cut is not None and stays:
+            cuts[stays] = min(cut, cuts.get(stays, cut))
+    if head in removals:
+        return [*removals.values()], removals[head].parent, cuts
+    return [*removals.values()], None if is_newest else head, cuts
+
+
+def _cuts(snapshot: Snapshot, moved: Mapping[int, int], stays: Mapping[int, int]) -> tuple[list[Cut], int]:
+    """
+    Return the cuts *moved* to the messages that replace removed ones, and the last of them on the path that remains.
+
+    *stays* maps each removed message to the one that replaces it as a parent.
+    """
+    cuts: list[Cut] = []
+    forgotten = 0
+    path = snapshot.messages().history().exclude(sequence__in=stays).order_by("sequence")
+    for sequence, before in moved.items():
+        known = snapshot.message(sequence)
+        parent = snapshot.parent_of(known)
+        cuts.append(Cut(sequence, stays.get(parent, parent), before))
+        following = path.filter(sequence__gt=sequence).values_list("sequence", flat=True).first()
+        if known.on_path and (following is None or following >= before):
+            forgotten = max(forgotten, sequence)
+    return cuts, forgotten
+
+
+_LINKS = ("sequence", "parent_sequence", "cleared_before")

@@ -80,6 +80,7 @@ class NewRow(msgspec.Struct, gc=False):
     in_history: bool = True
     on_path: bool = True
     parent_sequence: int | None = None
+    cleared_before: int | None = None
 
     def __repr__(self) -> str:
         return f"<NewRow {self.type} {self.sequence}>"

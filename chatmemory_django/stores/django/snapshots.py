@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, F, PositiveIntegerField, Value, When
@@ -13,6 +13,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
 from chatmemory_django.core.branches import Tree
+from chatmemory_django.core.windows import pins
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.windows import memory_parts
@@ -28,6 +29,22 @@ PINNED, SUMMARY, WINDOW = range(3)
 
 _sequence = itemgetter(Row._fields.index("sequence"))
 _part = itemgetter(Row._fields.index("part"))
+
+
+class Known(NamedTuple):
+    """A message of the history, as the branches need it; 0 is the start of the conversation."""
+
+    sequence: int = 0
+    on_path: bool = True
+    is_complete: bool = True
+    """Whether its turn has ended."""
+    parent_sequence: int | None = None
+    cleared_before: int | None = None
+    is_head: bool = False
+    """Whether it is the newest message of the path."""
+
+
+_KNOWN = Known._fields[:-1]
 
 
 class Snapshot:
@@ -53,8 +70,6 @@ class Snapshot:
         """Whether the conversation belongs to the store's owner, if it has one."""
         self.using = using
         self.is_locked = False
-        self.unanswered: set[int] = set()
-        """Those of the messages read by ``last_message`` whose turn has not ended."""
         self.front = front or ()
         self.front_length = 0 if front is None else FRONT
         """The number of sequences that *front* covers."""
@@ -85,35 +100,44 @@ class Snapshot:
     def tree(self) -> Tree:
         """The branches of the conversation."""
         named = self.messages().history(all_branches=True).filter(parent_sequence__isnull=False)
-        pairs = named.values_list("sequence", "parent_sequence")
-        return Tree(((sequence, parent or 0) for sequence, parent in pairs), self.state.next_sequence)
+        rows = list(named.values_list("sequence", "parent_sequence", "cleared_before"))
+        cuts = {sequence: before for sequence, _, before in rows if before is not None}
+        return Tree(((sequence, parent or 0) for sequence, parent, _ in rows), self.state.next_sequence, cuts)
 
     @cached_property
     def head(self) -> int:
         """The newest message of the path; 0 without one."""
-        return self.last_message()[0] if self.state.parent_sequence is None else self.state.parent_sequence
+        return self.newest().sequence if self.state.parent_sequence is None else self.state.parent_sequence
 
-    def last_message(self, **only: Any) -> tuple[int, bool]:
-        """Return the newest message of the history, on any branch, and whether it is on the path; 0 without one."""
+    def newest(self, **only: Any) -> Known:
+        """Return the newest message of the history, on any branch; 0 without one."""
         rows = self.messages().history(all_branches=True).filter(**only).order_by("sequence")
-        sequence, on_path, is_complete = rows.values_list("sequence", "on_path", "is_complete").last() or (
-            0,
-            True,
-            True,
-        )
-        if not is_complete:
-            self.unanswered.add(sequence)
-        return sequence, on_path
+        found = rows.values_list(*_KNOWN).last()
+        known = Known() if found is None else Known(*found)
+        return known._replace(is_head=known.sequence == self.head) if only else known
 
-    def is_on_path(self, sequence: int) -> bool:
-        """
-        Return whether message *sequence* of the history is on the path; 0 is. ``MessageNotFoundError`` if it does not
-        exist.
-        """
-        found = self.last_message(sequence=sequence) if sequence > 0 else (0, True)
-        if found[0] != sequence:
+    def message(self, sequence: int) -> Known:
+        """Return message *sequence* of the history, on any branch. ``MessageNotFoundError`` if it does not exist."""
+        head = self.state.parent_sequence
+        rows = self.messages().history(all_branches=True).filter(sequence__gte=sequence).order_by("sequence")
+        found = [Known()] if sequence == 0 else []
+        found += (Known(*row) for row in rows.values_list(*_KNOWN)[:2])
+        if not found or found[0].sequence != sequence:
             raise MessageNotFoundError(self.key, sequence)
-        return found[1]
+        return found[0]._replace(is_head=len(found) == 1 if head is None else head == sequence)
+
+    def parent_of(self, known: Known) -> int:
+        """Return the message that *known* follows; 0 without one."""
+        if known.parent_sequence is not None:
+            return known.parent_sequence
+        return self.newest(sequence__lt=known.sequence).sequence
+
+    def summaries(self) -> dict[int, int]:
+        """Return the last message that each summary covers, in use or not, by the sequence of the summary."""
+        if self.state.total_messages == self.state.next_sequence - 1:
+            return {}  # every stored row is part of the history
+        rows = self.messages().filter(in_history=False, parent_sequence__isnull=False)
+        return {sequence: through or 0 for sequence, through in rows.values_list("sequence", "parent_sequence")}
 
     def behind_front(self, start: int, count: int, counter: str) -> list[Row]:
         """Return the rows of the window from *start* that have one of the next *count* sequences."""
@@ -159,10 +183,14 @@ def memory_rows(
 def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
     """Return *state*, which has the memory *memory*, as it is after the messages *out* have left it."""
     kept = [row for row in memory if row.sequence not in out]
+    pinned, summary = (None if each in out else each for each in (state.pinned_sequence, state.summary_sequence))
+    first = next((row for row in kept if row.part == WINDOW), None)
+    if first is not None and pins(first, pinned=pinned, summary=summary):
+        pinned = first.sequence
     return state._replace(
-        window_start=next((row.sequence for row in kept if row.part == WINDOW), state.next_sequence),
-        pinned_sequence=None if state.pinned_sequence in out else state.pinned_sequence,
-        summary_sequence=None if state.summary_sequence in out else state.summary_sequence,
+        window_start=state.next_sequence if first is None else first.sequence,
+        pinned_sequence=pinned,
+        summary_sequence=summary,
         memory_messages=len(kept),
         memory_tokens=sum(row.tokens or 0 for row in kept) if state.counted_by else 0,
     )

@@ -16,6 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Coalesce, Least
 from django.dispatch import Signal
 from django.utils import timezone
 
@@ -280,7 +281,12 @@ class Write:
             taken_up = messages.filter(sequence__in=change.taken_up)
             taken_up.update(on_path=True)
             taken_up.exclude(sequence__in=gone).update(superseded=False)
-        _remove(messages, change.removals)
+        _follow(messages, change.removals)
+        for batch in in_parts(change.emptied, MAX_ROWS):
+            messages.filter(sequence__in=batch).update(**_EMPTY)
+        for cut in change.cuts:
+            lower = Least(Coalesce("cleared_before", Value(cut.before)), Value(cut.before))
+            messages.filter(sequence=cut.sequence).update(parent_sequence=cut.parent, cleared_before=lower)
         if change.completes:
             messages.filter(sequence__in=change.completes).update(is_complete=True)
         write_counts(messages, change.counts, after.counted_by)
@@ -337,20 +343,31 @@ def _relocate(messages: MessageQuerySet, relocation: Relocation) -> None:
         messages.filter(sequence__in=relocation.shown).update(superseded=False)
 
 
-def _remove(messages: MessageQuerySet, removals: Sequence[Removed]) -> None:
-    """Remove *removals* from the history of *messages*, and update the parents of messages that followed them."""
-    stays: dict[int, int] = {}  # the remaining ancestors by which removed parents are replaced
-    for removed in reversed(removals):
-        stays[removed.sequence] = stays.get(removed.parent, removed.parent)
-    moved = {removed.child: stays[removed.sequence] for removed in removals if removed.child is not None}
+def _follow(messages: MessageQuerySet, removals: Sequence[Removed]) -> None:
+    """Let *messages* that follow one of *removals* follow what stays in its place."""
+    stays = {removed.sequence: removed.parent for removed in removals}
+    moved = {removed.child: removed.parent for removed in removals if removed.child is not None}
     for column, parents in (("parent_sequence", stays), ("sequence", moved)):
         for batch in in_parts(list(parents), MAX_ROWS):
             followed = Case(*(When(**{column: each}, then=Value(parents[each])) for each in batch))
             messages.filter(**{f"{column}__in": batch}).update(parent_sequence=followed)
-    for batch in in_parts(list(stays), MAX_ROWS):
-        messages.filter(sequence__in=batch).update(
-            in_history=False, on_path=False, superseded=True, parent_sequence=None
-        )
+
+
+_EMPTY: dict[str, Any] = {
+    "text": "",
+    "payload": None,
+    "verbatim": None,
+    "metadata": None,
+    "token_count": None,
+    "counted_by": "",
+    "is_complete": True,
+    "superseded": True,
+    "in_history": False,
+    "on_path": False,
+    "parent_sequence": None,
+    "cleared_before": None,
+}
+"""All columns of a removed message except its sequence, its type and its client message id: it is not added again."""
 
 
 def _batches(rows: Sequence[NewRow]) -> list[Sequence[NewRow]]:

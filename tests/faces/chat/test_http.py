@@ -26,7 +26,7 @@ from chatmemory_django.chat.model import (
     RateLimitError,
     UnavailableError,
 )
-from chatmemory_django.chat.models import AnswerStream
+from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.chat.streams import DEAD_AFTER
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -620,14 +620,32 @@ class TestStreams:
         assert [row.text for row in all_rows()] == ["Hi.", "It is noon."]
 
     @asynchronous
-    async def test_erasing_the_conversation_ends_the_answer(self, chat):
-        gate = asyncio.Event()
-        client = chat(ScriptedModel("one two", gate=gate))
+    async def test_erasing_the_conversation_stops_the_answer(self, chat):
+        client = chat(ScriptedModel("one two", gate=asyncio.Event()))
 
         async with under_way(client, "Count.") as asked:
+            while not await AnswerChunk.objects.aexists():
+                await asyncio.sleep(0.01)
             await sync_to_async(Conversation.objects.all().delete)()
-            gate.set()
             found = await asked
 
         assert found[-1] == {"type": "error", "errorText": "The conversation has changed. Load it again."}
+        assert client.model.open_streams == 0
         assert not await Message.objects.aexists()
+        assert not await AnswerChunk.objects.aexists()
+        assert not await AnswerStream.objects.aexists()
+
+    @asynchronous
+    async def test_listeners_elsewhere_notice_that_the_conversation_was_erased(self, chat, ann):
+        client, chat_id = chat(slow()), str(uuid4())
+        elsewhere = Answers()
+
+        async with under_way(client, chat_id=chat_id) as asked:
+            maker = await elsewhere.find(chat_id, str(ann.pk))
+            listening = asyncio.create_task(_joined(elsewhere.listen(maker)))
+            response = await AsyncClient().delete(f"/api/conversations/{chat_id}/", headers=client._headers)
+            await listening
+            await asked
+
+        assert response.status_code == 204
+        assert (await client.get(f"/{chat_id}/stream")).status_code == 204

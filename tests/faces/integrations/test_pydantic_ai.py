@@ -31,6 +31,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.operations.jsonl import export_lines, import_lines
 from chatmemory_django.provider import get_chat_memory
 from tests.faces.integrations.running import in_threads, run
@@ -524,6 +525,34 @@ class TestSiteChangesTheConversation:
         get_chat_memory("c").add(UserMessage("Stop."))
 
         assert run(store.load("c")).deferred_tool_requests is None
+
+    def test_a_removed_response_takes_its_pending_calls_along(self, store):
+        talk(store, HI, HELLO)
+        waiting = run(store.load("c"))
+        waiting.messages.append(CALL)
+        waiting.deferred_tool_requests = DeferredToolRequests(
+            approvals=[CALL.parts[1]], metadata={"c1": {"why": "private"}}
+        )
+        run(store.save(waiting))
+        conversation = Conversation.objects.get()
+
+        def removed(sequence: int) -> None:  # as the store does
+            with transaction.atomic():
+                conversation.messages.filter(sequence=sequence).update(in_history=False, on_path=False)
+                forget_copies("default", {conversation.pk: "c"})
+
+        removed(1)
+
+        loaded = run(store.load("c"))
+        assert loaded.deferred_tool_requests == waiting.deferred_tool_requests
+
+        removed(conversation.history().last().sequence)
+
+        assert "private" not in Record.objects.get().text
+        loaded = run(store.load("c"))
+        assert loaded.deferred_tool_requests is None
+        loaded.messages.append(HELLO)
+        run(store.save(loaded))
 
     def test_a_new_title_changes_nothing(self, store):
         carried = talk(store, HI)

@@ -1,0 +1,21 @@
+"""The deletion of streams along with the conversations or messages that they repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from django.db import transaction
+
+from chatmemory_django.chat.streams import streams
+
+
+def forget_streams(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
+    """Delete the streams of *conversations*: of ended answers if messages were removed, of all if they are *erased*."""
+    kept = streams()
+    forget = partial(kept.forget, list(conversations.values()), erased=erased)
+    if kept.using == using:
+        forget()
+    else:
+        # If this fails, it is logged; what has ended by then expires, and no one else finds it.
+        transaction.on_commit(forget, using=using, robust=True)
