@@ -284,6 +284,8 @@ class Write:
         _follow(messages, change.removals)
         for batch in in_parts(change.emptied, MAX_ROWS):
             messages.filter(sequence__in=batch).update(**_EMPTY)
+        if change.originals:
+            messages.filter(sequence__in=change.originals).update(verbatim=None)
         for cut in change.cuts:
             lower = Least(Coalesce("cleared_before", Value(cut.before)), Value(cut.before))
             messages.filter(sequence=cut.sequence).update(parent_sequence=cut.parent, cleared_before=lower)
