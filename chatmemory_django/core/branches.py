@@ -83,6 +83,11 @@ def is_on(path: Iterable[tuple[int, int]], sequence: int) -> bool:
     return any(start <= sequence <= end for start, end in path)
 
 
+def is_cut(sequence: int, before: int, next_sequence: int) -> bool:
+    """Return whether message *sequence* can have been the newest when *before* was the sequence that came next."""
+    return sequence < before <= next_sequence
+
+
 def fork_point(path: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> int:
     """Return the last message that both paths share; 0 if they share none."""
     shared = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import BooleanField, ExpressionWrapper
 
-from chatmemory_django.core.branches import Claims
+from chatmemory_django.core.branches import Claims, is_cut
 from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
@@ -53,7 +53,7 @@ class Rule(StrEnum):
     SUMMARY = "summary_sequence"
     """It is the sequence of a summary of messages on the path."""
     FORGOTTEN = "forgotten_through"
-    """It is below ``next_sequence``."""
+    """It is below ``next_sequence``; a message's ``cleared_before`` is above its sequence, and comes with a parent."""
     WINDOW = "window"
     """The memory fits its window. It may not after the window was changed, until the next ``add``."""
 
@@ -120,6 +120,8 @@ class Examination:
             yield Rule.SUMMARY, f"It is {summary}, which is not a summary of messages on the path."
         if conversation.forgotten_through >= end:
             yield Rule.FORGOTTEN, f"It is {conversation.forgotten_through}, but next_sequence is {end}."
+        if rows.with_wrong_cut:
+            yield Rule.FORGOTTEN, f"{rows.with_wrong_cut} rows have an impossible cleared_before."
 
     def _broken_counters(self) -> Iterator[tuple[Rule, str]]:
         conversation, rows = self.conversation, self._rows
@@ -184,6 +186,7 @@ class _Rows:
         self.claims = Claims()
         self.with_wrong_parent = 0
         self.with_wrong_path = 0
+        self.with_wrong_cut = 0
         self.visible = 0
         """The number of messages of other branches that are in the window."""
         self.covered: int | None = None
@@ -212,12 +215,16 @@ class _Rows:
         counted_by: str,
         on_path: bool,
         parent_sequence: int | None,
+        cleared_before: int | None,
         is_in_memory: bool,
     ) -> None:
         is_system = type == MessageType.SYSTEM
         is_summary = is_system and superseded and not in_history and parent_sequence is not None
         if parent_sequence is not None:
             self.with_wrong_parent += parent_sequence >= sequence or not (in_history or is_summary)
+        if cleared_before is not None:
+            is_right = is_cut(sequence, cleared_before, conversation.next_sequence)
+            self.with_wrong_cut += not (in_history and parent_sequence is not None and is_right)
         if in_history:
             if sequence > 0:  # 0 is not a message, but the parent of the first ones
                 self.claims.add(sequence, parent_sequence, on_path=on_path)
@@ -240,7 +247,8 @@ class _Rows:
             self.tokens += token_count or 0
             self.counters.add("" if token_count is None else counted_by)
             self.systems += is_system and not is_summary
-        if not _is_message(type, text, payload):
+        is_removed = superseded and not (in_history or text or payload or parent_sequence)
+        if not (is_removed or _is_message(type, text, payload)):
             self.unreadable += 1
             self.first_unreadable = self.first_unreadable or sequence
 
@@ -263,6 +271,7 @@ _COLUMNS = (
     "counted_by",
     "on_path",
     "parent_sequence",
+    "cleared_before",
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, Value
+from django.db.models.functions import Coalesce, Least
 
 from chatmemory_django.core.branches import Thinning
 from chatmemory_django.models import Conversation, MessageQuerySet
@@ -23,7 +24,8 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
     rows = messages_of(conversation)
     history = rows.history(all_branches=True)
     in_range = Q(sequence__gte=first, parent_sequence__isnull=False) | Q(parent_sequence__range=around)
-    named = {sequence: parent or 0 for sequence, parent in history.filter(in_range).values_list(*_PAIR)}
+    links = list(history.filter(in_range).values_list(*_PAIR, "cleared_before"))
+    named = {sequence: parent or 0 for sequence, parent, _ in links}
     # A row with a parent that is not part of the history is a summary, and its parent is the last message that it
     # covers.
     summaries = rows.filter(in_history=False, parent_sequence__range=around)
@@ -42,7 +44,8 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
     elif head is None and in_order and in_order[-1] in going:
         head = in_order[-1]  # until now it needed no name, being the newest message
     reached = last if following is None else following
-    asked = {parent for parent in (*named.values(), *covered.values(), head or 0) if first <= parent <= last}
+    cuts = {sequence: cut for sequence, _, cut in links if cut is not None and sequence in going}
+    asked = {parent for parent in (*named.values(), *covered.values(), *cuts, head or 0) if first <= parent <= last}
     starts = [(sequence, parent) for sequence, parent in named.items() if first <= sequence <= reached]
     thinning = Thinning(starts, asked, before)
     parents = {sequence: thinning.parent_of(sequence) for sequence in staying}
@@ -55,11 +58,22 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
             by_parent[parent].append(sequence)
     for parent, children in by_parent.items():
         rows.filter(sequence__in=children).update(parent_sequence=parent)
+    for sequence, cut in cuts.items():
+        _move_cut(history.exclude(sequence__in=going), thinning.stand_in(sequence), cut)
     if head is None:
         return {}
     stand_in = thinning.stand_in(head)
     is_newest = conversation.parent_sequence is None and stand_in == newest
     return {"parent_sequence": None if is_newest else stand_in}
+
+
+def _move_cut(history: MessageQuerySet, sequence: int, before: int) -> None:
+    """Let message *sequence* of *history*, if it has one, be the last one before the memory was cleared."""
+    previous = history.filter(sequence__lt=sequence).values_list("sequence", flat=True).last() or 0
+    history.filter(sequence=sequence).update(
+        parent_sequence=Coalesce("parent_sequence", Value(previous)),
+        cleared_before=Least(Coalesce("cleared_before", Value(before)), Value(before)),
+    )
 
 
 _PAIR = ("sequence", "parent_sequence")

@@ -21,7 +21,10 @@ from tests.database.test_fork import AN_ADD, EVERY_VERB, VERBS, a_memory, do, so
 pytestmark = pytest.mark.django_db
 
 numbers = itertools.count()
-COLUMNS = ("sequence", "type", "text", "payload", "superseded", "in_history", "on_path", "parent_sequence", "metadata")
+COLUMNS = (
+    *("sequence", "type", "text", "payload", "superseded", "in_history", "on_path", "parent_sequence", "metadata"),
+    "cleared_before",
+)
 PLACES = (
     *("next_sequence", "window_start", "pinned_sequence", "summary_sequence", "parent_sequence", "forgotten_through"),
     *("total_messages", "memory_messages", "memory_tokens", "counted_by"),
@@ -39,7 +42,7 @@ def imported(lines: list[str]) -> Conversation:
 
 
 def rows(conversation: Conversation) -> list[tuple]:
-    return list(conversation.messages.order_by("sequence").values_list(*COLUMNS))
+    return list(conversation.messages.not_removed().order_by("sequence").values_list(*COLUMNS))
 
 
 def places(conversation: Conversation) -> list:
@@ -91,16 +94,31 @@ class TestRoundTrip:
         assert texts(copy.memory()) == ["summary of 4", "five"]
         assert (rows(copy), places(copy)) == (rows(source()), places(source()))
 
-    def test_a_summary_whose_last_message_was_removed_is_restored(self):
+    def test_a_removed_message_and_its_summary_are_not_exported(self):
         memory = a_memory(limit=9)
         memory.add(*user_messages("one", "two", "three"))
         summarize(4, 2)
         memory.remove(2)
 
-        copy = imported(lines_of(source()))
+        lines = lines_of(source())
+        copy = imported(lines)
 
-        assert texts(copy.memory()) == ["summary of 2", "three"]
+        assert [json.loads(line)["sequence"] for line in lines[1:]] == [1, 3]
         assert (rows(copy), places(copy)) == (rows(source()), places(source()))
+
+    def test_what_was_cleared_stays_away_on_each_branch(self):
+        memory = a_memory(limit=9)
+        memory.add(*user_messages("one", "two"))
+        memory.clear()
+        memory.add(*user_messages("three"))
+        memory.rewind(1)
+
+        copy = imported(lines_of(source()))
+        memory_of_copy = a_memory(copy.memory_id, 9)
+
+        for to, remembered in ((3, ["three"]), (2, []), (1, ["one"])):
+            memory_of_copy.rewind(to)
+            assert [message.single_text for message in memory_of_copy.messages()] == remembered
 
     def test_lines_from_versions_without_branches_are_imported(self):
         a_memory(limit=9).add(*user_messages("one", "two"))
@@ -136,6 +154,19 @@ class TestRoundTrip:
 
 
 class TestSomeTypesOnly:
+    @pytest.mark.parametrize("last", [AiMessage("two"), UserMessage("two")])
+    def test_what_was_cleared_stays_away_without_the_last_message_before_it(self, last):
+        memory = a_memory(limit=9)
+        memory.add(UserMessage("one"), last)
+        memory.clear()
+        memory.add(UserMessage("three"))
+        memory.rewind(1)
+
+        memory_of_copy = a_memory(imported(lines_of(source(), [MessageType.USER])).memory_id, 9)
+        memory_of_copy.switch(3)
+
+        assert memory_of_copy.messages() == [UserMessage("three")]
+
     def test_omitted_messages_do_not_break_the_branches(self):
         conversation = a_tree()
 

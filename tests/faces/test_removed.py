@@ -436,6 +436,22 @@ def test_a_part_of_an_agents_request_leaves_nothing_in_its_other_part(site, prom
     nowhere(site)
 
 
+def test_nothing_is_left_of_an_answer_in_its_stream(site, settings):
+    """The stream is kept for a minute after its end, so that pages can resume it."""
+    settings.CHATMEMORY["CHAT"]["ASSISTANT"] = Assistant(ScriptedModel(f"Your name is {site.secret}."))
+    message = {"id": "q1", "role": "user", "parts": [{"type": "text", "text": f"My name is {site.secret}."}]}
+    headers = {"Accept": "application/json"}
+    asked = site.openai.post(
+        "/api/chat", {"id": CHAT, "message": message}, content_type="application/json", headers=headers
+    )
+    assert asked.status_code == 200
+
+    for sequence in site.sequences():
+        _remove_by_rest(site, sequence)
+
+    nowhere(site)
+
+
 class TestSentAgain:
     """With the client message id of a removed message, nothing is stored."""
 

@@ -47,6 +47,7 @@ class _Row(NamedTuple):
     client_message_id: str | None
     on_path: bool
     parent_sequence: int | None
+    cleared_before: int | None
     metadata: dict[str, Any] | None
     verbatim: str | None
 
@@ -57,8 +58,9 @@ def export_lines(
     """
     Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline.
 
-    All branches are included. If messages of other types are left out, their nearest predecessors on the path replace
-    them as parents, and other frameworks' original JSON is left out, since it may repeat their content.
+    All branches are included, removed messages are not. If messages of other types are left out, their nearest
+    predecessors on the path replace them as parents, and other frameworks' original JSON is left out, since it may
+    repeat their content.
 
     Each conversation is a snapshot of the moment when its turn comes; those that were erased before are left out. No
     transaction is open and no lock is held between two lines, however slowly they are read. ``ValueError`` is raised if
@@ -78,14 +80,16 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
     spool.seek(0)
     spool.truncate()
     name = f"conversation {conversation.memory_id!r}"
-    rows = messages_of(conversation)
+    rows = messages_of(conversation).not_removed()
     thinning: Thinning | None = None
+    cuts: dict[int, int] = {}
     leaves_out = types is not None and not set(MessageType) <= set(types)
     if types is not None:
         rows = rows.filter(type__in=types)
         newest = _newest(conversation)
         thinning = _thinning(conversation, newest)
-    count = last = 0
+        cuts = _cuts_without(conversation, types)
+    count = last = previous = 0
     for page in pages(rows, *_Row._fields):
         for row in page:
             values = _Row._make(row)
@@ -94,6 +98,12 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
             if thinning is not None and values.in_history:
                 last = values.sequence
                 values = values._replace(parent_sequence=thinning.parent_of(last))
+                if last in cuts:
+                    parent = values.parent_sequence
+                    values = values._replace(
+                        cleared_before=cuts[last], parent_sequence=previous if parent is None else parent
+                    )
+                previous = last
             elif thinning is not None and values.parent_sequence is not None:
                 values = values._replace(parent_sequence=thinning.stand_in(values.parent_sequence))
             spool.write(_line(f"message {values.sequence} of {name}", _message_line, values))
@@ -115,12 +125,31 @@ def _newest(conversation: Conversation) -> int:
     return history.values_list("sequence", flat=True).last() or 0
 
 
-def _thinning(conversation: Conversation, newest: int) -> Thinning:
+def _thinning(conversation: Conversation, *asked: int) -> Thinning:
     named = messages_of(conversation).filter(parent_sequence__isnull=False)
     found = list(named.values_list("sequence", "parent_sequence", "in_history"))
     pairs = [(sequence, parent or 0) for sequence, parent, in_history in found if in_history]
     # Messages outside the history are summaries; their parents are the last messages that they cover.
-    return Thinning(pairs, [newest, *(parent or 0 for _, parent, _ in found)])
+    return Thinning(pairs, [*asked, *(parent or 0 for _, parent, _ in found)])
+
+
+def _cuts_without(conversation: Conversation, types: Collection[MessageType]) -> dict[int, int]:
+    """Return the cuts by message, where messages of *types* replace the others."""
+    history = messages_of(conversation).history(all_branches=True)
+    found = history.filter(parent_sequence__isnull=False, cleared_before__isnull=False)
+    cuts = dict(found.values_list("sequence", "cleared_before"))
+    replaced = list(found.exclude(type__in=types).values_list("sequence", flat=True))
+    stays = {sequence: sequence for sequence in cuts}
+    if replaced:
+        thinning = _thinning(conversation, *replaced)
+        for page in pages(history.filter(type__in=types), "sequence"):
+            for (sequence,) in page:
+                thinning.parent_of(sequence)
+        stays |= {sequence: thinning.stand_in(sequence) for sequence in replaced}
+    lowest: dict[int, int] = {}
+    for sequence, cut in cuts.items():
+        lowest[stays[sequence]] = min(cut or 0, lowest.get(stays[sequence], cut or 0))
+    return lowest
 
 
 def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> bytes:
@@ -162,6 +191,7 @@ def _message_line(row: _Row) -> MessageLine:
         client_message_id=row.client_message_id,
         on_path=None if row.on_path == row.in_history else row.on_path,
         parent_sequence=row.parent_sequence,
+        cleared_before=row.cleared_before,
         metadata=row.metadata,
         verbatim=row.verbatim,
     )

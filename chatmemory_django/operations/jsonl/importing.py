@@ -262,6 +262,7 @@ class _Import:
             "is_complete": line.is_complete,
             "on_path": on_path,
             "parent_sequence": line.parent_sequence,
+            "cleared_before": line.cleared_before,
             "client_message_id": new.client_message_id,
         }
         self._rows += 1

@@ -60,6 +60,7 @@ class MessageLine(
     client_message_id: str | None = None
     on_path: bool | None = None
     parent_sequence: _Number | None = None
+    cleared_before: _Sequence | None = None
     metadata: dict[str, Any] | None = None
     verbatim: str | None = None
 

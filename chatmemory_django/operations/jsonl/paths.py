@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chatmemory_django.core.branches import Claims
+from chatmemory_django.core.branches import Claims, is_cut
 from chatmemory_django.messages import MessageType
 from chatmemory_django.operations.jsonl.lines import Head, MessageLine
 
@@ -18,6 +18,7 @@ class Branches:
 
     def __init__(self, head: Head) -> None:
         self._head = head
+        self._end = head.next_sequence
         self._claims = Claims()
         self._aside: set[int] = set()
         """The sequences of rows that are not part of the history."""
@@ -32,6 +33,12 @@ class Branches:
             raise ValueError("on_path is true, but in_history is false.")
         if parent is not None and parent >= line.sequence:
             raise ValueError(f"parent_sequence is {parent}, but must be below the sequence, {line.sequence}.")
+        cut = line.cleared_before
+        if cut is not None and not (parent is not None and line.in_history and is_cut(line.sequence, cut, self._end)):
+            raise ValueError(
+                f"cleared_before is {cut}, but must be above the sequence, {line.sequence}, and at most {self._end}, "
+                "on a message of the history with a parent_sequence."
+            )
         if parent in self._aside:
             raise ValueError(f"parent_sequence is {parent}, which is not part of the history.")
         if not line.in_history:
@@ -46,7 +53,7 @@ class Branches:
 
     def check(self) -> None:
         """Raise ``ValueError`` if the branches as a whole are inconsistent."""
-        head, end = self._head, self._head.next_sequence
+        head, end = self._head, self._end
         newest = head.parent_sequence
         if newest is not None and (newest >= end or newest in self._aside):
             raise ValueError(f"parent_sequence is {newest}, which is not a message of the history.")

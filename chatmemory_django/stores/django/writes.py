@@ -25,6 +25,7 @@ from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import sees_otherwise
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 from chatmemory_django.stores.django import statements
@@ -286,6 +287,8 @@ class Write:
             messages.filter(sequence__in=batch).update(**_EMPTY)
         if change.originals:
             messages.filter(sequence__in=change.originals).update(verbatim=None)
+        if change.emptied:
+            forget_copies(self._using, {before.id: self._key})
         for cut in change.cuts:
             lower = Least(Coalesce("cleared_before", Value(cut.before)), Value(cut.before))
             messages.filter(sequence=cut.sequence).update(parent_sequence=cut.parent, cleared_before=lower)
