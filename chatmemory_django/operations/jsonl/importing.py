@@ -147,6 +147,7 @@ class _Import:
             "summary_sequence": head.summary_sequence,
             "parent_sequence": head.parent_sequence,
             "forgotten_through": head.forgotten_through,
+            "has_lost_system": False,  # may be, if there is one
             "total_messages": head.total_messages,
             "created_at": _checked_moment(self.number, head.created_at),
             "updated_at": _checked_moment(self.number, head.updated_at),
@@ -267,6 +268,7 @@ class _Import:
         }
         self._rows += 1
         self._in_history += line.in_history
+        self.columns["has_lost_system"] |= line.in_history and new.type == MessageType.SYSTEM
         if line.sequence == head.pinned_sequence:
             self._is_pinned_there = new.type == MessageType.SYSTEM and not line.superseded
         bounds = head.window_start, head.pinned_sequence, head.summary_sequence
