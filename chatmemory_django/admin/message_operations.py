@@ -130,6 +130,8 @@ class Remove(MessageOperation):
         )
         yield _("Its content is deleted, and so are the summaries that cover it.")
         yield _("Later messages are kept.")
+        if not conf.keep_history():
+            yield _("This site does not keep a history: the messages are deleted permanently.")
         yield _("This cannot be undone.")
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
