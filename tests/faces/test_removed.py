@@ -470,7 +470,7 @@ class TestSentAgain:
         assert site.memory.add(new) == [removed]
         nowhere(site)
 
-    @pytest.mark.parametrize("words", ["My name is {}.", "I said {}."])
+    @pytest.mark.parametrize("words", ["My name is {}.", "I am {}."])
     def test_rest_accepts_the_retry_and_shows_nothing(self, site, removed, words):
         item = {"role": "user", "content": words.format(site.secret)}
         body = {"messages": [{"message": item, "client_message_id": "m1", "metadata": {"name": site.secret}}]}
