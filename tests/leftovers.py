@@ -119,10 +119,20 @@ def _indexed(connection: BaseDatabaseWrapper) -> Iterator[tuple[str, set[str]]]:
                 "WHERE index_type = 'FULLTEXT' AND table_schema = DATABASE()"
             )
             for schema, table in cursor.fetchall():
-                cursor.execute("SET GLOBAL innodb_ft_aux_table = %s", [f"{schema}/{table}"])
                 for source in ("INNODB_FT_INDEX_TABLE", "INNODB_FT_INDEX_CACHE"):
-                    cursor.execute(f"SELECT word FROM information_schema.{source}")
-                    yield f"{table} ({source})", {_as_text(word) for (word,) in cursor.fetchall()}
+                    yield f"{table} ({source})", set(_words(connection, f"{schema}/{table}", source))
+
+
+def _words(connection: BaseDatabaseWrapper, table: str, source: str) -> list[str]:
+    """Return the words of an index in InnoDB. What it shows is set for the whole server: others may set it as well."""
+    with connection.cursor() as cursor:
+        while True:
+            cursor.execute("SET GLOBAL innodb_ft_aux_table = %s", [table])
+            cursor.execute(f"SELECT word FROM information_schema.{source}")
+            words = [_as_text(word) for (word,) in cursor.fetchall()]
+            cursor.execute("SELECT @@GLOBAL.innodb_ft_aux_table")
+            if cursor.fetchone()[0] == table:
+                return words
 
 
 def _terms(rowid: int, block: bytes) -> Iterator[str]:

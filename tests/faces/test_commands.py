@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command, load_command_class
 from django.db import connection, models
@@ -77,6 +78,15 @@ class TestPrune:
         assert run("prune_chatmemory", "--idle", 9).startswith("Erased 1 idle conversations")
         assert Conversation.objects.get().memory_id == "new"
 
+    def test_prune_requires_an_age_or_an_index(self):
+        with pytest.raises(CommandError, match="--history-older-than DAYS, --idle DAYS, or --search-index"):
+            run("prune_chatmemory")
+
+    @pytest.mark.skipif(apps.is_installed("chatmemory_django.search"), reason="It is of sites without an index.")
+    def test_prune_cannot_remove_words_from_an_index_that_is_not_there(self):
+        with pytest.raises(CommandError, match="There is no search index"):
+            run("prune_chatmemory", "--search-index")
+
     def test_prune_deletes_the_rest_of_abandoned_streams(self):
         for answer_id, age in [("old", KEEP + 1), ("new", 0)]:
             written_at = timezone.now() - timedelta(seconds=age)
@@ -106,10 +116,6 @@ class TestPrune:
             assert run("prune_chatmemory", "--idle", 9, stderr=output).startswith("Erased 1 ")
 
         assert output.getvalue() == "'a' was not erased: other objects reference it (ProtectedError).\n"
-
-    def test_prune_requires_an_age(self):
-        with pytest.raises(CommandError, match="Use --history-older-than DAYS"):
-            run("prune_chatmemory")
 
     @pytest.mark.parametrize("days", ["0", "-1", "1.5", "100001", "9" * 30, "x", "²"])
     def test_prune_accepts_whole_days_only(self, days: str):

@@ -1,4 +1,4 @@
-"""Delete old messages and idle conversations."""
+"""Delete old messages and idle conversations, and what indexes and streams still hold of deleted ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import router
 
 from chatmemory_django.management.base import ConversationsCommand, days
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import prune
+from chatmemory_django.search.indexes import forget_deleted
 
 
 class Command(ConversationsCommand):
-    """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS]``, to run every night."""
+    """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS] [--search-index]``, to run every night."""
 
     help = (
         "Delete old messages from histories, and erase conversations that have been idle for long. Messages in a "
@@ -38,6 +39,12 @@ class Command(ConversationsCommand):
             help="Erase conversations, with memory and history, that were last written to more than this many days "
             "ago.",
         )
+        parser.add_argument(
+            "--search-index",
+            action="store_true",
+            help="Remove what the search index still holds of deleted messages. On SQLite, this is always done. On "
+            "MariaDB and MySQL, the table of messages is rebuilt, and no one can write to it in the meantime.",
+        )
         parser.add_argument("--dry-run", action="store_true", help="Print what would be deleted, without deleting it.")
 
     def handle(
@@ -45,14 +52,18 @@ class Command(ConversationsCommand):
         *,
         history_older_than: timedelta | None,
         idle: timedelta | None,
+        search_index: bool,
         dry_run: bool,
         database: str | None,
         verbosity: int,
         **options: Any,
     ) -> None:
         """Prune the conversations, and print what was deleted."""
-        if history_older_than is None and idle is None:
-            raise CommandError("Use --history-older-than DAYS, --idle DAYS, or both.")
+        is_pruning = history_older_than is not None or idle is not None
+        if not is_pruning and not search_index:
+            raise CommandError("Use --history-older-than DAYS, --idle DAYS, or --search-index.")
+        if search_index and not apps.is_installed("chatmemory_django.search"):
+            raise CommandError("There is no search index: chatmemory_django.search is not in INSTALLED_APPS.")
         with self.progress("messages", None, verbosity) as progress:
             pruned = prune(
                 self.conversations(database),
@@ -62,15 +73,25 @@ class Command(ConversationsCommand):
                 each=lambda conversation, count: progress.advance(count),
                 refused=self.report_refused,
             )
-        if not dry_run and apps.is_installed("chatmemory_django.chat"):
+        if not dry_run:
+            self.delete_rest(self.conversations(database).db, verbosity, may_block=search_index)
+        would = "Would have erased" if dry_run else "Erased"
+        if is_pruning:
+            self.stdout.write(
+                f"{would} {pruned.conversations:,} idle conversations and {pruned.messages:,} old messages of others."
+            )
+
+    def delete_rest(self, using: str, verbosity: int, *, may_block: bool) -> None:
+        """Delete what streams and the search index still hold of deleted messages."""
+        if apps.is_installed("chatmemory_django.chat"):
             from chatmemory_django.chat.models import AnswerStream  # its tables exist only then
             from chatmemory_django.chat.streams import delete_old
 
             delete_old(router.db_for_write(AnswerStream))  # which may be another database than that of conversations
-        would = "Would have erased" if dry_run else "Erased"
-        self.stdout.write(
-            f"{would} {pruned.conversations:,} idle conversations and {pruned.messages:,} old messages of others."
-        )
+        if apps.is_installed("chatmemory_django.search"):
+            with self.progress("steps of the search index", None, verbosity) as progress:
+                for _ in forget_deleted(using, Message._meta.db_table, may_block=may_block):
+                    progress.advance()
 
     def report_refused(self, conversation: Conversation, error: Exception) -> None:
         """Print a conversation that is old, but could not be erased."""

@@ -1,5 +1,8 @@
 """The search index of each database: how it is created, maintained and dropped, and what it requires."""
 
+import random
+import secrets
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -13,6 +16,7 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.search import checks, indexes, migrating, mysql, postgresql, sqlite
 from tests.database.test_search import found, say
+from tests.leftovers import leftovers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,6 +30,25 @@ def migrated_back():
     """Restore the index after the test."""
     yield
     call_command("migrate", "chatmemory_search", verbosity=0)
+
+
+@pytest.fixture
+def secret():
+    """Return a word of its own for each test."""
+    return "".join(random.choices("bcdfghjklmnpqrstvwxz", k=24))
+
+
+@pytest.fixture
+def no_automatic_merges():
+    """Let SQLite merge nothing by itself, which it does now and then."""
+    query = "INSERT INTO chatmemory_search (chatmemory_search, rank) VALUES (%s, %s)"
+    if connection.vendor != "sqlite":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.executemany(query, [("automerge", 0), ("crisismerge", 1000)])
+        yield
+        cursor.executemany(query, [("automerge", 4), ("crisismerge", 16)])
 
 
 def index_names():
@@ -131,6 +154,67 @@ class TestIndex:
         with connection.cursor() as cursor:
             cursor.execute("SELECT COUNT(*) FROM chatmemory_search WHERE chatmemory_search MATCH 'parcel'")
             assert cursor.fetchone() == (0,)
+
+    @pytest.mark.parametrize("erase", [True, False], ids=["erased", "removed"])
+    def test_pruning_removes_the_words_of_deleted_messages(self, secret, no_automatic_merges, erase):
+        say(f"My secret is {secret}.", memory_id="private")
+        say(*[f"{word} is here" for word in ("parcel", "letter")] * 20)
+        if erase:
+            Conversation.objects.filter(memory_id="private").delete()
+        else:
+            Message.objects.filter(conversation__memory_id="private").update(text="")
+        assert bool(leftovers(secret)) == (connection.vendor != "postgresql")
+
+        for _ in range(2):
+            call_command("prune_chatmemory", search_index=True, verbosity=0)
+
+        assert leftovers(secret) == []
+        assert found("parcel") == ["parcel is here"] * 20
+        say(f"Another {secret}", memory_id="new")
+        assert found(secret) == [f"Another {secret}"]
+
+    @only_on("sqlite")
+    def test_every_run_of_prune_removes_them(self, secret, no_automatic_merges):
+        say(secret)
+        Conversation.objects.all().delete()
+        say(*["parcel"] * 50)
+
+        call_command("prune_chatmemory", idle=timedelta(days=9), dry_run=True, verbosity=0)
+        assert leftovers(secret) != []
+        call_command("prune_chatmemory", idle=timedelta(days=9), verbosity=0)
+        assert leftovers(secret) == []
+
+    @only_on("sqlite")
+    def test_is_merged_in_short_steps(self, secret, monkeypatch, no_automatic_merges):
+        monkeypatch.setattr(sqlite, "PAGES", 1)
+        say(secret)
+        say(*[f"{number} {secrets.token_hex(500)}" for number in range(40)], memory_id="d")
+        Conversation.objects.filter(memory_id="c").delete()
+
+        steps = 0
+        for _ in sqlite.merge(connection):
+            steps += 1
+            say(f"written in between {steps}", memory_id=f"new-{steps}")
+
+        assert steps > 3
+        assert leftovers(secret) == []
+        list(sqlite.merge(connection))  # of what was written in between
+        assert list(sqlite.merge(connection)) == []
+        assert sorted(found("between")) == sorted(f"written in between {step + 1}" for step in range(steps))
+
+    @only_on("mysql")
+    def test_is_rebuilt_only_on_request(self, secret):
+        say(secret)
+        Conversation.objects.all().delete()
+
+        call_command("prune_chatmemory", idle=timedelta(days=9), verbosity=0)
+
+        assert leftovers(secret) != []
+
+    @only_on("mysql")
+    def test_a_rebuild_that_fails_is_an_error(self):
+        with pytest.raises(DatabaseError, match="doesn't exist"):
+            mysql.rebuild(connection, "missing")
 
     @only_on("sqlite")
     def test_is_rebuilt_when_a_migration_has_rebuilt_the_table(self):
