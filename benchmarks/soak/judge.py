@@ -1,7 +1,7 @@
 """The verdict on a soak: the recorded states, replayed in plain Python and compared with the workers' logs.
 
 A state must follow from the previous one by one verb that a worker had started by then and had not seen end before. Its
-rows, its memory and its columns show which verbs are possible; one of them, executed by the in-process store, must have
+rows, its memory and its columns show which verbs are possible; one of them, done by the oracle of the tests, must have
 the same result: see ``Reference``. A summary's text names what it covers, which must be what had been evicted and was
 not covered by a summary.
 
@@ -22,15 +22,15 @@ from django.utils import timezone
 
 from benchmarks.soak.errors import CONNECTION, DEADLOCK, LOST_TRANSACTION, NO_MESSAGE, SERIALIZATION
 from benchmarks.soak.questions import is_absent, is_copied_as, is_done, is_seen
-from benchmarks.soak.records import ESTIMATORS, WINDOWS, Announced, Fault, Intent, Outcome, Seen, label_of, part_of
-from benchmarks.soak.reference import ImpossibleError, rearranges
+from benchmarks.soak.records import ESTIMATORS, Announced, Fault, Intent, Outcome, Seen, label_of, part_of
+from benchmarks.soak.reference import WINDOWS, ImpossibleError, rearranges
 from benchmarks.soak.replay import Columns, Question, Row, State, Story, by_version
 from benchmarks.soak.triggers import written
 from benchmarks.soak.verbs import labels
 from chatmemory_django.codec import messages_from_json
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.stores.base import MessageNotFoundError
+from tests.oracle import MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -134,18 +134,18 @@ class Judge:
         self.places: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """By label, the conversation and the sequence of each row of a history."""
         for values in written(self.using, "soak_row"):
-            key, sequence, kind, text, payload, metadata, in_history, superseded, on_path, parent = values
+            key, sequence, kind, text, payload, metadata, *flags, parent, cut = values
             label = label_of(text)
             part = json.loads(metadata).get("by") if metadata else None
-            columns = Columns(bool(in_history), bool(superseded), bool(on_path), parent)
+            columns = Columns(*map(bool, flags), parent, cut)
             rows[key][sequence] = Row(to_message(kind, text, payload), label, part or part_of(label), columns)
-            if in_history and part in {None, part_of(label)}:  # else the same message was sent again
+            if columns.in_history and part in {None, part_of(label)}:  # else the same message was sent again
                 self.places[label].append((key, sequence))
         self.erased = {key: _aware(updated_at) for key, updated_at in written(self.using, "soak_erased")}
         changes: dict[int, list[tuple[int, int, Columns | None]]] = defaultdict(list)
-        for key, sequence, version, is_deleted, *columns_now in written(self.using, "soak_change"):
+        for key, sequence, version, is_deleted, *flags, parent, cut, is_empty in written(self.using, "soak_change"):
             if not is_deleted:
-                changes[key].append((version, sequence, Columns(*map(bool, columns_now[:3]), columns_now[3])))
+                changes[key].append((version, sequence, Columns(*map(bool, flags), parent, cut, bool(is_empty))))
             elif key not in self.erased:  # else it may have been deleted with its conversation
                 changes[key].append((version, sequence, None))
         self.stories = {
@@ -188,7 +188,7 @@ class Judge:
             sent = messages_of_part(intent.parts[part]) if intent.parts else []
             try:
                 expected = story.reference.done(intent, sent, part, there)
-            except (ImpossibleError, MessageNotFoundError):
+            except (ImpossibleError, MissingError):
                 continue
             if story.is_as(state, expected, None if rearranges(intent) else touched):
                 story.reference = expected
@@ -224,7 +224,7 @@ class Judge:
             if not memory:
                 others += self.by_kind[name, "clear"]
             if state.total_messages < before.total_messages or len(memory) < len(story.memories[before.version]):
-                others += self.by_kind[name, "pop"] + self.by_kind[name, "remove"]
+                others += self.by_kind[name, "pop"] + self.by_kind[name, "remove"] + self.by_kind[name, "evict"]
             if state.parent_sequence is not None:
                 # An add rewinds even if it adds nothing, as with an existing system message.
                 going_on = self.by_kind[name, "rewind"] + self.by_kind[name, "add"]
@@ -348,7 +348,7 @@ class Judge:
         elif intent.kind == "clear":
             done = () in found
         elif intent.kind == "recount":
-            done = WINDOWS[intent.window].counter in counted or () in found
+            done = getattr(WINDOWS[intent.window].estimator, "name", "") in counted or () in found
         elif intent.kind == "erase":
             done = False
         elif intent.kind in {"copy", "fork"}:
@@ -441,7 +441,7 @@ class Judge:
 
     def _memory_set(self, intent: Intent) -> tuple[str, ...]:
         """Return the memory that a set writes."""
-        return tuple(labels(WINDOWS[intent.window].trim(messages_of_part(intent.parts[0]))))
+        return tuple(labels(WINDOWS[intent.window].fitting(messages_of_part(intent.parts[0]))))
 
     def _originals(self, label: str) -> list[tuple[int, int]]:
         """Return where a message is in a history as its original."""

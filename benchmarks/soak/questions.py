@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from benchmarks.soak.records import WINDOWS, digest
+from benchmarks.soak.records import digest
+from benchmarks.soak.reference import WINDOWS
 from benchmarks.soak.verbs import labels
 
 if TYPE_CHECKING:
@@ -18,16 +19,19 @@ def is_done(intent: Intent, answer: list[int]) -> Callable[[Reference], bool] | 
     """Return what holds once *intent* was done with *answer*; None where the judge checks otherwise."""
     match intent.kind:
         case "rewind":
-            return lambda reference: reference.head() == (intent.to or 0)
+            return lambda reference: reference.place() == (intent.to or 0)
         case "switch":
-            return lambda reference: reference.head() == answer[0]
+            return lambda reference: reference.place() == answer[0]
+        case "evict":
+            evicted = set(answer)
+            return lambda reference: not evicted & set(reference.memory())
         case "pop" if answer:
             return lambda reference: answer[0] not in map(digest, labels(reference.without_summary()))
         case "pop":
             return lambda reference: reference.newest_in_memory() is None
         case "remove":
             out = set(answer)
-            return lambda reference: not out & {*reference.history(), *reference.memory()}
+            return lambda reference: not out & reference.messages.keys()
         case "summarize":
             label = f"{intent.verb}/0.0"
             return lambda reference: (reference.labelled(label) is not None) == bool(answer[0])
@@ -42,8 +46,8 @@ def is_copied_as(intent: Intent, story: Story) -> Callable[[Reference], bool]:
     def holds(reference: Reference) -> bool:
         if through is not None and not reference.has_message(through):
             return False
-        memory, path = reference.forked(through, WINDOWS[intent.window])
-        return (labels(memory), labels(path)) == copied
+        forked = reference.forked(through, WINDOWS[intent.window])
+        return (labels(forked.memory_messages()), labels(forked.path_messages())) == copied
 
     return holds
 
@@ -60,4 +64,6 @@ def is_absent(intent: Intent, reference: Reference) -> bool:
 def is_seen(seen: Seen, reference: Reference) -> bool:
     """Return whether a turn that continues from an earlier message sees that memory."""
     to = seen.rewound_to or 0
-    return reference.has_message(to) and labels(reference.read(WINDOWS[seen.window], to)) == seen.labels
+    if not reference.has_message(to):
+        return False
+    return labels(reference.seen(WINDOWS[seen.window], to).memory_messages()) == seen.labels

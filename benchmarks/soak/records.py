@@ -27,6 +27,10 @@ for a moment.
 """
 
 
+LOSING_ROWS = ("forgetful", "fleeting")
+"""The kinds of conversation that lose rows."""
+
+
 class JointWords:
     """Counts words; each costs *weight*. A list costs more than its messages do, so that no count can be stored."""
 
@@ -139,6 +143,11 @@ def digest(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
+def has_all_rows(conversation: str) -> bool:
+    """Return whether all writers keep the rows of evicted messages."""
+    return not conversation.startswith(LOSING_ROWS)
+
+
 Place: TypeAlias = tuple[int, int] | None
 """A conversation's key and version, or None for a missing conversation."""
 
@@ -147,6 +156,7 @@ Kind = Literal[
     "turn",
     "set",
     "clear",
+    "evict",
     "rewind",
     "switch",
     "pop",
@@ -184,6 +194,8 @@ class Intent(msgspec.Struct, tag="intent", omit_defaults=True):
     """Whether it is a turn that fails after its messages, or a summary that never arrives."""
     to: int | None = None
     """The message that it rewinds to, adds after, removes, or copies up to."""
+    count: int = 0
+    """How many messages it evicts."""
     with_results: bool = False
     """Whether it also removes what belongs to that message."""
     cutoff: str = ""

@@ -1,7 +1,8 @@
 """Conversations as the database recorded them, and the questions about them during the replay.
 
-Each state is compared with the ``Reference`` that a verb has made of the previous one: its columns, the order of its
-memory, and of each row whether it is in the history, whether it is on the path and what it follows must be the same.
+Each state is compared with the ``Reference`` that a verb has made of the previous one: the memory in its order, the
+summary, the message that it continues from and the one up to which everything is forgotten, the number of messages; and
+of each row whether it has a text, whether it is in the history, whether it is on the path and what it follows.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.soak.records import has_all_rows
 from benchmarks.soak.reference import Reference
-from chatmemory_django.core.windows import Eviction
-from chatmemory_django.stores.in_process import _Row
+from chatmemory_django.messages import SystemMessage
+from tests.oracle import Oracle
 
 if TYPE_CHECKING:
-    from chatmemory_django.core.windows import Window
     from chatmemory_django.messages import ChatMessage
+    from tests.oracle import Window
 
 
 class State(NamedTuple):
@@ -45,6 +47,8 @@ class Columns(NamedTuple):
     superseded: bool
     on_path: bool
     parent_sequence: int | None
+    cleared_before: int | None
+    is_empty: bool = False
 
 
 class Row(NamedTuple):
@@ -80,7 +84,7 @@ class Story:
     """By version, the sequences in the memory."""
     columns: dict[int, Columns] = field(default_factory=dict)
     """The rows after the last replayed version."""
-    reference: Reference = field(default_factory=lambda: Reference(""))
+    reference: Reference = field(default_factory=Reference)
     """The expected state of that version."""
     rewritten: set[int] = field(default_factory=set)
     """The sequences of the rows that a set wrote; it can repeat earlier messages."""
@@ -97,11 +101,10 @@ class Story:
 
     def read(self, version: int, window: Window) -> list[ChatMessage]:
         """Return the memory as *window* shows it."""
-        summary = None if version == 0 else self.states[version - 1].summary_sequence
-        place = None if summary is None else self.memories[version].index(summary)
-        eviction = Eviction.of(self.messages(version), window, summary=place)
-        eviction.trim()
-        return eviction.messages()
+        oracle = Oracle()
+        if version:
+            self._remember(oracle, self.states[version - 1], self.memories[version])
+        return oracle.seen(window).memory_messages()
 
     def path(self) -> list[ChatMessage]:
         """Return the messages that are on the path now."""
@@ -123,47 +126,44 @@ class Story:
 
     def is_as(self, state: State, expected: Reference, touched: set[int] | None) -> bool:
         """Return whether *state* is *expected*, comparing the *touched* rows, or all."""
-        columns = (
-            state.next_sequence,
-            state.pinned_sequence,
-            state.summary_sequence,
-            state.parent_sequence,
-            state.forgotten_through,
-            state.total_messages,
-        )
-        if columns != (
-            expected.next_key,
-            expected.pinned,
-            expected.summary,
-            expected.parent,
-            expected.forgotten_through,
-            expected.total,
-        ):
+        found = state.next_sequence, state.summary_sequence, state.forgotten_through, state.total_messages
+        boundary = expected.boundary(expected.head)
+        if found != (expected.next, expected.summary, boundary, expected.total):
             return False
         if self.memories[state.version] != expected.memory():
             return False
-        return all(self._is_row(sequence, expected) for sequence in touched or self.columns.keys() | expected.rows)
+        # Where rows are deleted, what follows them may name them or not.
+        has_all = has_all_rows(self.name)
+        if has_all and self._head(state) != expected.head:
+            return False
+        path = set(expected.path())
+        return all(
+            self._is_row(sequence, expected, sequence in path, has_parents=has_all)
+            for sequence in touched or self.columns.keys() | expected.messages
+        )
 
     def adopt(self, state: State) -> None:
         """Take *state* as correct, so that the following ones are judged separately."""
-        rows = {}
-        for sequence, (in_history, _, on_path, parent) in sorted(self.columns.items()):
-            row = self.rows[sequence]
-            is_summary = not in_history and parent is not None
-            rows[sequence] = _Row(row.message, parent, in_history, on_path, parent if is_summary else None)
-        front = {state.pinned_sequence, state.summary_sequence}
-        self.reference = Reference(
-            self.name,
-            rows,
-            state.next_sequence,
-            state.parent_sequence,
-            state.pinned_sequence,
-            state.summary_sequence,
-            [sequence for sequence in self.memories[state.version] if sequence not in front],
-            state.forgotten_through,
-            state.total_messages,
-            self.reference.client_ids,
-        )
+        reference = Reference()
+        for sequence, columns in sorted(self.columns.items()):
+            if columns.is_empty:
+                continue
+            reference.messages[sequence] = self.rows[sequence].message
+            if columns.in_history:
+                reference.parents[sequence] = self._parent(sequence)
+            elif columns.parent_sequence is not None:
+                reference.summaries[sequence] = columns.parent_sequence
+            if columns.cleared_before is not None:
+                reference.cuts[sequence] = columns.cleared_before
+        reference.next = state.next_sequence
+        reference.head = self._head(state)
+        for each in {reference.head, *reference.parents.values()} - {0}:
+            reference.parents.setdefault(each, 0)  # it was deleted
+        reference.bases = {each: reference.boundary(last) for each, last in reference.summaries.items()}
+        reference.unknown = state.total_messages - len(reference.parents)
+        reference.client_ids = self.reference.client_ids
+        self._remember(reference, state, self.memories[state.version])
+        self.reference = reference
 
     def ask(self, version: int) -> list[Question]:
         """Ask the current *version* its questions, and return those that no later one can answer."""
@@ -172,15 +172,38 @@ class Story:
         self._open = [each for each in unanswered if each.last > version]
         return [each for each in unanswered if each.last <= version]
 
-    def _is_row(self, sequence: int, expected: Reference) -> bool:
-        columns, row = self.columns.get(sequence), expected.rows.get(sequence)
-        if columns is None or row is None:
-            return columns is None and row is None
-        return (columns.in_history, columns.on_path, columns.parent_sequence) == (
-            row.in_history,
-            row.on_path,
-            row.parent,
-        )
+    def _is_row(self, sequence: int, expected: Reference, on_path: bool, *, has_parents: bool) -> bool:
+        columns = self.columns.get(sequence)
+        if sequence not in expected.messages:  # nothing is left of its text
+            return columns is None or columns.is_empty
+        if columns is None or columns.is_empty:
+            return False
+        in_history = sequence in expected.parents
+        if (columns.in_history, columns.on_path) != (in_history, on_path):
+            return False
+        return not (in_history and has_parents) or self._parent(sequence) == expected.parents[sequence]
+
+    def _parent(self, sequence: int) -> int:
+        """Return the message that *sequence* follows: the one before it, unless it names another."""
+        parent = self.columns[sequence].parent_sequence
+        return self._newest_before(sequence) if parent is None else parent
+
+    def _head(self, state: State) -> int:
+        """Return the message that the conversation continues from."""
+        named = state.parent_sequence
+        return self._newest_before(state.next_sequence) if named is None else named
+
+    def _newest_before(self, sequence: int) -> int:
+        """Return the last message of the history before *sequence*."""
+        before = range(sequence - 1, 0, -1)
+        return next((each for each in before if each in self.columns and self.columns[each].in_history), 0)
+
+    def _remember(self, oracle: Oracle, state: State, memory: list[int]) -> None:
+        """Give *oracle* the *memory* of *state*."""
+        front = {state.pinned_sequence, state.summary_sequence}
+        oracle.messages |= {sequence: self.rows[sequence].message for sequence in memory}
+        oracle.pinned, oracle.summary = state.pinned_sequence, state.summary_sequence
+        oracle.window = [sequence for sequence in memory if sequence not in front]
 
     def _memory(self, state: State) -> list[int]:
         """Return the sequences in the memory as the database recorded it."""
@@ -190,6 +213,8 @@ class Story:
             for sequence in range(state.window_start, state.next_sequence)
             if sequence not in front and sequence in self.columns and not self.columns[sequence].superseded
         ]
+        if state.pinned_sequence is None and window and isinstance(self.rows[window[0]].message, SystemMessage):
+            return [window[0], *front, *window[1:]]
         return [*front, *window]
 
 

@@ -15,9 +15,11 @@ TABLES = {
     "counted_by varchar(64), summary_sequence bigint, parent_sequence bigint, forgotten_through bigint, "
     "total_messages bigint",
     "soak_row": "conversation bigint, sequence bigint, type varchar(21), text {text}, payload {text}, "
-    "metadata {text}, in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint",
+    "metadata {text}, in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint, "
+    "cleared_before bigint",
     "soak_change": "conversation bigint, sequence bigint, version bigint, is_deleted {boolean}, "
-    "in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint",
+    "in_history {boolean}, superseded {boolean}, on_path {boolean}, parent_sequence bigint, cleared_before bigint, "
+    "is_empty {boolean}",
     "soak_erased": "conversation bigint, updated_at {moment}",
 }
 """The columns of each table. Its key numbers the rows as they were written: a transaction can change one twice."""
@@ -33,17 +35,20 @@ TRIGGERS = {
     ("DELETE", "chatmemory_conversation"): "INSERT INTO soak_erased VALUES (OLD.id, OLD.updated_at)",
     ("INSERT", "chatmemory_message"): (
         "INSERT INTO soak_row VALUES (NEW.conversation_id, NEW.sequence, NEW.type, NEW.text, NEW.payload, "
-        "NEW.metadata, NEW.in_history, NEW.superseded, NEW.on_path, NEW.parent_sequence)"
+        "NEW.metadata, NEW.in_history, NEW.superseded, NEW.on_path, NEW.parent_sequence, NEW.cleared_before)"
     ),
     # A write updates the conversation first, so this is the version that it makes.
     ("UPDATE", "chatmemory_message"): (
         "INSERT INTO soak_change SELECT id, NEW.sequence, version, FALSE, NEW.in_history, NEW.superseded, "
-        "NEW.on_path, NEW.parent_sequence FROM chatmemory_conversation WHERE id = NEW.conversation_id AND "
+        "NEW.on_path, NEW.parent_sequence, NEW.cleared_before, (LENGTH(NEW.text) = 0 AND NEW.payload IS NULL "
+        "AND NEW.verbatim IS NULL AND NEW.metadata IS NULL AND NEW.token_count IS NULL) "
+        "FROM chatmemory_conversation WHERE id = NEW.conversation_id AND "
         "(NEW.in_history <> OLD.in_history OR NEW.superseded <> OLD.superseded OR NEW.on_path <> OLD.on_path "
-        "OR COALESCE(NEW.parent_sequence, -1) <> COALESCE(OLD.parent_sequence, -1))"
+        "OR COALESCE(NEW.parent_sequence, -1) <> COALESCE(OLD.parent_sequence, -1) "
+        "OR COALESCE(NEW.cleared_before, -1) <> COALESCE(OLD.cleared_before, -1) OR NEW.text <> OLD.text)"
     ),
     ("DELETE", "chatmemory_message"): (
-        "INSERT INTO soak_change SELECT id, OLD.sequence, version, TRUE, FALSE, FALSE, FALSE, NULL "
+        "INSERT INTO soak_change SELECT id, OLD.sequence, version, TRUE, FALSE, FALSE, FALSE, NULL, NULL, TRUE "
         "FROM chatmemory_conversation WHERE id = OLD.conversation_id"
     ),
 }

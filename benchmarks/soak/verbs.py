@@ -15,9 +15,11 @@ from django.utils import timezone
 from benchmarks.soak.records import (
     APPENDED,
     LIMITS,
+    LOSING_ROWS,
     WINDOWS,
     Intent,
     digest,
+    has_all_rows,
     label_of,
     memory_of,
     summarizing,
@@ -60,7 +62,7 @@ WEIGHTS = {
 }
 """How often each is done to any conversation, and ..."""
 
-MORE_WEIGHTS = {"set": 6, "clear": 2, "pop": 3, "remove": 4}
+MORE_WEIGHTS = {"set": 6, "clear": 3, "evict": 3, "pop": 3, "remove": 4}
 """... to those with other verbs than adds, ..."""
 
 BRANCHING_WEIGHTS = {"rewind": 5, "switch": 5}
@@ -73,10 +75,7 @@ RECENT = 40
 """The number of newest messages of which one is chosen to continue from."""
 
 
-LOSING_ROWS = ("forgetful", "fleeting")
-"""The kinds of conversation that lose rows."""
-
-ANSWERED = {"add", "turn", "switch", "pop", "remove", "summarize"}
+ANSWERED = {"add", "turn", "evict", "switch", "pop", "remove", "summarize"}
 """The verbs whose writes have return values."""
 
 
@@ -156,6 +155,8 @@ class Verbs:
                 memory.set(parts[0])
             case "clear":
                 memory.clear()
+            case "evict":
+                answers.append(memory.evict(intent.count))
             case "rewind":
                 memory.rewind(intent.to or 0)
             case "switch":
@@ -246,6 +247,9 @@ class Verbs:
     def _clear(self, intent: Intent) -> None:
         intent.kind = "clear"
 
+    def _evict(self, intent: Intent) -> None:
+        intent.kind, intent.count = "evict", self.random.choice((1, 1, 2, 5, 100))
+
     def _rewind(self, intent: Intent) -> None:
         intent.kind, intent.to = "rewind", self._some_sequence(intent)
 
@@ -294,7 +298,7 @@ class Verbs:
         self._maybe_keep(intent)
         self._maybe_after(intent, 0.05)
         # Where rows are deleted, so are their client ids.
-        if not intent.conversation.startswith(LOSING_ROWS) and self.random.random() < 0.6:
+        if has_all_rows(intent.conversation) and self.random.random() < 0.6:
             intent.client_ids = [f"{intent.verb}.{index}" for index in range(len(messages))]
 
     def _text(self, intent: Intent, index: int, part: int = 0) -> str:

@@ -128,6 +128,7 @@ class Remove(MessageOperation):
         yield _(
             "This message will be removed from the memory and the history: it is no longer shown or sent to the model."
         )
+        yield _("Its content is deleted, and so are the summaries that cover it.")
         yield _("Later messages are kept.")
         if not conf.keep_history():
             yield _("This site does not keep a history: the messages are deleted permanently.")

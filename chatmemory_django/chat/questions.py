@@ -199,18 +199,16 @@ def _stays(conversation: Conversation, row: Message, versions: Sequence[Message]
     """
     Return whether the question *row*, asked again, is answered where it is; if not, it is asked once more at the end.
 
-    It stays if it has an answer, which another one replaces; if it is the newest message, unless the memory was cleared
-    since; and on another branch if one of its *versions* is on the path, which it is to replace. From anywhere else, it
-    would take the answers to later questions off the path.
+    It stays if it has an answer, which another one replaces; if it is the newest message; and on another branch if one
+    of its *versions* is on the path, which it is to replace. From anywhere else, it would take the answers to later
+    questions off the path. It never stays if the memory was cleared just after it: then no memory there has it.
     """
+    if row.cleared_before is not None:
+        return False
     if not row.on_path:
         return any(version.on_path for version in versions) or _has_answer(conversation, row)
-    following = _following(conversation, row)
-    if following is not None and not _has_answer(conversation, row):
-        return False
-    # If the memory was cleared between them, no memory has the question.
-    is_forgotten = row.sequence <= conversation.forgotten_through
-    return not is_forgotten or (following is not None and following.sequence <= conversation.forgotten_through)
+    is_newest = _following(conversation, row) is None and row.sequence > conversation.forgotten_through
+    return is_newest or _has_answer(conversation, row)
 
 
 def _has_answer(conversation: Conversation, row: Message) -> bool:

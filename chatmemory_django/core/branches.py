@@ -140,6 +140,8 @@ class Present(NamedTuple):
     entries: Sequence[Entry]
     """In the order of the memory, without the summary."""
     summary: Summary | None
+    has_lost_system: bool = True
+    """Whether the path may have a system message although the memory has none. Without, the path is not searched."""
 
 
 def moved(
@@ -183,10 +185,11 @@ def moved(
 def _system(present: Present, path: Path, *, to: int, shared: int, forgotten: int) -> Entry | None:
     """Return the system message that was in force at message *to*."""
     now = next((entry for entry in present.entries if entry.type == MessageType.SYSTEM), None)
-    if now is None or not forgotten < now.key <= shared:
+    if now is not None and not forgotten < now.key <= shared:
         return _in_force(path.systems(to, forgotten), None)
     # Whatever is newer on the shared part of the path would have replaced it.
-    return _in_force(path.systems(to, shared), now) if to > shared else now
+    behind = forgotten if now is None and present.has_lost_system else max(shared, forgotten)
+    return _in_force(path.systems(to, behind), now) if to > behind else now
 
 
 def _in_force(backwards: Iterable[Entry], before: Entry | None) -> Entry | None:

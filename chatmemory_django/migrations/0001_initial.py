@@ -52,6 +52,10 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(default=0, editable=False, verbose_name="cleared through"),
                 ),
                 (
+                    "has_lost_system",
+                    models.BooleanField(default=False, editable=False, verbose_name="without its system message"),
+                ),
+                (
                     "total_messages",
                     models.PositiveIntegerField(default=0, editable=False, verbose_name="total messages"),
                 ),

@@ -216,6 +216,9 @@ class Conversation(models.Model):
     # The last message of the path after which the memory was cleared, or replaced by another one: no summary covers
     # what is up to it, and no rewind to a later message brings it back. 0 if there is none.
     forgotten_through = models.PositiveIntegerField(_("cleared through"), default=0, editable=False)
+    # Whether a system message has left the memory, and no other one has replaced it: a rewind has to search for the one
+    # of that time even if the memory has none.
+    has_lost_system = models.BooleanField(_("without its system message"), default=False, editable=False)
     # How many messages the history has had: those it still has, and those that were not kept.
     total_messages = models.PositiveIntegerField(_("total messages"), default=0, editable=False)
     # Counters, so that an add can tell whether anything must be evicted without reading the window.

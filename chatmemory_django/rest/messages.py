@@ -24,7 +24,7 @@ from chatmemory_django.access import FEEDBACK
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.core.media import file_at, served_as
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_columns
 from chatmemory_django.operations import annotate
 from chatmemory_django.provider import get_chat_memory
@@ -108,8 +108,8 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 self.check_match()
             sequences = get_chat_memory(conversation.memory_id).add(*new, after=body.get("after"))
             conversation.refresh_from_db()
-            rows = {row.sequence: row for row in conversation.messages.with_status().filter(sequence__in=sequences)}
-        # Without a history, messages that are evicted immediately are deleted.
+            rows = {row.sequence: row for row in _shown(conversation).filter(sequence__in=sequences)}
+        # Without a history, messages that are evicted immediately are deleted; a retry may repeat removed ones.
         stored = [rows[sequence] for sequence in sequences if sequence in rows]
         return Response({"messages": self.get_serializer(stored, many=True).data}, HTTPStatus.CREATED)
 
@@ -168,10 +168,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         sequence = self.kwargs["sequence"]
         # Checked here and not in the URL pattern, whose 404 would be the site's HTML page.
         if _NUMBER.fullmatch(sequence) and int(sequence) <= MAX_INTEGER:
-            rows = conversation.messages.with_status()
-            # Removed messages are never shown.
-            shown = Q(in_history=True) | Q(status__in=IN_MEMORY)
-            row = rows.filter(shown, sequence=int(sequence)).first()
+            row = _shown(conversation).filter(sequence=int(sequence)).first()
             if row is not None:
                 return row
         raise Http404
@@ -186,6 +183,11 @@ def refuse_types(
             names = ", ".join(sorted(writable)) or "none"
             detail = f"You may add messages of these types: {names}; this one is {message.type}."
             raise Problem(HTTPStatus.FORBIDDEN, "forbidden_type", detail, path.format(index))
+
+
+def _shown(conversation: Conversation) -> MessageQuerySet:
+    """Return the messages of *conversation* with their status, without removed ones."""
+    return conversation.messages.with_status().filter(Q(in_history=True) | Q(status__in=IN_MEMORY))
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -226,6 +228,8 @@ def _is_repeated(conversation: Conversation, new: Sequence[NewMessage], key: str
     for index, row in sorted(known.items()):
         if index == len(new):
             raise _reused(index)
+        if not row.in_history:  # it was removed, so its content is unknown
+            continue
         same = to_columns(new[index].message) == (row.type, row.text, row.payload)
         if not same or not is_same(_unrated(row.metadata), _unrated(new[index].metadata)):
             raise _reused(index)

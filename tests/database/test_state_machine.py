@@ -1,9 +1,12 @@
-"""After any sequence of operations, the Django store holds the same as the in-memory store."""
+"""After any sequence of operations, both stores hold what the oracle says; see ``tests.oracle``."""
+
+from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from django.db.models import QuerySet
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from chatmemory_django.core.reasons import Reason
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -26,10 +30,12 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import fork
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT
+from tests.oracle import MissingError, Oracle, Window
 
 CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")
 POOL: list[ChatMessage] = [
@@ -46,25 +52,28 @@ POOL: list[ChatMessage] = [
 ]
 some_messages = st.lists(st.sampled_from(POOL), max_size=4)
 limits = st.integers(min_value=1, max_value=40)
+estimators = st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT])
 numbers = itertools.count()
+EVERYTHING = 10**6
+OUT = {Reason.EVICTED, Reason.SUMMARIZED, Reason.SUPERSEDED, Reason.OFF_PATH}
+"""The reasons for which a message is not in the memory."""
 
 
-class SameAsInMemory(RuleBasedStateMachine):
-    @initialize(
-        keep_history=st.booleans(),
-        estimator=st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT]),
-        limit=limits,
-        system_first=st.booleans(),
-    )
+class AsTheOracleSays(RuleBasedStateMachine):
+    @initialize(keep_history=st.booleans(), estimator=estimators, limit=limits, system_first=st.booleans())
     def begin(self, keep_history, estimator, limit, system_first):
         self.memory_id = f"machine {next(numbers)}"
         self.keeps_history = keep_history
         self.estimator = estimator
         self.limit = limit
         self.system_first = system_first
-        self.history: list[ChatMessage] | None = []
-        self.expected = self.build(InMemoryChatMemoryStore(keep_history=keep_history))
-        self.memory = self.build(DjangoChatMemoryStore(keep_history=keep_history))
+        self.oracle = Oracle()
+        classes = DjangoChatMemoryStore, InMemoryChatMemoryStore
+        self.stores = [store(keep_history=keep_history) for store in classes]
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        self.memories = [self.build(store) for store in self.stores]
 
     def build(self, store: ChatMemoryStore) -> ChatMemory:
         options = {"id": self.memory_id, "store": store, "always_keep_system_message_first": self.system_first}
@@ -72,120 +81,129 @@ class SameAsInMemory(RuleBasedStateMachine):
             return MessageWindowChatMemory(max_messages=lambda _: self.limit, **options)
         return TokenWindowChatMemory(max_tokens=lambda _: self.limit, token_count_estimator=self.estimator, **options)
 
-    def rebuild(self) -> None:
-        self.expected, self.memory = self.build(self.expected.store), self.build(self.memory.store)
+    @property
+    def window(self) -> Window:
+        return Window(self.limit, self.estimator, self.system_first)
 
-    @rule(messages=some_messages)
-    def add(self, messages):
-        if self.history is not None:
-            before = self.expected.store.get_messages(self.memory_id)
-            self.history += without_repeated_system_messages(before, messages)
-        self.expected.add(*messages)
-        self.memory.add(*messages)
+    def do(self, expected: Callable[[Oracle], Any], actual: Callable[[ChatMemory], Any]) -> None:
+        """Do the same to the oracle and the stores, which must return the same."""
+        outcome = outcome_of(expected, self.oracle)
+        self.forget(self.oracle)
+        for memory in self.memories:
+            assert outcome_of(actual, memory) == outcome, memory.store
 
-    @rule(messages=some_messages)
-    def add_as_given(self, messages):
-        if self.history is not None:
-            self.history += messages
-        self.expected.add(*messages, repeats=True)
-        self.memory.add(*messages, repeats=True)
+    def forget(self, oracle: Oracle) -> None:
+        if not self.keeps_history:
+            oracle.forget_history()
+
+    def some_sequence(self, data) -> int:
+        """Draw the sequence of a message: often of the head, of one of the path, or of one that is not there."""
+        path = self.oracle.path()
+        # Without history, nothing tells whether what a memory that was set followed is still the place to go on from.
+        first = int(not self.keeps_history and not path)
+        return data.draw(st.one_of(st.sampled_from([first, *path[-4:]]), st.integers(first, self.oracle.next)))
+
+    @rule(messages=some_messages, repeats=st.booleans())
+    def add(self, messages, repeats):
+        self.do(
+            lambda oracle: oracle.add(messages, self.window, repeats=repeats),
+            lambda memory: memory.add(*messages, repeats=repeats),
+        )
+
+    @rule(data=st.data(), messages=some_messages.filter(bool))
+    def add_after(self, data, messages):
+        after = self.some_sequence(data)
+        self.do(
+            lambda oracle: oracle.add(messages, self.window, after=after),
+            lambda memory: memory.add(*messages, after=after),
+        )
 
     @rule(data=st.data(), messages=some_messages.filter(bool), archived=st.booleans(), on_a_branch=st.booleans())
     def add_unbounded(self, data, messages, archived, on_a_branch):
-        after = None
-        if on_a_branch:  # The conversation would be created although its message is not found.
-            is_there = Conversation.objects.filter(memory_id=self.memory_id).exists()
-            after = self.some_sequence(data) if is_there else 0
-        outcomes = []
-        for memory in (self.memory, self.expected):
-            try:
-                added = memory.store.append_messages(
-                    self.memory_id,
-                    messages,
-                    memory.window().unbounded(),
-                    after=after,
-                    repeats=True,
-                    archived=archived,
-                )
-                outcomes.append(added.keys)
-            except MessageNotFoundError as exc:
-                outcomes.append(exc.args)
-        assert outcomes[0] == outcomes[1]
-        if on_a_branch:
-            self.history = None
-        elif self.history is not None:
-            self.history += messages
+        after = self.some_sequence(data) if on_a_branch else None
+        options = {"after": after, "repeats": True, "archived": archived}
+        self.do(
+            lambda oracle: oracle.add(messages, Window.unbounded(), **options),
+            lambda memory: (
+                memory.store.append_messages(self.memory_id, messages, memory.window().unbounded(), **options).keys
+            ),
+        )
 
     @rule(count=st.integers(0, 4))
     def evict(self, count):
-        assert self.memory.evict(count) == self.expected.evict(count)
+        self.do(lambda oracle: oracle.evict(count), lambda memory: memory.evict(count))
 
     @rule(messages=some_messages)
     def set(self, messages):
-        self.expected.set(messages)
-        self.memory.set(messages)
-        self.history = None  # Which of these messages are history is tested elsewhere.
+        self.do(lambda oracle: oracle.set(self.window.fitting(messages)), lambda memory: memory.set(messages))
 
     @rule(drop=st.integers(0, 3), messages=some_messages)
     def use_another_algorithm(self, drop, messages):
-        now = [*self.memory.store.get_messages(self.memory_id)[drop:], *messages]
-        self.expected.store.update_messages(self.memory_id, now)
-        self.memory.store.update_messages(self.memory_id, now)
-        self.history = None
+        now = [*self.oracle.memory_messages()[drop:], *messages]
+        self.do(lambda oracle: oracle.set(now), lambda memory: memory.store.update_messages(self.memory_id, now))
 
     @rule()
     def clear(self):
-        self.expected.clear()
-        self.memory.clear()
+        self.do(lambda oracle: oracle.clear(), lambda memory: memory.clear())
 
     @rule(data=st.data())
     def rewind(self, data):
-        self.continue_from(data, "rewind")
+        to = self.some_sequence(data)
+        self.do(lambda oracle: oracle.rewind(to, self.window), lambda memory: memory.rewind(to))
 
     @rule(data=st.data())
     def switch(self, data):
-        self.continue_from(data, "switch")
-
-    def continue_from(self, data, verb: str):
         to = self.some_sequence(data)
-        assert self.outcome(self.memory, verb, to) == self.outcome(self.expected, verb, to)
-        self.history = None
+        self.do(lambda oracle: oracle.switch(to, self.window), lambda memory: memory.switch(to))
 
     @rule(
         data=st.data(),
         messages=some_messages,
         persist=st.sampled_from(["late", "early"]),
+        on_a_branch=st.booleans(),
         fails=st.booleans(),
-        in_between=st.sampled_from([None, "rewind", "switch"]),
+        in_between=st.sampled_from([None, "rewind", "switch", "clear", "evict", "remove"]),
     )
-    def take_a_turn_on_a_branch(self, data, messages, persist, fails, in_between):
-        after, to = self.some_sequence(data), self.some_sequence(data)
-        outcomes = [
-            turn_of(memory, persist, after, messages, fails, in_between, to) for memory in (self.memory, self.expected)
-        ]
-        assert outcomes[0] == outcomes[1]
-        self.history = None
+    def take_a_turn(self, data, messages, persist, on_a_branch, fails, in_between):
+        after, to = self.some_sequence(data) if on_a_branch else None, self.some_sequence(data)
+        arguments = () if in_between == "clear" else (to,)
+
+        def interrupt(memory: ChatMemory) -> None:
+            if in_between is not None:
+                getattr(memory, in_between)(*arguments)
+
+        def interrupt_oracle(oracle: Oracle) -> None:
+            self.forget(oracle)  # what an early turn has stored
+            if in_between is not None:
+                moves = in_between in {"rewind", "switch"}
+                getattr(oracle, in_between)(*arguments, *[self.window] * moves)
+                self.forget(oracle)
+
+        is_early = persist == "early" and (after is None or self.keeps_history)
+        self.do(
+            lambda oracle: turn_of_the_oracle(oracle, self.window, is_early, after, messages, fails, interrupt_oracle),
+            lambda memory: turn_of(memory, persist, after, messages, fails, interrupt),
+        )
 
     @rule()
     def pop(self):
-        assert self.outcome(self.memory, "pop") == self.outcome(self.expected, "pop")
-        self.history = None
+        self.do(lambda oracle: oracle.pop(), lambda memory: memory.pop())
 
-    @rule(data=st.data(), count=st.integers(0, 4), with_results=st.booleans())
+    @rule(data=st.data(), count=st.integers(1, 3), with_results=st.booleans())
     def remove(self, data, count, with_results):
         sequences = [self.some_sequence(data) for _ in range(count)]
-        outcomes = [
-            self.outcome(memory, "remove", *sequences, with_results=with_results)
-            for memory in (self.memory, self.expected)
-        ]
-        assert outcomes[0] == outcomes[1]
-        self.history = None
+        self.do(
+            lambda oracle: oracle.remove(*sequences, with_results=with_results),
+            lambda memory: memory.remove(*sequences, with_results=with_results),
+        )
 
     @precondition(lambda self: self.keeps_history and self.estimator is not None and self.limit > 1)
     @rule(text=st.sampled_from(["so far", "so far it was all about the weather"]), after=st.integers(1, 20))
     def summarize(self, text, after):
-        outcomes = [self.summary_of(memory, text, after) for memory in (self.memory, self.expected)]
-        assert outcomes[0] == outcomes[1]
+        self.do(
+            lambda oracle: self.summary_of_the_oracle(oracle, text, after),
+            lambda memory: self.summary_of(memory, text, after),
+        )
 
     def summary_of(self, memory: ChatMemory, text: str, after: int):
         handed = []
@@ -201,22 +219,52 @@ class SameAsInMemory(RuleBasedStateMachine):
         )
         try:
             stands = summarizing.summarize()
-        except ValueError as exc:  # it is too large
-            return handed, exc.args
+        except ValueError:
+            return handed, "too large"
         if stands:
             kept = memory.store.get_messages(self.memory_id)
             assert self.estimator.estimate_token_count_in_messages(kept) <= self.limit
         return handed, stands
 
-    def some_sequence(self, data) -> int:
-        conversation = Conversation.objects.filter(memory_id=self.memory_id).first()
-        return data.draw(st.integers(0, 2 if conversation is None else conversation.next_sequence))
+    def summary_of_the_oracle(self, oracle: Oracle, text: str, after: int):
+        summary, window = SystemMessage(text), self.window
+        covered, has_more = oracle.to_summarize(window, max(self.limit, after))
+        messages = [oracle.messages[each] for each in covered]
+        if not covered or not (has_more or sum(map(window.cost, messages)) >= after):
+            return [], False
+        previous = None if oracle.summary is None else oracle.messages[oracle.summary].text
+        if window.cost(summary) > self.limit - 1:
+            return [(previous, messages)], "too large"
+        return [(previous, messages)], oracle.put_summary(summary, covered, window)
 
-    def outcome(self, memory: ChatMemory, verb: str, *args, **options):
+    @precondition(lambda self: self.keeps_history and self.oracle.next > 1)
+    @rule(data=st.data(), is_whole=st.booleans(), message=st.sampled_from(POOL))
+    def fork(self, data, is_whole, message):
+        """Fork the conversation, and go on in the copy."""
+        through = None if is_whole else self.some_sequence(data)
+        to = self.some_sequence(data)
+        memory = self.memories[0]
+        conversation = Conversation.objects.get(memory_id=self.memory_id)
+        copy = self.oracle.forked(through, self.window) if through in {None, 0, *self.oracle.history()} else None
         try:
-            return getattr(memory, verb)(*args, **options)
-        except MessageNotFoundError as exc:
-            return exc.args
+            forked = fork(conversation, through=through, window=memory.window())
+        except MessageNotFoundError:
+            assert copy is None
+            return
+        other = self.build(memory.store)
+        other.id = forked.memory_id
+        self.check_fork(other, copy)
+        assert other.add(message) == copy.add([message], self.window)
+        self.check_fork(other, copy)
+        rewound = outcome_of(lambda memory: memory.rewind(to), other)
+        assert rewound == outcome_of(lambda oracle: oracle.rewind(to, self.window), copy)
+        self.check_fork(other, copy)
+        Conversation.objects.filter(pk=forked.pk).delete()
+
+    def check_fork(self, memory: ChatMemory, oracle: Oracle) -> None:
+        assert memory_in_tables(memory) == memory_of(oracle)
+        assert tree_in_tables(memory) == tree_of(oracle)
+        assert pending_in(memory) == oracle.pending()
 
     @rule(limit=limits)
     def change_the_limit(self, limit):
@@ -227,26 +275,61 @@ class SameAsInMemory(RuleBasedStateMachine):
         self.system_first = system_first
         self.rebuild()
 
-    @rule(estimator=st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT]))
+    @rule(estimator=estimators)
     def change_the_estimator(self, estimator):
         self.estimator = estimator
         self.rebuild()
 
     @invariant()
-    def both_hold_the_same(self):
-        if hasattr(self, "memory"):
-            assert self.memory.messages() == self.expected.messages()
-            assert self.memory.store.get_messages(self.memory_id) == self.expected.store.get_messages(self.memory_id)
+    def both_send_the_same(self):
+        if not hasattr(self, "oracle"):
+            return
+        shown = self.oracle.seen(self.window).memory_messages()
+        for memory in self.memories:
+            assert memory.messages() == shown
+            explained = memory.explain(EVERYTHING)
+            assert [each.sent for each in explained if each.is_sent] == shown
+            remembered = [(each.sequence, each.message) for each in explained if each.reason not in OUT]
+            assert remembered == memory_of(self.oracle)
+            assert memory.store.get_messages(self.memory_id) == self.oracle.memory_messages()
+            if self.keeps_history:
+                assert pending_in(memory) == self.oracle.pending()
+                off_path = {each.sequence for each in explained if each.reason == Reason.OFF_PATH}
+                assert off_path == self.oracle.parents.keys() - self.oracle.path()
 
     @invariant()
     def the_tables_hold_the_same(self):
+        if not hasattr(self, "oracle"):
+            return
+        oracle, conversation = self.oracle, Conversation.objects.filter(memory_id=self.memory_id).first()
+        if conversation is None:
+            assert oracle.next == 1
+            return
+        assert memory_in_tables(self.memories[0]) == memory_of(oracle)
+        assert [row.sequence for row in conversation.history()] == oracle.path()
+        assert [row.sequence for row in conversation.history(all_branches=True)] == sorted(oracle.history())
+        stored = {row.sequence: row for row in conversation.messages.all()}
+        assert stored.keys() >= oracle.messages.keys()
+        for sequence, row in stored.items():
+            if sequence in oracle.messages:
+                assert row.chat_message == oracle.messages[sequence]
+            else:  # only that there was something is known
+                nothing = (row.text, row.payload, row.verbatim, row.metadata, row.token_count, row.counted_by)
+                assert nothing == ("", None, None, None, None, "")
+        if self.keeps_history:
+            assert list(stored) == list(range(1, oracle.next))
+            assert tree_in_tables(self.memories[0]) == tree_of(oracle)
+            assert conversation.total_messages == len(oracle.parents)
+        else:
+            assert stored.keys() - oracle.memory() == {each for each in stored if each not in oracle.messages}
+
+    @invariant()
+    def the_counters_and_querysets_agree(self):
         conversation = Conversation.objects.filter(memory_id=getattr(self, "memory_id", "")).first()
         if conversation is None:
             return
         rows = list(conversation.memory())
-        stored = self.expected.store.get_messages(self.memory_id)
-        assert [row.chat_message for row in rows] == stored
-        assert conversation.memory_messages == len(stored)
+        assert conversation.memory_messages == len(rows)
         if conversation.counted_by:
             assert {row.counted_by for row in rows} <= {conversation.counted_by}
             assert conversation.memory_tokens == sum(row.token_count for row in rows)
@@ -254,94 +337,111 @@ class SameAsInMemory(RuleBasedStateMachine):
             estimator = {"words": ADDITIVE_WORDS, "letters": ADDITIVE_LETTERS}[row.counted_by]
             assert row.token_count == estimator.estimate_token_count_in_message(row.chat_message)
         sequences = {row.sequence for row in rows}
-        assert (
-            set(Message.objects.in_memory().filter(conversation=conversation).values_list("sequence", flat=True))
-            == sequences
-        )
-        out = [row.sequence for row in conversation.history() if row.sequence not in sequences]
+        remembered = Message.objects.in_memory().filter(conversation=conversation)
+        assert set(remembered.values_list("sequence", flat=True)) == sequences
+        out = [each for each in self.oracle.path() if each not in sequences]
         assert [row.sequence for row in conversation.evicted()] == out
-        assert (
-            list(Message.objects.evicted().filter(conversation=conversation).values_list("sequence", flat=True)) == out
-        )
-        if self.keeps_history:
-            assert list(conversation.messages.values_list("sequence", flat=True)) == list(
-                range(1, conversation.next_sequence)
-            )
-            assert conversation.total_messages == conversation.history(all_branches=True).count()
-        else:
-            assert out == []
-
-    @invariant()
-    def the_rows_are_on_the_same_branches(self):
-        conversation = Conversation.objects.filter(memory_id=getattr(self, "memory_id", "")).first()
-        if conversation is None:
-            return
-        expected = self.expected.store._conversations[self.memory_id]
-        rows = conversation.history(all_branches=True)
-        assert [(row.sequence, row.on_path, row.parent_sequence) for row in rows] == [
-            (key, row.on_path, row.parent) for key, row in sorted(expected.rows.items()) if row.in_history
-        ]
-        if self.keeps_history:
-            assert (conversation.parent_sequence, conversation.forgotten_through) == (
-                expected.parent,
-                expected.forgotten_through,
-            )
+        evicted = Message.objects.evicted().filter(conversation=conversation)
+        assert list(evicted.values_list("sequence", flat=True)) == out
         assert not conversation.messages.filter(on_path=True, in_history=False).exists()
 
-    @precondition(lambda self: self.keeps_history and self.history is not None)
-    @invariant()
-    def the_history_is_complete(self):
-        conversation = Conversation.objects.filter(memory_id=self.memory_id).first()
-        history = [] if conversation is None else [row.chat_message for row in conversation.history()]
-        assert history == self.history
+
+def outcome_of(call: Callable[[Any], Any], memory: Any) -> Any:
+    try:
+        return call(memory)
+    except MissingError as exc:
+        return "missing", exc.args[0]
+    except MessageNotFoundError as exc:
+        return "missing", exc.sequence
 
 
-def places(rows: QuerySet[Message], conversation: Conversation) -> list[int]:
-    return list(rows.filter(conversation=conversation).values_list("sequence", flat=True))
+def memory_of(oracle: Oracle) -> list[tuple[int, ChatMessage]]:
+    return [(each, oracle.messages[each]) for each in oracle.memory()]
 
 
-def without_repeated_system_messages(memory: list[ChatMessage], messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Return *messages* without repetitions of the current system message."""
-    systems = [message for message in memory if isinstance(message, SystemMessage)]
-    added = []
-    for message in messages:
-        if isinstance(message, SystemMessage):
-            if systems and systems[0] == message:
-                continue
-            systems = [*systems[1:], message]
-        added.append(message)
-    return added
+def tree_of(oracle: Oracle) -> tuple[int, dict[int, int], list[int]]:
+    return oracle.head, oracle.parents, oracle.path()
+
+
+def memory_in_tables(memory: ChatMemory) -> list[tuple[int, ChatMessage]]:
+    conversation = Conversation.objects.get(memory_id=memory.id)
+    return [(row.sequence, row.chat_message) for row in conversation.memory()]
+
+
+def tree_in_tables(memory: ChatMemory) -> tuple[int, dict[int, int], list[int]]:
+    """Return the head, the parents and the path. A row's parent is the one before it unless it names another."""
+    conversation = Conversation.objects.get(memory_id=memory.id)
+    parents: dict[int, int] = {}
+    before = 0
+    for row in conversation.history(all_branches=True):
+        parents[row.sequence] = before if row.parent_sequence is None else row.parent_sequence
+        before = row.sequence
+    head = before if conversation.parent_sequence is None else conversation.parent_sequence
+    return head, parents, [row.sequence for row in conversation.history()]
+
+
+def pending_in(memory: ChatMemory) -> list[int]:
+    pending = memory.store.read_pending(memory.id, memory.window(), EVERYTHING)
+    return [] if pending is None else pending.keys
 
 
 def turn_of(
     memory: ChatMemory,
     persist: str,
-    after: int,
+    after: int | None,
     messages: list[ChatMessage],
     fails: bool,
-    in_between: str | None = None,
-    to: int = 0,
+    interrupt: Callable[[ChatMemory], None],
 ):
     try:
         with memory.turn(persist, after=after) as turn:
-            seen = turn.messages
+            seen = [turn.messages]
             for message in messages:
                 turn.add(message)
-                if in_between is not None and message is messages[0]:
-                    getattr(memory, in_between)(to)
-            seen = [seen, turn.messages]
+                if message is messages[0]:
+                    interrupt(memory)
+            seen.append(turn.messages)
             1 / (not fails)
-    except MessageNotFoundError as exc:
-        return exc.args
     except ZeroDivisionError:
         pass
     return seen
 
 
+def turn_of_the_oracle(
+    oracle: Oracle,
+    window: Window,
+    is_early: bool,
+    after: int | None,
+    messages: list[ChatMessage],
+    fails: bool,
+    interrupt: Callable[[Oracle], None],
+):
+    """Return the same for the oracle: an early turn stores what it has so far with each user message."""
+    begun = oracle.seen(window, after)
+    seen = [begun.memory_messages()]
+    aside: list[int] = []
+    unwritten: list[ChatMessage] = []
+    for message in messages:
+        unwritten.append(message)
+        if is_early and isinstance(message, UserMessage):
+            if after is None:
+                oracle.add(unwritten, window)
+            else:
+                aside += oracle.set_aside(unwritten, aside[-1] if aside else after)
+            unwritten = []
+        if message is messages[0]:
+            interrupt(oracle)
+    begun.add(messages, window)
+    seen.append(begun.memory_messages())
+    if not fails and (unwritten or aside):
+        oracle.add(unwritten, window, after=after, completes=aside)
+    return seen
+
+
 @pytest.mark.django_db
-def test_the_django_store_matches_the_in_memory_store():
+def test_both_stores_do_what_the_oracle_says():
     run_state_machine_as_test(
-        SameAsInMemory,
+        AsTheOracleSays,
         settings=settings(
             max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
         ),

@@ -172,6 +172,7 @@ def _head(conversation: Conversation, columns: dict[str, Any], messages: int) ->
         messages=messages,
         is_pinned=conversation.is_pinned,
         is_archived=conversation.is_archived,
+        has_lost_system=conversation.has_lost_system,
         **numbers,
     )
 

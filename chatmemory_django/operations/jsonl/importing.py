@@ -147,6 +147,7 @@ class _Import:
             "summary_sequence": head.summary_sequence,
             "parent_sequence": head.parent_sequence,
             "forgotten_through": head.forgotten_through,
+            "has_lost_system": head.has_lost_system,
             "total_messages": head.total_messages,
             "created_at": _checked_moment(self.number, head.created_at),
             "updated_at": _checked_moment(self.number, head.updated_at),

@@ -42,6 +42,7 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     parent_sequence: _Number | None = None
     summary_sequence: _Sequence | None = None
     forgotten_through: _Number = 0
+    has_lost_system: bool = False
 
 
 class MessageLine(

@@ -183,12 +183,14 @@ class Addition:
                 row.token_count, row.counted_by = entry.cost, window.counter
         if rows:
             rows[0].parent_sequence = aside[-1] if aside else state.parent_sequence
+        passed_systems = self._archived and any(row.type == MessageType.SYSTEM for row in rows)
         count = state.memory_messages + len(taken_up) + len(rows) - len(out)
         after = state._replace(
             next_sequence=state.next_sequence + len(rows),
             total_messages=state.total_messages + len(rows),
             window_start=start,
             parent_sequence=None if rows else aside[-1] if aside else state.parent_sequence,
+            has_lost_system=state.has_lost_system or passed_systems,
             **memory_columns(eviction, count),
         )
         kept = [row for row in uncounted if row.sequence not in gone]  # usually none

@@ -60,6 +60,8 @@ class Change(NamedTuple):
     """The messages that are removed from the history."""
     emptied: Sequence[int] = ()
     """The sequences of the rows whose content is deleted: removed messages, and summaries of them."""
+    originals: Sequence[int] = ()
+    """The sequences of the rows whose original is deleted, because it has the text of a removed message, too."""
     cuts: Sequence[Cut] = ()
     hidden: Sequence[int] = ()
     """The sequences of rows inside the window that are superseded although they were not in the memory."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from chatmemory_django.core.windows import Window, continuation
-from chatmemory_django.messages import ChatMessage, NewMessage
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
 from chatmemory_django.models.columns import Columns
 from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
@@ -79,6 +79,8 @@ class Replacement:
             cuts, after = cut(snapshot, after)
         stays = {row.sequence for row in kept}
         left = [row.sequence for row in rows if row.sequence not in stays]
+        if any(row.type == MessageType.SYSTEM and row.sequence not in stays for row in old):
+            after = after._replace(has_lost_system=True)
         return None, Change(state, after, added, left, counts, cuts=cuts).checked()
 
 

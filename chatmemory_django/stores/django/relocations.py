@@ -70,6 +70,7 @@ def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted)
     present = Present(
         [entry_of(row, window, counted) for row in remembered],
         None if summary is None else Summary(entry_of(summary, window, counted), _through(snapshot, summary.sequence)),
+        state.has_lost_system or state.forgotten_through > 0,
     )
     forgotten = _forgotten(snapshot, known)
     eviction = moved(

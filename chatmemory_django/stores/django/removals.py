@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
 from chatmemory_django.core.branches import summaries_with
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
+from chatmemory_django.db.batches import in_parts
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import messages_of
 from chatmemory_django.stores.django.relocations import stored_rows
 from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
+
+MAX_GROUP = 1_000
+"""How many messages behind a removed one are searched for the original of all of them."""
+
+MAX_READ = 100
+"""How many originals are read at a time."""
+
+_GROUP = re.compile(r',"rows":(\d{1,9})\}\Z')
+"""The end of an original that is several messages; ``formats.verbatim`` writes it."""
 
 
 class Removal:
@@ -50,7 +62,10 @@ class Removal:
             forgotten_through=max(forgotten, stays.get(state.forgotten_through, state.forgotten_through)),
         )
         left = [row.sequence for row in memory if row.sequence in emptied]
-        return rows, Change(state, after, left=left, removals=removals, emptied=sorted(emptied), cuts=cuts)
+        originals = _originals(snapshot, out)
+        return rows, Change(
+            state, after, left=left, removals=removals, emptied=sorted(emptied), originals=originals, cuts=cuts
+        )
 
 
 def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, with_counterparts: bool) -> list[Row]:
@@ -77,6 +92,26 @@ def _counterparts(snapshot: Snapshot, sequence: int) -> list[Row]:
     rows = stored_rows(snapshot, [*before, sequence, *after])
     index = [row.sequence for row in rows].index(sequence)
     return [rows[each] for each in {index} | counterparts(messages_of(rows), index)]
+
+
+def _originals(snapshot: Snapshot, sequences: Collection[int]) -> list[int]:
+    """
+    Return the messages with an original that has the text of one of *sequences*, too.
+
+    An original that is several messages is stored next to the last of them, with their number.
+    """
+    given = snapshot.messages().filter(verbatim__isnull=False).order_by("sequence")
+    around = given.filter(sequence__range=(min(sequences) + 1, max(sequences) + MAX_GROUP))
+    ends = list(around.values_list("sequence", flat=True))
+    behind = {bisect_right(ends, sequence): sequence for sequence in sorted(sequences)}
+    groups = {ends[index]: sequence for index, sequence in behind.items() if index < len(ends)}
+    originals: list[int] = []
+    for batch in in_parts(list(groups), MAX_READ):
+        for last, verbatim in given.filter(sequence__in=batch).values_list("sequence", "verbatim"):
+            group = _GROUP.search(verbatim or "")
+            if group is not None and last - int(group[1]) < groups[last]:
+                originals.append(last)
+    return originals
 
 
 def _removals(snapshot: Snapshot, sequences: Collection[int]) -> tuple[list[Removed], int | None, Mapping[int, int]]:

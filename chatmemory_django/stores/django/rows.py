@@ -32,6 +32,7 @@ class State(NamedTuple):
     summary_sequence: int | None
     parent_sequence: int | None
     forgotten_through: int
+    has_lost_system: bool
     memory_messages: int
     memory_tokens: int
     counted_by: str

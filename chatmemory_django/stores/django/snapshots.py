@@ -15,6 +15,7 @@ from django.db.models.functions import Cast
 from chatmemory_django.core.branches import Tree
 from chatmemory_django.core.windows import pins
 from chatmemory_django.db.isolation import as_now
+from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.windows import memory_parts
 from chatmemory_django.stores.base import MessageNotFoundError
@@ -187,10 +188,12 @@ def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
     first = next((row for row in kept if row.part == WINDOW), None)
     if first is not None and pins(first, pinned=pinned, summary=summary):
         pinned = first.sequence
+    systems = (row for row in memory if row.type == MessageType.SYSTEM and row.part != SUMMARY)
     return state._replace(
         window_start=state.next_sequence if first is None else first.sequence,
         pinned_sequence=pinned,
         summary_sequence=summary,
+        has_lost_system=state.has_lost_system or any(row.sequence in out for row in systems),
         memory_messages=len(kept),
         memory_tokens=sum(row.tokens or 0 for row in kept) if state.counted_by else 0,
     )

@@ -285,6 +285,8 @@ class Write:
         _follow(messages, change.removals)
         for batch in in_parts(change.emptied, MAX_ROWS):
             messages.filter(sequence__in=batch).update(**_EMPTY)
+        if change.originals:
+            messages.filter(sequence__in=change.originals).update(verbatim=None)
         if change.emptied:
             forget_copies(self._using, {before.id: self._key})
         for cut in change.cuts:

@@ -215,18 +215,34 @@ class TestAfterClear:
         assert sent(bot) == ["First?"]
         assert memory().messages() == [UserMessage("First?"), AiMessage("One.")]
 
-    def test_so_is_one_that_was_answered_after_the_clear(self, ask):
-        """Its branch has a memory without it."""
+    @pytest.mark.parametrize("is_cleared_again", [False, True])
+    def test_so_is_one_that_was_answered_after_the_clear(self, ask, is_cleared_again):
+        """No memory that goes on from there has it."""
         bot = assistant("One, again.")
         with memory().turn("early") as turn:
             turn.add(asked("First?", "q1"))
             memory().clear()
             turn.add(AiMessage("One."))
+        if is_cleared_again:
+            memory().clear()
 
         ask(bot, "c", "First?", client_message_id="q1")
 
         assert texts() == ["First?", "One.", "First?", "One, again."]
-        assert sent(bot) == ["One.", "First?"]
+        assert sent(bot) == ["One.", "First?"][is_cleared_again:]
+
+    def test_so_is_one_with_a_system_message_behind_it(self, ask):
+        bot = assistant("Zero.", DOWN, "One.")
+        ask(bot, "c", "Before?")
+        with no_answer():
+            ask(bot, "c", "First?", client_message_id="q1")
+        memory().add(SystemMessage("Be brief."))
+        memory().clear()
+
+        ask(bot, "c", "First?", client_message_id="q1")
+
+        assert texts() == ["Before?", "Zero.", "First?", "Be brief.", "First?", "One."]
+        assert sent(bot) == ["First?"]
 
     def test_an_answered_question_is_answered_again_where_it_is(self, ask):
         """Going back to a message before the clear brings back the memory of that time."""

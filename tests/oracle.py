@@ -1,0 +1,531 @@
+"""
+What a conversation must be after any sequence of operations: a tree of messages in plain dicts.
+
+This is the memory's documentation as a program, for tests to compare stores with. It is written to be read, not to be
+fast, and uses nothing of the package except for its messages.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from copy import copy
+from typing import NamedTuple, Protocol, Self
+
+from chatmemory_django.codec import message_to_json
+from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionResultMessage
+
+NEAR = 128
+"""How many messages before and after a message are searched for the calls or results that belong to it."""
+
+MOST_AT_ONCE = 256
+"""How many messages one summary covers at most."""
+
+
+class Estimator(Protocol):
+    """What counts tokens. The count of a list can differ from the sum of its messages' counts."""
+
+    def estimate_token_count_in_message(self, message: ChatMessage) -> int: ...
+    def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int: ...
+
+
+class Window(NamedTuple):
+    """The limit of a memory: a number of messages or, with an *estimator*, of tokens."""
+
+    limit: int
+    estimator: Estimator | None = None
+    system_first: bool = False
+    keeps_all: bool = False
+    """Whether system messages are like any other ones."""
+
+    @classmethod
+    def unbounded(cls) -> Self:
+        """Return a window that keeps everything."""
+        return cls(sys.maxsize, keeps_all=True)
+
+    def cost(self, message: ChatMessage) -> int:
+        """Return what evicting *message* frees."""
+        return 1 if self.estimator is None else self.estimator.estimate_token_count_in_message(message)
+
+    def total(self, messages: Sequence[ChatMessage]) -> int:
+        """Return what *messages* take together."""
+        return len(messages) if self.estimator is None else self.estimator.estimate_token_count_in_messages(messages)
+
+    def fitting(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return those of *messages*, a memory of their own, that fit."""
+        oracle = Oracle()
+        oracle.messages = dict(enumerate(messages, 1))
+        oracle.window = list(oracle.messages)
+        return oracle.seen(self).memory_messages()
+
+
+class MissingError(LookupError):
+    """The history has no such message."""
+
+
+class Oracle:
+    """A conversation. Sequences from 1 are given to everything that is stored; 0 is the beginning, before them all."""
+
+    def __init__(self) -> None:
+        self.next = 1
+        """The sequence that is given next."""
+        self.messages: dict[int, ChatMessage] = {}
+        """Everything that has a text: not what was removed or deleted."""
+        self.parents: dict[int, int] = {}
+        """Of each message of the history, the one that it follows, which may be deleted by now."""
+        self.head = 0
+        """The message from which the conversation continues: the end of the path."""
+        self.cuts: dict[int, int] = {}
+        """Where the memory was cleared: the message that was the head, and the sequence that was given next."""
+        self.summaries: dict[int, int] = {}
+        """Of each summary, the last message that it covers, ..."""
+        self.bases: dict[int, int] = {}
+        """... and the message up to which everything was forgotten when it was made."""
+        self.pinned: int | None = None
+        """The system message that is protected in front of the memory."""
+        self.summary: int | None = None
+        """The summary in the memory, behind the system message."""
+        self.window: list[int] = []
+        """The rest of the memory."""
+
+    def copy(self) -> Self:
+        """Return the same conversation, independent of this one."""
+        twin = copy(self)
+        for name, value in vars(self).items():
+            setattr(twin, name, copy(value))
+        return twin
+
+    # What is there
+
+    def memory(self) -> list[int]:
+        """Return the memory: the system message that leads, the summary, and the rest."""
+        return [*self._lead(), *self._present(self.summary), *self._rest()]
+
+    def memory_messages(self) -> list[ChatMessage]:
+        return [self.messages[each] for each in self.memory()]
+
+    def seen(self, window: Window, after: int | None = None) -> Self:
+        """Return the conversation as *window* shows it, as if it went on from message *after*; nothing is changed."""
+        twin = self.copy()
+        if after is not None:
+            twin.rewind(after, window)
+        twin._trim(window)
+        return twin
+
+    def path(self, to: int | None = None) -> list[int]:
+        """Return the messages from the first one to message *to*, or to the head."""
+        return [each for each in self._line(to) if each in self.messages]
+
+    def history(self) -> list[int]:
+        """Return the messages of all branches."""
+        return [each for each in self.parents if each in self.messages]
+
+    def boundary(self, to: int) -> int:
+        """Return the message up to which everything is forgotten for message *to*; 0 if nothing is."""
+        following: int | None = None
+        for each in reversed(self._line(to)):
+            if each in self.cuts and (following is None or following >= self.cuts[each]):
+                return each
+            following = each
+        return 0
+
+    def pending(self) -> list[int]:
+        """Return the messages that left the memory and that no summary covers."""
+        behind = max(self.boundary(self.head), self._covered())
+        end = self.window[0] if self.window else self.next
+        return [each for each in self.path() if behind < each < end and not self._is_system(each)]
+
+    def to_summarize(self, window: Window, most: int) -> tuple[list[int], bool]:
+        """Return those of the pending messages that one summary of *most* tokens covers, and whether there are more."""
+        taken: list[int] = []
+        tokens = 0
+        for each in self.pending():
+            tokens += window.cost(self.messages[each])
+            is_too_much = tokens > most and not self._is_result(each)
+            if taken and (is_too_much or len(taken) == MOST_AT_ONCE):
+                return taken, True
+            taken.append(each)
+        return taken, False
+
+    # What is done
+
+    def add(
+        self,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        *,
+        after: int | None = None,
+        completes: Sequence[int] = (),
+        repeats: bool = False,
+        archived: bool = False,
+    ) -> list[int]:
+        """Add *messages*, and before them those that were set *aside*; return their sequences."""
+        if after is not None:
+            self._check(after, *completes)
+            self.rewind(after, window)
+            for each in completes:
+                self.head = each
+                if self._same_system(self.messages[each], window) is None:
+                    self._receive(each, window)
+        sequences = []
+        for message in messages:
+            same = None if archived else self._same_system(message, window)
+            if same is not None and not repeats:
+                sequences.append(same)
+                continue
+            self.head = self._store(message, after=self.head)
+            sequences.append(self.head)
+            if same is None and not archived:
+                self._receive(self.head, window)
+        return sequences
+
+    def set_aside(self, messages: Sequence[ChatMessage], after: int) -> list[int]:
+        """Store *messages* as a branch that nobody has entered yet."""
+        self._check(after)
+        sequences: list[int] = []
+        for message in messages:
+            sequences.append(self._store(message, after=sequences[-1] if sequences else after))
+        return sequences
+
+    def set(self, messages: Sequence[ChatMessage]) -> None:
+        """
+        Make *messages* the memory.
+
+        If that drops some at the front and adds others at the end, the others are said now. Anything else is a memory
+        that somebody composed: the history stays as it is, and is forgotten for what is said from now on.
+        """
+        new = _comparable(messages)
+        if new == _comparable(self.memory_messages()):
+            return
+        old = [each for each in self.memory() if each != self.summary]
+        kept = self._kept(old, new)
+        is_composed = bool(old and not kept)
+        if is_composed:
+            self._cut()
+        self.summary = None
+        stays_in_front = bool(kept) and (kept[0] == self.pinned or (kept[0] == old[0] and len(kept) < len(old)))
+        self.pinned = kept[0] if stays_in_front else None
+        self.window = kept[self.pinned is not None :]
+        for message in messages[len(kept) :]:
+            sequence = self._store(message, after=None if is_composed else self.head)
+            self.head = self.head if is_composed else sequence
+            self.window.append(sequence)
+
+    def clear(self) -> None:
+        """Empty the memory and every summary. What is said from now on knows nothing of what was said so far."""
+        self._cut()
+        for each in list(self.summaries):
+            self._empty(each)
+        self._leave(self.memory())
+
+    def evict(self, count: int) -> list[int]:
+        """Take the first *count* messages out of the memory."""
+        evicted = self.memory()[:count]
+        self._leave(evicted)
+        return evicted
+
+    def pop(self) -> ChatMessage | None:
+        """Remove the newest message of the memory, which is never the summary."""
+        remembered = [each for each in self.memory() if each != self.summary]
+        if not remembered:
+            return None
+        message = self.messages[max(remembered)]
+        self.remove(max(remembered))
+        return message
+
+    def remove(self, *sequences: int, with_results: bool = False) -> list[int]:
+        """Remove messages from memory and history, with the summaries that can tell of them."""
+        for each in sequences:
+            if each not in self.history() and each not in self.memory():
+                raise MissingError(each)
+        removed = set(sequences)
+        if with_results:
+            removed.update(*(self._counterparts(each) for each in sequences))
+        told = {summary for summary in self.summaries for each in removed if self._covers(summary, each)}
+        for summary in told | {older for newer in told for older in self._grown_from(newer)}:
+            self._empty(summary)
+        for each in sorted(removed):
+            self._leave([each])
+            self._empty(each)
+            self._take_out(each)
+        return sorted(removed)
+
+    def rewind(self, to: int, window: Window) -> None:
+        """Go on from message *to*."""
+        self._check(to)
+        if to == self.head:
+            return
+        path, before, forgotten = self.path(to), self.path(), self.boundary(to)
+        shared = max((each for each in path if each in before), default=0)
+        memory = [each for each in self.memory() if each != self.summary]
+        following = memory[len(self._lead()) :]
+        system = self._system_at(path, memory, shared, forgotten)
+        self.summary = self._summary_at(path, forgotten)
+        self.pinned = None
+        if to == shared and following and following[0] <= to:
+            self.window = [each for each in following if forgotten < each <= to and each != system]
+        else:
+            behind = max(forgotten, self._covered())
+            there = [each for each in path if each > behind and not self._is_system(each)]
+            self.window = self._last_of(there, [*self._present(system), *self._present(self.summary)], window)
+        if system is not None:
+            if window.system_first or not self.window or system < self.window[0]:
+                self.pinned = system
+            else:
+                self.window = sorted([*self.window, system])
+        self.head = to
+        self._trim(window)
+
+    def switch(self, to: int, window: Window) -> int:
+        """Go on from the newest message that descends from message *to*."""
+        self._check(to)
+        descendants = {to}
+        for each in sorted(self.parents):  # a message comes after the one that it follows
+            if self.parents[each] in descendants:
+                descendants.add(each)
+        newest = max(descendants & {to, *self.history()})
+        self.rewind(newest, window)
+        return newest
+
+    def put_summary(self, message: SystemMessage, covered: Sequence[int], window: Window) -> bool:
+        """Make *message*, which covers the pending messages *covered*, the summary, if it fits the memory."""
+        if not covered or self.pending()[: len(covered)] != list(covered):
+            return False
+        twin = self.copy()
+        twin.summary = twin._store(message, after=None)
+        twin._trim(window)
+        if twin.summary is None:
+            return False
+        twin.summaries[twin.summary], twin.bases[twin.summary] = covered[-1], self.boundary(self.head)
+        vars(self).update(vars(twin))
+        return True
+
+    def forked(self, through: int | None, window: Window) -> Self:
+        """Return a copy that goes on from message *through*, without what is not on its path."""
+        twin = self.copy()
+        if through is not None:
+            twin.rewind(through, window)
+        path = twin._line()
+        twin.parents = {each: twin.parents[each] for each in path}
+        twin.summaries = {each: last for each, last in twin.summaries.items() if last in path}
+        kept = {*path, *twin.summaries, *twin.memory()}
+        twin.messages = {each: message for each, message in twin.messages.items() if each in kept}
+        twin.next = max(kept, default=0) + 1
+        # What is said in it is said after everything that was forgotten.
+        twin.cuts = {each: min(cut, twin.next) for each, cut in twin.cuts.items() if each in path}
+        return twin
+
+    def forget_history(self) -> None:
+        """Delete whatever is not in the memory; the conversation continues from what is left of its path."""
+        self.delete(self.messages.keys() - self.memory())
+        self.head = ([0, *self.path()])[-1]
+
+    def delete(self, sequences: Iterable[int]) -> None:
+        """Delete *sequences*. Unlike those that are removed, they keep their places in the tree."""
+        for each in sequences:
+            self._empty(each)
+
+    # The window
+
+    def _trim(self, window: Window) -> None:
+        """Evict from the front until the memory fits *window*: never a system message in front; last, the summary."""
+        total = window.total(self.memory_messages())
+        while total > window.limit and self.window:
+            first = self.window.pop(0)
+            if self.pinned is None and self._is_system(first):
+                self.pinned = first
+                continue
+            total -= window.cost(self.messages[first])
+            if self._calls_tools(first):
+                while self.window and self._is_result(self.window[0]):
+                    total -= window.cost(self.messages[self.window.pop(0)])
+        if total > window.limit:
+            self.summary = None
+        self._protect()
+
+    def _receive(self, sequence: int, window: Window) -> None:
+        """Take a stored message into the memory. A system message takes the place of the present one."""
+        self._trim(window)
+        if self._is_system(sequence) and not window.keeps_all:
+            self._leave(self._systems()[:1])
+            if window.system_first:
+                self.pinned = sequence
+        if self.pinned != sequence:
+            self.window.append(sequence)
+        self._trim(window)
+
+    def _same_system(self, message: ChatMessage, window: Window) -> int | None:
+        """Return the present system message, if *message* is an equal one: adding that changes nothing."""
+        present = [] if window.keeps_all else self._systems()
+        if isinstance(message, SystemMessage) and present and self.messages[present[0]] == message:
+            return present[0]
+        return None
+
+    def _last_of(self, path: Sequence[int], front: Sequence[int], window: Window) -> list[int]:
+        """Return the last messages of *path*, from the first one, reading backwards, that no longer fits."""
+        for index in reversed(range(len(path))):
+            size = window.total([self.messages[each] for each in (*front, *path[index:])])
+            if size > window.limit and not self._is_result(path[index]):
+                return list(path[index:])
+        return list(path)
+
+    def _systems(self) -> list[int]:
+        return [each for each in self.memory() if each != self.summary and self._is_system(each)]
+
+    def _lead(self) -> list[int]:
+        """Return the system message in front: the pinned one, or the first of the window."""
+        if self.pinned is not None:
+            return [self.pinned]
+        return [each for each in self.window[:1] if self._is_system(each)]
+
+    def _rest(self) -> list[int]:
+        return self.window if self.pinned is not None else self.window[len(self._lead()) :]
+
+    def _leave(self, sequences: Collection[int]) -> None:
+        """Take *sequences* out of the memory."""
+        self.pinned = None if self.pinned in sequences else self.pinned
+        self.summary = None if self.summary in sequences else self.summary
+        self.window = [each for each in self.window if each not in sequences]
+        self._protect()
+
+    def _protect(self) -> None:
+        """Protect the system message that leads in front of a summary, which is not in the window."""
+        if self.summary is not None and self.pinned is None and self._lead():
+            self.pinned = self.window.pop(0)
+
+    def _kept(self, old: Sequence[int], new: Sequence[str]) -> list[int]:
+        """Return which of the *old* messages a *new* memory begins with, if it only drops some at the front."""
+        said = _comparable(self.messages[each] for each in old)
+        if stay := _overlap(said, new):
+            return list(old[-stay:])
+        if old and self._is_system(old[0]) and said[:1] == new[:1] and (stay := _overlap(said[2:], new[1:])):
+            return [old[0], *old[-stay:]]
+        return []
+
+    # The tree
+
+    def _store(self, message: ChatMessage, *, after: int | None) -> int:
+        """Give *message* a sequence; it is history if it comes *after* another one."""
+        sequence = self.next
+        self.next += 1
+        self.messages[sequence] = message
+        if after is not None:
+            self.parents[sequence] = after
+        return sequence
+
+    def _line(self, to: int | None = None) -> list[int]:
+        """Return the path to message *to*, or to the head, with what was deleted."""
+        line: list[int] = []
+        each = self.head if to is None else to
+        while each:
+            line.append(each)
+            each = self.parents[each]
+        return line[::-1]
+
+    def _cut(self) -> None:
+        """Leave a cut at the head, unless there is one, or nothing to forget."""
+        if self.head:
+            self.cuts.setdefault(self.head, self.next)
+
+    def _empty(self, sequence: int) -> None:
+        """Delete the text of a message."""
+        self.messages.pop(sequence, None)
+        self.summaries.pop(sequence, None)
+        self.bases.pop(sequence, None)
+        self._leave([sequence])
+
+    def _take_out(self, sequence: int) -> None:
+        """Take a message out of the tree: its parent gets its children and its cut."""
+        if sequence not in self.parents:
+            return
+        parent = self.parents.pop(sequence)
+        for each, other in self.parents.items():
+            if other == sequence:
+                self.parents[each] = parent
+        cut = self.cuts.pop(sequence, None)
+        if cut is not None and parent:
+            self.cuts[parent] = min(cut, self.cuts.get(parent, cut))
+        if self.head == sequence:
+            self.head = parent
+
+    def _check(self, *sequences: int) -> None:
+        for each in sequences:
+            if each != 0 and (each not in self.parents or each not in self.messages):
+                raise MissingError(each)
+
+    def _system_at(self, path: Sequence[int], memory: Sequence[int], shared: int, forgotten: int) -> int | None:
+        """Return the system message at the end of *path*."""
+        present = [each for each in memory if self._is_system(each) and forgotten < each <= shared]
+        system = present[0] if present else None
+        said = (each for each in path if each > (shared if present else forgotten) and self._is_system(each))
+        for each in said:
+            if system is None or self.messages[each] != self.messages[system]:
+                system = each
+        return system
+
+    # Summaries
+
+    def _summary_at(self, path: Sequence[int], forgotten: int) -> int | None:
+        """Return the summary that covers most of *path*; of several, the newest."""
+        found = [(last, each) for each, last in self.summaries.items() if last in path and last > forgotten]
+        return max(found)[1] if found else None
+
+    def _covered(self) -> int:
+        """Return the last message that the summary in the memory covers."""
+        return 0 if self.summary is None else self.summaries[self.summary]
+
+    def _covers(self, summary: int, sequence: int) -> bool:
+        """Return whether *summary* can tell of message *sequence*."""
+        return sequence > self.bases[summary] and sequence in self.path(self.summaries[summary])
+
+    def _grown_from(self, summary: int) -> list[int]:
+        """Return the older summaries that *summary* can have been made of."""
+        return [each for each, last in self.summaries.items() if each < summary and self._covers(summary, last)]
+
+    # Messages
+
+    def _counterparts(self, sequence: int) -> list[int]:
+        """Return a call with its results, if the message is one of them."""
+        path = self.path()
+        there = [each for each in sorted(self.history()) if (each in path) == (sequence in path)]
+        if sequence not in there:
+            return []
+        index = there.index(sequence)
+        answered: dict[int, list[int]] = {}
+        open_calls: list[tuple[int, str | None, str | None]] = []
+        for each in there[max(0, index - NEAR) : index + NEAR + 1]:
+            message = self.messages[each]
+            if isinstance(message, AiMessage):
+                open_calls += ((each, call.id, call.name) for call in message.tool_execution_requests)
+            elif isinstance(message, ToolExecutionResultMessage):
+                for call in reversed(open_calls):
+                    by_id = message.id is not None and call[1] == message.id
+                    by_name = message.id is None and call[1] is None and call[2] == message.tool_name
+                    if by_id or by_name:
+                        open_calls.remove(call)
+                        answered.setdefault(call[0], [call[0]]).append(each)
+                        break
+        return next((together for together in answered.values() if sequence in together), [])
+
+    def _is_system(self, sequence: int) -> bool:
+        return isinstance(self.messages[sequence], SystemMessage)
+
+    def _is_result(self, sequence: int) -> bool:
+        return isinstance(self.messages[sequence], ToolExecutionResultMessage)
+
+    def _calls_tools(self, sequence: int) -> bool:
+        message = self.messages[sequence]
+        return isinstance(message, AiMessage) and bool(message.tool_execution_requests)
+
+    def _present(self, sequence: int | None) -> list[int]:
+        return [] if sequence is None else [sequence]
+
+
+def _comparable(messages: Iterable[ChatMessage]) -> list[str]:
+    """Return messages as JSON: in Python, 1 and True are equal."""
+    return [message_to_json(message) for message in messages]
+
+
+def _overlap(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return how many messages at the end of *old* are, at most, the beginning of *new*."""
+    return next((count for count in range(min(len(old), len(new)), 0, -1) if old[-count:] == new[:count]), 0)
