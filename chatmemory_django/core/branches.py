@@ -49,7 +49,7 @@ class Tree:
         return parts[::-1]
 
     def remembered(self, to: int) -> list[tuple[int, int]]:
-        """Return the path to *to* without what was cleared before a later part of it was said."""
+        """Return the path to *to* without what was cleared before a later part of it was added."""
         parts = self.path_to(to)
         for index in range(len(parts) - 1, 0, -1):
             start, cut = parts[index][0], self._cuts.get(parts[index - 1][1])

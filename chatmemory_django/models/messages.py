@@ -130,14 +130,6 @@ class MessageQuerySet(models.QuerySet["Message"]):
             )
         )
 
-    def removed(self) -> Self:
-        """Return what is left of removed messages, and of summaries that covered them: rows without content."""
-        return self.filter(_REMOVED)
-
-    def not_removed(self) -> Self:
-        """Return the messages that have not been removed."""
-        return self.exclude(_REMOVED)
-
     def with_size(self) -> Self:
         """Annotate each with its ``size``: the number of characters of its stored texts, payload and metadata."""
         return self.annotate(size=MESSAGE_SIZE)
@@ -161,7 +153,8 @@ MESSAGE_SIZE = (
     + Coalesce(Length(Cast("metadata", TextField())), Value(0))
 )  # fmt: skip
 
-_REMOVED = Q(in_history=False, superseded=True, text="", payload=None, parent_sequence=None)
+REMOVED = Q(in_history=False, superseded=True, text="", payload=None, parent_sequence=None)
+"""What is left of removed messages, and of summaries that covered them."""
 
 # Where the memory of a message's conversation is. NULL is neither equal to a sequence nor different from it; 0 is
 # different.

@@ -14,6 +14,7 @@ from chatmemory_django import operations
 from chatmemory_django.core.branches import Thinning, Tree
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations import fork
 from chatmemory_django.operations.jsonl import JsonLinesError, check_lines, export_lines, import_lines
 from tests.database.test_fork import AN_ADD, EVERY_VERB, VERBS, a_memory, do, source, summarize, texts, user_messages
@@ -42,7 +43,7 @@ def imported(lines: list[str]) -> Conversation:
 
 
 def rows(conversation: Conversation) -> list[tuple]:
-    return list(conversation.messages.not_removed().order_by("sequence").values_list(*COLUMNS))
+    return list(conversation.messages.exclude(REMOVED).order_by("sequence").values_list(*COLUMNS))
 
 
 def places(conversation: Conversation) -> list:

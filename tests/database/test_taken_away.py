@@ -123,7 +123,7 @@ class TestClear:
 
         assert texts(memory.messages()) == ["drei", "vier"]
 
-    def test_it_holds_although_nothing_was_said_before_the_conversation_went_elsewhere(self, store):
+    def test_it_holds_although_nothing_was_added_before_the_conversation_went_elsewhere(self, store):
         memory = memory_in(store, "one", "two")
         memory.clear()
 
@@ -146,7 +146,7 @@ class TestClear:
 
         assert remembered == {0: [], 1: [], 2: [], 3: ["three"]}
 
-    def test_a_branch_said_before_it_remembers_what_it_follows(self, store):
+    def test_a_branch_begun_before_it_remembers_what_it_follows(self, store):
         memory = memory_in(store, "one", "two")
         memory.rewind(1)
         memory.add(UserMessage("zwei"))
@@ -172,7 +172,7 @@ class TestClear:
         assert after == ["three"]
         assert memory.messages() == []
 
-    def test_a_fork_forgets_the_same(self, store):
+    def test_a_fork_is_cleared_in_the_same_places(self, store):
         if not isinstance(store, DjangoChatMemoryStore):
             pytest.skip("Forks are made in the database.")
         memory = memory_in(store, "one", "two", "three")

@@ -17,6 +17,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
 from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
 
@@ -80,7 +81,7 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
     spool.seek(0)
     spool.truncate()
     name = f"conversation {conversation.memory_id!r}"
-    rows = messages_of(conversation).not_removed()
+    rows = messages_of(conversation).exclude(REMOVED)
     thinning: Thinning | None = None
     cuts: dict[int, int] = {}
     leaves_out = types is not None and not set(MessageType) <= set(types)
