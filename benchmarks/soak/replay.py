@@ -126,19 +126,23 @@ class Story:
 
     def is_as(self, state: State, expected: Reference, touched: set[int] | None) -> bool:
         """Return whether *state* is *expected*, comparing the *touched* rows, or all."""
-        found = state.next_sequence, state.summary_sequence, state.forgotten_through, state.total_messages
-        boundary = expected.boundary(expected.head)
-        if found != (expected.next, expected.summary, boundary, expected.total):
+        found = state.next_sequence, state.summary_sequence, state.total_messages
+        if found != (expected.next, expected.summary, expected.total):
             return False
         if self.memories[state.version] != expected.memory():
             return False
-        # Where rows are deleted, what follows them may name them or not.
-        has_all = has_all_rows(self.name)
-        if has_all and self._head(state) != expected.head:
+        path = expected.path()
+        boundary = expected.boundary(expected.head)
+        # Where rows are deleted, what is up to one of them may be named by another, and so may what follows it.
+        if has_all := has_all_rows(self.name):
+            is_same = (self._head(state), state.forgotten_through) == (expected.head, boundary)
+        else:
+            is_same = not any((each <= boundary) != (each <= state.forgotten_through) for each in path)
+        if not is_same:
             return False
-        path = set(expected.path())
+        on_path = set(path)
         return all(
-            self._is_row(sequence, expected, sequence in path, has_parents=has_all)
+            self._is_row(sequence, expected, sequence in on_path, has_parents=has_all)
             for sequence in touched or self.columns.keys() | expected.messages
         )
 
