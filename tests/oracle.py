@@ -191,8 +191,8 @@ class Oracle:
         """
         Make *messages* the memory.
 
-        If that drops some at the front and adds others at the end, the others are new messages. Anything else is a memory
-        that somebody composed: the history stays as it is, and is forgotten for whatever follows it from now on.
+        If that drops some at the front and adds others at the end, the others are new. Anything else is a memory that
+        somebody composed: the history stays as it is, and is forgotten for whatever follows it from now on.
         """
         new = _comparable(messages)
         if new == _comparable(self.memory_messages()):
