@@ -191,8 +191,8 @@ class Oracle:
         """
         Make *messages* the memory.
 
-        If that drops some at the front and adds others at the end, the others are said now. Anything else is a memory
-        that somebody composed: the history stays as it is, and is forgotten for what is said from now on.
+        If that drops some at the front and adds others at the end, the others are added now. Anything else is a memory
+        that somebody composed: the history stays as it is, and is forgotten for what is added from now on.
         """
         new = _comparable(messages)
         if new == _comparable(self.memory_messages()):
@@ -212,7 +212,7 @@ class Oracle:
             self.window.append(sequence)
 
     def clear(self) -> None:
-        """Empty the memory and every summary. What is said from now on knows nothing of what was said so far."""
+        """Empty the memory and every summary. What is added from now on knows nothing of what there is so far."""
         self._cut()
         for each in list(self.summaries):
             self._empty(each)
@@ -311,7 +311,7 @@ class Oracle:
         kept = {*path, *twin.summaries, *twin.memory()}
         twin.messages = {each: message for each, message in twin.messages.items() if each in kept}
         twin.next = max(kept, default=0) + 1
-        # What is said in it is said after everything that was forgotten.
+        # What is added to it comes after everything that was forgotten.
         twin.cuts = {each: min(cut, twin.next) for each, cut in twin.cuts.items() if each in path}
         return twin
 
@@ -395,10 +395,10 @@ class Oracle:
 
     def _kept(self, old: Sequence[int], new: Sequence[str]) -> list[int]:
         """Return which of the *old* messages a *new* memory begins with, if it only drops some at the front."""
-        said = _comparable(self.messages[each] for each in old)
-        if stay := _overlap(said, new):
+        before = _comparable(self.messages[each] for each in old)
+        if stay := _overlap(before, new):
             return list(old[-stay:])
-        if old and self._is_system(old[0]) and said[:1] == new[:1] and (stay := _overlap(said[2:], new[1:])):
+        if old and self._is_system(old[0]) and before[:1] == new[:1] and (stay := _overlap(before[2:], new[1:])):
             return [old[0], *old[-stay:]]
         return []
 
@@ -457,8 +457,8 @@ class Oracle:
         """Return the system message at the end of *path*."""
         present = [each for each in memory if self._is_system(each) and forgotten < each <= shared]
         system = present[0] if present else None
-        said = (each for each in path if each > (shared if present else forgotten) and self._is_system(each))
-        for each in said:
+        systems = (each for each in path if each > (shared if present else forgotten) and self._is_system(each))
+        for each in systems:
             if system is None or self.messages[each] != self.messages[system]:
                 system = each
         return system

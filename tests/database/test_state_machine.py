@@ -1,4 +1,4 @@
-"""After any sequence of operations, both stores hold what the oracle says; see ``tests.oracle``."""
+"""After any sequence of operations, both stores hold what the oracle does; see ``tests.oracle``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OUT = {Reason.EVICTED, Reason.SUMMARIZED, Reason.SUPERSEDED, Reason.OFF_PATH}
 """The reasons for which a message is not in the memory."""
 
 
-class AsTheOracleSays(RuleBasedStateMachine):
+class AsTheOracle(RuleBasedStateMachine):
     @initialize(keep_history=st.booleans(), estimator=estimators, limit=limits, system_first=st.booleans())
     def begin(self, keep_history, estimator, limit, system_first):
         self.memory_id = f"machine {next(numbers)}"
@@ -439,9 +439,9 @@ def turn_of_the_oracle(
 
 
 @pytest.mark.django_db
-def test_both_stores_do_what_the_oracle_says():
+def test_both_stores_do_what_the_oracle_does():
     run_state_machine_as_test(
-        AsTheOracleSays,
+        AsTheOracle,
         settings=settings(
             max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
         ),
