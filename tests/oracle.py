@@ -241,8 +241,8 @@ class Oracle:
         removed = set(sequences)
         if with_results:
             removed.update(*(self._counterparts(each) for each in sequences))
-        told = {summary for summary in self.summaries for each in removed if self._covers(summary, each)}
-        for summary in told | {older for newer in told for older in self._grown_from(newer)}:
+        covering = {summary for summary in self.summaries for each in removed if self._covers(summary, each)}
+        for summary in covering | {older for newer in covering for older in self._grown_from(newer)}:
             self._empty(summary)
         for each in sorted(removed):
             self._leave([each])

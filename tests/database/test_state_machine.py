@@ -99,7 +99,7 @@ class AsTheOracle(RuleBasedStateMachine):
     def some_sequence(self, data) -> int:
         """Draw the sequence of a message: often of the head, of one of the path, or of one that is not there."""
         path = self.oracle.path()
-        # Without history, nothing tells whether what a memory that was set followed is still the place to go on from.
+        # Without history, it is unknown whether what a memory that was set followed is still the place to go on from.
         first = int(not self.keeps_history and not path)
         return data.draw(st.one_of(st.sampled_from([first, *path[-4:]]), st.integers(first, self.oracle.next)))
 
