@@ -191,8 +191,8 @@ class Oracle:
         """
         Make *messages* the memory.
 
-        If that drops some at the front and adds others at the end, the others are new. Anything else is a memory that
-        somebody composed: the history stays as it is, and is forgotten for whatever follows it from now on.
+        If that drops some at the front and adds others at the end, the others are added now. Anything else is a memory
+        that somebody composed: the history stays as it is, and is forgotten for what is added from now on.
         """
         new = _comparable(messages)
         if new == _comparable(self.memory_messages()):
@@ -212,7 +212,7 @@ class Oracle:
             self.window.append(sequence)
 
     def clear(self) -> None:
-        """Empty the memory and every summary. For what is added from now on, everything so far is forgotten."""
+        """Empty the memory and every summary. What is added from now on knows nothing of what there is so far."""
         self._cut()
         for each in list(self.summaries):
             self._empty(each)
@@ -234,15 +234,15 @@ class Oracle:
         return message
 
     def remove(self, *sequences: int, with_results: bool = False) -> list[int]:
-        """Remove messages from memory and history, with the summaries that can be about them."""
+        """Remove messages from memory and history, with the summaries that can tell of them."""
         for each in sequences:
             if each not in self.history() and each not in self.memory():
                 raise MissingError(each)
         removed = set(sequences)
         if with_results:
             removed.update(*(self._counterparts(each) for each in sequences))
-        about = {summary for summary in self.summaries for each in removed if self._covers(summary, each)}
-        for summary in about | {older for newer in about for older in self._grown_from(newer)}:
+        covering = {summary for summary in self.summaries for each in removed if self._covers(summary, each)}
+        for summary in covering | {older for newer in covering for older in self._grown_from(newer)}:
             self._empty(summary)
         for each in sorted(removed):
             self._leave([each])
@@ -311,7 +311,7 @@ class Oracle:
         kept = {*path, *twin.summaries, *twin.memory()}
         twin.messages = {each: message for each, message in twin.messages.items() if each in kept}
         twin.next = max(kept, default=0) + 1
-        # Whatever is added to it comes after everything that was forgotten.
+        # What is added to it comes after everything that was forgotten.
         twin.cuts = {each: min(cut, twin.next) for each, cut in twin.cuts.items() if each in path}
         return twin
 
@@ -457,8 +457,8 @@ class Oracle:
         """Return the system message at the end of *path*."""
         present = [each for each in memory if self._is_system(each) and forgotten < each <= shared]
         system = present[0] if present else None
-        since = (each for each in path if each > (shared if present else forgotten) and self._is_system(each))
-        for each in since:
+        systems = (each for each in path if each > (shared if present else forgotten) and self._is_system(each))
+        for each in systems:
             if system is None or self.messages[each] != self.messages[system]:
                 system = each
         return system
@@ -475,7 +475,7 @@ class Oracle:
         return 0 if self.summary is None else self.summaries[self.summary]
 
     def _covers(self, summary: int, sequence: int) -> bool:
-        """Return whether *summary* can be about message *sequence*."""
+        """Return whether *summary* can tell of message *sequence*."""
         return sequence > self.bases[summary] and sequence in self.path(self.summaries[summary])
 
     def _grown_from(self, summary: int) -> list[int]:

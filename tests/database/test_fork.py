@@ -359,7 +359,7 @@ VERBS: list[Callable] = [
     lambda memory, message, to: memory.switch(to),
     lambda memory, message, to: memory.pop(),
     lambda memory, message, to: memory.remove(to),
-    lambda memory, message, to: turn_of(memory, "early", to, [message], True),
+    lambda memory, message, to: turn_of(memory, "early", to, [message], True, lambda _: None),
     lambda memory, message, to: summarizing(memory).summarize(),
 ]
 EVERY_VERB = [st.tuples(st.just(verb), st.sampled_from(POOL), st.integers(0, 12)) for verb in VERBS]

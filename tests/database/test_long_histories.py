@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from chatmemory_django.chat import views
-from chatmemory_django.chat.questions import question_of
+from chatmemory_django.chat.questions import question_again
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 
@@ -121,8 +121,8 @@ def _handler_reads() -> int:
 LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
     "the newest messages": lambda ann, it, length: views._messages(SimpleNamespace(user=ann), it.memory_id),
     "an answer": lambda ann, it, length: views._message(SimpleNamespace(memory_id=it.memory_id), f"m{length}"),
-    "the newest question": lambda ann, it, length: question_of(it, None),
-    "the question of an answer": lambda ann, it, length: question_of(it, f"m{length}"),
+    "the newest question": lambda ann, it, length: question_again(it, None),
+    "the question of an answer": lambda ann, it, length: question_again(it, f"m{length}"),
     "the alternatives of an answer": lambda ann, it, length: list(it.alternatives(length)),
     "the alternatives of a message": lambda ann, it, length: list(it.alternatives(length - 3)),
 }

@@ -525,7 +525,7 @@ class OwnWords(AccessPolicy):
         return {"USER"}
 
 
-STATEMENTS = {REWIND: 8, SWITCH: 13, MESSAGES: 11}
+STATEMENTS = {REWIND: 7, SWITCH: 13, MESSAGES: 11}
 
 
 @pytest.mark.parametrize(

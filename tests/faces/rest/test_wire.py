@@ -407,7 +407,7 @@ class TestStatements:
             ("get", f"{MEMORY}?max_messages=1", None, 2),
             ("get", f"{MEMORY}?explain=1", None, 3),
             ("put", MEMORY, adding(HI), 8 + MAY),
-            ("delete", MEMORY, None, 3),
+            ("delete", MEMORY, None, 5),
             ("get", USAGE, None, 1),
         ],
     )
