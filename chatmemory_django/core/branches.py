@@ -139,7 +139,6 @@ class Present(NamedTuple):
 
     entries: Sequence[Entry]
     """In the order of the memory, without the summary."""
-    summary: Summary | None
     has_lost_system: bool = True
     """Whether the path may have a system message although the memory has none. Without, the path is not searched."""
 
@@ -155,9 +154,7 @@ def moved(
     backwards, as far as the latest summary. In both cases the system message of that time is put in front. Nothing up
     to *forgotten*, where the memory was cleared, comes back.
     """
-    summary = present.summary
-    if summary is None or to > shared or not forgotten < summary.through <= to:
-        summary = path.summary(to, forgotten)
+    summary = path.summary(to, forgotten)
     system = _system(present, path, to=to, shared=shared, forgotten=forgotten)
     front = [entry for entry in (system, summary.entry if summary else None) if entry is not None]
     leads = present.entries[:1] and present.entries[0].type == MessageType.SYSTEM
@@ -184,11 +181,11 @@ def moved(
 
 def _system(present: Present, path: Path, *, to: int, shared: int, forgotten: int) -> Entry | None:
     """Return the system message that was in force at message *to*."""
-    now = next((entry for entry in present.entries if entry.type == MessageType.SYSTEM), None)
-    if now is not None and not forgotten < now.key <= shared:
-        return _in_force(path.systems(to, forgotten), None)
+    systems = [entry for entry in present.entries if entry.type == MessageType.SYSTEM]
+    now = next((entry for entry in systems if forgotten < entry.key <= shared), None)
     # Whatever is newer on the shared part of the path would have replaced it.
-    behind = forgotten if now is None and present.has_lost_system else max(shared, forgotten)
+    is_known = now is not None or not (systems or present.has_lost_system)
+    behind = max(shared, forgotten) if is_known else forgotten
     return _in_force(path.systems(to, behind), now) if to > behind else now
 
 

@@ -163,6 +163,9 @@ class Remembered(Generic[StoredT]):
         digest = next((index for index, each in enumerate(self._memory) if each.row.sequence == summary), None)
         trimmed = window.trimmed(messages, costs, summary=digest)
         self._first = None if trimmed.pinned is None else trimmed.pinned.key
+        # What leads what fits comes before the summary, though other messages may precede it in the memory.
+        leading = [] if digest is None or self._first is None else [self._first]
+        self._order = [*leading, *(index for index in range(len(messages)) if index not in leading)]
         kept = [entry.key for entry in trimmed.entries()]
         self._sent = dict(zip(kept, _sent([messages[index] for index in kept], reader), strict=True))
         """What is sent of each message that fits the window, by index; None if nothing is."""
@@ -186,8 +189,8 @@ class Remembered(Generic[StoredT]):
             if each.row.sequence not in remembered
         ]
         return out + [
-            each.explained(self._reason(index, came_back), self._sent.get(index))
-            for index, each in enumerate(self._memory)
+            self._memory[index].explained(self._reason(index, came_back), self._sent.get(index))
+            for index in self._order
         ]
 
     def _reason(self, index: int, came_back: set[int]) -> Reason:

@@ -260,6 +260,8 @@ class _Conversation:
         # Nothing is changed before all messages are known to fit.
         if move is not None:
             self.go_on(move)
+        if takes_up and after in self.rows and (cut := self.rows[after].cleared_before) is not None:
+            self.rows[after].cleared_before = min(cut, takes_up[0])  # they come after the clear only now
         for key in takes_up:  # even one that is already in the memory: the next message follows it
             self.rows[key].on_path = True
             self.parent = key
@@ -333,10 +335,7 @@ class _Conversation:
         path = tree.path_to(to)
         shared = to if to == 0 or self.rows[to].on_path else fork_point(tree.path_to(self.head()), path)
         entries = [self.entry(key, window) for key in self.memory(without_summary=True)]
-        summary = None
-        if self.summary is not None:
-            summary = Summary(self.entry(self.summary, window), self.rows[self.summary].through or 0)
-        present, forgotten = Present(entries, summary), tree.forgotten(to)
+        present, forgotten = Present(entries), tree.forgotten(to)
         eviction = moved(
             present,
             _Path(self, path, window),

@@ -11,7 +11,7 @@ from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.stores.base import Appended, MessageNotFoundError
-from chatmemory_django.stores.django.changes import Change
+from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.relocations import Relocation, relocate, stored_rows
 from chatmemory_django.stores.django.rows import NewRow, Row, State, memory_columns, new_row
@@ -69,6 +69,10 @@ class Addition:
         if after is not None and not self._is_complete:
             return self._set_aside(snapshot, after.sequence)
         aside: Sequence[int] = () if after is None else self._completes
+        cuts: list[Cut] = []
+        if after is not None and aside and after.cleared_before is not None:
+            # If the memory was cleared after they were stored, they come after that all the same.
+            cuts = [Cut(after.sequence, snapshot.parent_of(after), aside[0])]
         relocation: Relocation | None = None
         uncounted: Sequence[Row] = ()
         if after is not None and not after.is_head:
@@ -102,7 +106,7 @@ class Addition:
         completes = [*self._completes, *answered]
         if not (added or completes or relocation):
             return Appended(eviction, keys, state.id), None
-        change = self._change(state, eviction, added, uncounted, relocation, aside, taken_up, completes)
+        change = self._change(state, eviction, added, uncounted, relocation, aside, cuts, taken_up, completes)
         return Appended(eviction, keys, state.id), change
 
     def _set_aside(self, snapshot: Snapshot, after: int) -> tuple[Appended, Change]:
@@ -166,6 +170,7 @@ class Addition:
         uncounted: Sequence[Row],
         relocation: Relocation | None,
         aside: Sequence[int],
+        cuts: Sequence[Cut],
         taken_up: list[int],
         completes: Sequence[int],
     ) -> Change:
@@ -199,7 +204,17 @@ class Addition:
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
         hidden += () if relocation is None else relocation.hidden
         return Change(
-            before, after, rows, left, counts, completes, self._is_retry, relocation, aside, hidden=hidden
+            before,
+            after,
+            rows,
+            left,
+            counts,
+            completes,
+            self._is_retry,
+            relocation,
+            aside,
+            cuts=cuts,
+            hidden=hidden,
         ).checked()
 
 

@@ -66,10 +66,8 @@ def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted)
     path_rows = _StoredPath(snapshot, shared, entered, window, counted)
     if window.counter:
         count_rows([row for row in rows if row.tokens is None], snapshot, window, counted)
-    summary = next((row for row in rows if row.part == SUMMARY), None)
     present = Present(
         [entry_of(row, window, counted) for row in remembered],
-        None if summary is None else Summary(entry_of(summary, window, counted), _through(snapshot, summary.sequence)),
         state.has_lost_system or state.forgotten_through > 0,
     )
     forgotten = _forgotten(snapshot, known)
@@ -117,10 +115,6 @@ def stored_rows(
     if window is not None and window.counter and counted is not None:
         count_rows([row for row in found if row.tokens is None], snapshot, window, counted)
     return found
-
-
-def _through(snapshot: Snapshot, summary: int) -> int:
-    return snapshot.messages().filter(sequence=summary).values_list("parent_sequence", flat=True).first() or 0
 
 
 class _StoredPath:

@@ -96,6 +96,8 @@ def uncovered(snapshot: Snapshot, behind: int) -> MessageQuerySet:
     """Return the rows after *behind* that have left the memory, in order; system messages are never summarized."""
     # Not the start of the window: after it, there may be messages that were archived without ever being in it.
     in_memory = snapshot.messages().filter(sequence__gte=snapshot.state.window_start, superseded=False)
+    if snapshot.state.pinned_sequence is not None:
+        in_memory = in_memory.exclude(sequence=snapshot.state.pinned_sequence)
     first = Subquery(in_memory.order_by("sequence").values("sequence")[:1])
     end = Coalesce(first, Value(snapshot.state.next_sequence))
     rows = snapshot.messages().history().filter(sequence__gt=behind, sequence__lt=end)
