@@ -163,6 +163,8 @@ class Oracle:
         if after is not None:
             self._check(after, *completes)
             self.rewind(after, window)
+            if completes and after in self.cuts:  # what was set aside counts from now on
+                self.cuts[after] = min(self.cuts[after], completes[0])
             for each in completes:
                 self.head = each
                 if self._same_system(self.messages[each], window) is None:
@@ -234,7 +236,7 @@ class Oracle:
         return message
 
     def remove(self, *sequences: int, with_results: bool = False) -> list[int]:
-        """Remove messages from memory and history, with the summaries that can tell of them."""
+        """Remove messages from memory and history, with the summaries that can have it."""
         for each in sequences:
             if each not in self.history() and each not in self.memory():
                 raise MissingError(each)
@@ -475,7 +477,7 @@ class Oracle:
         return 0 if self.summary is None else self.summaries[self.summary]
 
     def _covers(self, summary: int, sequence: int) -> bool:
-        """Return whether *summary* can tell of message *sequence*."""
+        """Return whether *summary* can have something of message *sequence*."""
         return sequence > self.bases[summary] and sequence in self.path(self.summaries[summary])
 
     def _grown_from(self, summary: int) -> list[int]:
