@@ -349,7 +349,9 @@ class Oracle:
         """Take a stored message into the memory. A system message takes the place of the present one."""
         self._trim(window)
         if self._is_system(sequence) and not window.keeps_all:
-            self._leave(self._systems()[:1])
+            replaced = self._systems()[:1]
+            self.pinned = None if self.pinned in replaced else self.pinned
+            self.window = [each for each in self.window if each not in replaced]
             if window.system_first:
                 self.pinned = sequence
         if self.pinned != sequence:

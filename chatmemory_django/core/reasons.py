@@ -164,7 +164,7 @@ class Remembered(Generic[StoredT]):
         trimmed = window.trimmed(messages, costs, summary=digest)
         self._first = None if trimmed.pinned is None else trimmed.pinned.key
         # What leads what fits comes before the summary, though other messages may precede it in the memory.
-        leading = [] if digest is None or self._first is None else [self._first]
+        leading = [] if trimmed.pinned is None or trimmed.summary is None else [trimmed.pinned.key]
         self._order = [*leading, *(index for index in range(len(messages)) if index not in leading)]
         kept = [entry.key for entry in trimmed.entries()]
         self._sent = dict(zip(kept, _sent([messages[index] for index in kept], reader), strict=True))
