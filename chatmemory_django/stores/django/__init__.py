@@ -147,19 +147,25 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         eviction = Eviction.of(messages, window, [window.cost(message) for message in messages])
         eviction.trim()
         costs = [entry.cost or 0 for entry in eviction.entries()]
-        self._replace(memory_id, Replacement(eviction.messages(), costs, window.counter), is_empty=not costs)
+        self._replace(
+            memory_id,
+            Replacement(eviction.messages(), costs, window.counter, keep_history=self.keep_history),
+            is_empty=not costs,
+        )
 
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
         """Replace the memory under *memory_id* with *messages*; ``Replacement`` describes the effect on the history."""
         kept = checked_messages(messages)
-        self._replace(memory_id, Replacement(kept), is_empty=not kept)
+        self._replace(memory_id, Replacement(kept, keep_history=self.keep_history), is_empty=not kept)
 
     def _replace(self, memory_id: object, replacement: Replacement, *, is_empty: bool) -> None:
         self._write(memory_id, create=not is_empty).run(replacement)
 
     def delete_messages(self, memory_id: object) -> None:
         is_heard = bool(signals.memory_cleared.receivers)
-        self._write(memory_id, create=False, left_signal=signals.memory_cleared).run(Clearing(names_left=is_heard))
+        self._write(memory_id, create=False, left_signal=signals.memory_cleared).run(
+            Clearing(names_left=is_heard, keep_history=self.keep_history)
+        )
 
     def read_memory_after(self, memory_id: object, window: Window, after: int) -> Reading:
         key = memory_key(memory_id)

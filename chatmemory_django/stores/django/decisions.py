@@ -9,6 +9,7 @@ import msgspec
 from chatmemory_django.core.windows import Window, continuation
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
 from chatmemory_django.models.columns import Columns
+from chatmemory_django.models.windows import in_memory
 from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
 from chatmemory_django.stores.django.relocations import relocate
@@ -28,7 +29,10 @@ class Replacement:
 
     holds_for_nothing = False
 
-    def __init__(self, messages: Sequence[ChatMessage], costs: Sequence[int] = (), counter: str = "") -> None:
+    def __init__(
+        self, messages: Sequence[ChatMessage], costs: Sequence[int] = (), counter: str = "", *, keep_history: bool
+    ) -> None:
+        self._keep_history = keep_history
         self._rows = [new_row(NewMessage(message)) for message in messages]
         # Compared as columns, since in Python 1 == True.
         self._columns = [Columns(row.type, row.text, row.payload) for row in self._rows]
@@ -76,7 +80,7 @@ class Replacement:
         )
         cuts: list[Cut] = []
         if not in_history:
-            cuts, after = cut(snapshot, after)
+            cuts, after = cut(snapshot, after, keep_history=self._keep_history)
         stays = {row.sequence for row in kept}
         left = [row.sequence for row in rows if row.sequence not in stays]
         if any(row.type == MessageType.SYSTEM and row.sequence not in stays for row in old):
@@ -84,14 +88,23 @@ class Replacement:
         return None, Change(state, after, added, left, counts, cuts=cuts).checked()
 
 
-def cut(snapshot: Snapshot, after: State) -> tuple[list[Cut], State]:
-    """Return the cut at the head of the path, unless it is there already, and the state *after* it."""
+def cut(snapshot: Snapshot, after: State, *, keep_history: bool) -> tuple[list[Cut], State]:
+    """
+    Return the cut at the head of the path, unless it is there already, and the state *after* it.
+
+    Without *keep_history*, the memory is deleted as it is left: then the cut is at the last message that stays.
+    """
     before = snapshot.state
-    newest = snapshot.messages().history(all_branches=True).order_by("-sequence")
-    if before.parent_sequence is not None:
-        newest = newest.filter(sequence__lte=before.parent_sequence)
-    (found, parent), (previous, _) = [*newest.values_list("sequence", "parent_sequence")[:2], (0, 0), (0, 0)][:2]
-    head = found if before.parent_sequence is None else before.parent_sequence
+    head = before.parent_sequence
+    history = snapshot.messages().history(all_branches=True).order_by("-sequence")
+    if not keep_history:
+        bounds = before.window_start, before.pinned_sequence, before.summary_sequence
+        history = history.exclude(in_memory(*bounds))
+        head = history.filter(on_path=True).values_list("sequence", flat=True).first() or 0
+    if head is not None:
+        history = history.filter(sequence__lte=head)
+    (found, parent), (previous, _) = [*history.values_list("sequence", "parent_sequence")[:2], (0, 0), (0, 0)][:2]
+    head = found if head is None else head
     if found != head or head in {0, before.forgotten_through}:  # without a history, it may be deleted
         return [], after
     added = Cut(head, previous if parent is None else parent, before.next_sequence)
@@ -126,8 +139,9 @@ class Clearing:
 
     holds_for_nothing = False
 
-    def __init__(self, *, names_left: bool) -> None:
+    def __init__(self, *, names_left: bool, keep_history: bool) -> None:
         self._names_left = names_left
+        self._keep_history = keep_history
 
     def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
         """Decide where the memory begins next."""
@@ -142,7 +156,7 @@ class Clearing:
             memory_tokens=0,
             counted_by="",
         )
-        cuts, after = cut(snapshot, after)
+        cuts, after = cut(snapshot, after, keep_history=self._keep_history)
         if not (state.memory_messages or summaries or cuts):
             return None, None
         return None, Change(state, after, left=left, emptied=summaries, cuts=cuts)

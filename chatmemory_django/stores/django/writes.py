@@ -29,7 +29,7 @@ from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 from chatmemory_django.stores.django import statements
-from chatmemory_django.stores.django.changes import Change, Cut, Removed
+from chatmemory_django.stores.django.changes import Change, Removed
 from chatmemory_django.stores.django.entries import UncountedError
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
@@ -290,23 +290,13 @@ class Write:
         if change.emptied:
             forget_copies(self._using, {before.id: self._key})
         for cut in change.cuts:
-            if not _cut(messages, cut):
-                self._cut_earlier(messages, before.id, cut)
+            # A message that names its parent already keeps it.
+            parent = Coalesce("parent_sequence", Value(cut.parent))
+            lower = Least(Coalesce("cleared_before", Value(cut.before)), Value(cut.before))
+            messages.filter(sequence=cut.sequence).update(parent_sequence=parent, cleared_before=lower)
         if change.completes:
             messages.filter(sequence__in=change.completes).update(is_complete=True)
         write_counts(messages, change.counts, after.counted_by)
-
-    def _cut_earlier(self, messages: MessageQuerySet, conversation_id: int, cut: Cut) -> None:
-        """Move *cut*, whose message was deleted, to the last message of the path that was kept, if there is one."""
-        path = messages.history().order_by("-sequence").filter(sequence__lt=cut.sequence)
-        last = path.values_list("sequence", flat=True).first()
-        if last is not None:
-            history = messages.history(all_branches=True).order_by("-sequence")
-            earlier = history.filter(sequence__lt=last).values_list("sequence", flat=True).first()
-            _cut(messages, Cut(last, earlier or 0, cut.before))
-            Conversation.objects.using(self._using).filter(pk=conversation_id).update(
-                parent_sequence=last, forgotten_through=last
-            )
 
     def _announce(self, change: Change, rows: Sequence[NewRow]) -> None:
         """Send the signals of *change*, which stored *rows*, after the commit."""
@@ -358,14 +348,6 @@ def _relocate(messages: MessageQuerySet, relocation: Relocation) -> None:
         within.filter(reduce(or_, (Q(sequence__range=part) for part in parts))).update(on_path=True, superseded=False)
     if relocation.shown:
         messages.filter(sequence__in=relocation.shown).update(superseded=False)
-
-
-def _cut(messages: MessageQuerySet, cut: Cut) -> bool:
-    """Write *cut* to its message, one of *messages*, unless it is deleted; return whether it was written."""
-    # A message that names its parent already keeps it.
-    parent = Coalesce("parent_sequence", Value(cut.parent))
-    lower = Least(Coalesce("cleared_before", Value(cut.before)), Value(cut.before))
-    return messages.filter(sequence=cut.sequence).update(parent_sequence=parent, cleared_before=lower) > 0
 
 
 def _follow(messages: MessageQuerySet, removals: Sequence[Removed]) -> None:
