@@ -323,9 +323,15 @@ class Oracle:
         self.head = ([0, *self.path()])[-1]
 
     def delete(self, sequences: Iterable[int]) -> None:
-        """Delete *sequences*. Unlike those that are removed, they keep their places in the tree."""
+        """Delete *sequences*. Unlike those that are removed, they keep their places in the tree, but not their cuts."""
         for each in sequences:
             self._empty(each)
+        for each in sorted(self.cuts, reverse=True):
+            if each not in self.messages:
+                last, cut = [0, *self.path(each)][-1], self.cuts.pop(each)
+                if last:
+                    self.cuts[last] = min(cut, self.cuts.get(last, cut))
+                    self.head = last if self.head == each else self.head
 
     # The window
 
