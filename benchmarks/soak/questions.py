@@ -57,8 +57,8 @@ def is_absent(intent: Intent, reference: Reference) -> bool:
     to = intent.to or 0
     if intent.kind == "remove":
         return to == 0 or not (reference.has_message(to) or to in reference.memory())
-    aside = reference.labelled(f"{intent.verb}/0.0") if intent.kind == "turn" else None
-    return not reference.has_message(to) or (aside is not None and not reference.has_message(aside))
+    is_aside_removed = intent.kind == "turn" and f"{intent.verb}/0.0" in reference.removed
+    return is_aside_removed or not reference.has_message(to)
 
 
 def is_seen(seen: Seen, reference: Reference) -> bool:

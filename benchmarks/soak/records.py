@@ -21,11 +21,11 @@ APPENDED = ("appended-1", "appended-2")
 """Conversations to which messages are only added."""
 
 CONVERSATIONS = (*APPENDED, "any-1", "any-2", "any-3", "fleeting-1", "forgetful-1", "again-1", "again-2", "idle-1")
-"""All conversations: *fleeting* ones lose evicted rows; *forgetful* ones, too, except what some writers keep, and
-they have no branches; *again* are erased, copied, and created again; *idle* ones are erased if they were not written to
-for a moment.
 """
-
+All conversations: *fleeting* ones lose evicted rows; *forgetful* ones, too, except what some writers keep, and they are
+not cleared; neither has branches. *again* are erased, copied, and created again; *idle* ones are erased if they were not
+written to for a moment.
+"""
 
 LOSING_ROWS = ("forgetful", "fleeting")
 """The kinds of conversation that lose rows."""

@@ -35,6 +35,8 @@ class Reference(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self.client_ids: frozenset[str] = frozenset()
+        self.removed: frozenset[str] = frozenset()
+        """The labels of removed messages."""
         self.unknown = 0
         """How many messages the history has had that are not known here."""
 
@@ -54,6 +56,9 @@ class Reference(Oracle):
         """
         copy = self.copy()
         copy._do(intent, sent, part, new)
+        if intent.kind in {"pop", "remove"}:
+            gone = (self.messages[each] for each in self.messages.keys() - copy.messages.keys())
+            copy.removed |= {label_of(text_of(message)) for message in gone}
         if not intent.keep_history:
             copy.delete({*self.memory(), *range(self.next, copy.next)} - set(copy.memory()))
         return copy

@@ -104,6 +104,8 @@ class Verbs:
             weights |= {} if self.is_dirty else SPECIAL_WEIGHTS.get(kind, {})
         if kind == "fleeting":
             weights["summarize"] = 0  # there is nothing to summarize
+        if kind == "forgetful":  # the first message after a clear names its parent, and may be deleted
+            weights |= {"clear": 0, "set": 0}
         if self.is_dirty:  # and it would summarize what is rolled back afterwards
             weights |= {"summarize": 0, "fork": 0}
         known = [intent for intent in self.known if intent.conversation == conversation]
@@ -271,7 +273,7 @@ class Verbs:
 
     def _fork(self, intent: Intent) -> None:
         intent.kind = "fork"
-        if self.random.random() < 0.6:
+        if has_branches(intent.conversation) and self.random.random() < 0.6:
             intent.to = self._some_sequence(intent)
 
     def _recount(self, intent: Intent) -> None:
@@ -337,7 +339,8 @@ class Verbs:
 
 def has_branches(conversation: str) -> bool:
     """Return whether verbs on *conversation* continue from earlier messages."""
-    return conversation not in APPENDED and not conversation.startswith("forgetful")
+    # Where rows are deleted, it is a matter of definition which message is the newest.
+    return conversation not in APPENDED and has_all_rows(conversation)
 
 
 def labels(messages: list[ChatMessage]) -> list[str]:
