@@ -23,8 +23,8 @@ APPENDED = ("appended-1", "appended-2")
 CONVERSATIONS = (*APPENDED, "any-1", "any-2", "any-3", "fleeting-1", "forgetful-1", "again-1", "again-2", "idle-1")
 """
 All conversations: *fleeting* ones lose evicted rows; *forgetful* ones, too, except what some writers keep, and they are
-not cleared; neither has branches. *again* are erased, copied, and created again; *idle* ones are erased if they were not
-written to for a moment.
+not cleared; neither has branches. *again* are erased, copied, and created again; *idle* ones are erased if nobody wrote
+to them for a moment.
 """
 
 LOSING_ROWS = ("forgetful", "fleeting")
