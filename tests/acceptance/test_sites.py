@@ -17,6 +17,11 @@ if connection.vendor == "sqlite":  # Databases make no difference to these.
 
 ALSO = {"search": ["tests/database/search", "tests/database/test_search.py"]}
 
+SLOW = "tests/acceptance/sites/test_nothing_is_left.py"
+"""It also runs with the settings of the other tests; of the sites, these keep texts elsewhere."""
+
+WITH_SLOW = {"search", "separate_database"}
+
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("site", SITES)
@@ -26,8 +31,9 @@ def test_the_tests_of_the_sites_pass(site):
     if url.scheme not in {"", "sqlite"}:  # Their test databases are files of each process.
         environment["DATABASE_URL"] = url._replace(path=f"{url.path}_{site}").geturl()
 
+    options = [] if site in WITH_SLOW else [f"--ignore={SLOW}"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/acceptance/sites", *ALSO.get(site, [])],
+        [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/acceptance/sites", *ALSO.get(site, []), *options],
         env=environment,
         cwd=ROOT,
         capture_output=True,
