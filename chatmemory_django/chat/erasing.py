@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from django.db import transaction
 
@@ -13,7 +12,10 @@ from chatmemory_django.chat.streams import streams
 def forget_streams(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
     """Delete the streams of *conversations*: of ended answers if messages were removed, of all if they are *erased*."""
     kept = streams()
-    forget = partial(kept.forget, list(conversations.values()), erased=erased)
+
+    def forget() -> None:  # not a partial: Django 5.2 logs errors with the name of the function
+        kept.forget(list(conversations.values()), erased=erased)
+
     if kept.using == using:
         forget()
     else:
