@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from django.db.models import Q, Value
-from django.db.models.functions import Coalesce, Least
+from django.db.models import Q
 
 from chatmemory_django.core.branches import Thinning
 from chatmemory_django.models import Conversation, MessageQuerySet
 from chatmemory_django.operations.whole import messages_of
+from chatmemory_django.stores.django.changes import Cut
+from chatmemory_django.stores.django.writes import write_cut
 
 
 def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tuple[int, int]) -> dict[str, Any]:
@@ -58,22 +59,16 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
             by_parent[parent].append(sequence)
     for parent, children in by_parent.items():
         rows.filter(sequence__in=children).update(parent_sequence=parent)
+    stays = history.exclude(sequence__in=going)
     for sequence, cut in cuts.items():
-        _move_cut(history.exclude(sequence__in=going), thinning.stand_in(sequence), cut)
+        stand_in = thinning.stand_in(sequence)
+        previous = stays.filter(sequence__lt=stand_in).values_list("sequence", flat=True).last() or 0
+        write_cut(rows, Cut(stand_in, previous, cut))
     if head is None:
         return {}
     stand_in = thinning.stand_in(head)
     is_newest = conversation.parent_sequence is None and stand_in == newest
     return {"parent_sequence": None if is_newest else stand_in}
-
-
-def _move_cut(history: MessageQuerySet, sequence: int, before: int) -> None:
-    """Let message *sequence* of *history*, if it has one, be the last one before the memory was cleared."""
-    previous = history.filter(sequence__lt=sequence).values_list("sequence", flat=True).last() or 0
-    history.filter(sequence=sequence).update(
-        parent_sequence=Coalesce("parent_sequence", Value(previous)),
-        cleared_before=Least(Coalesce("cleared_before", Value(before)), Value(before)),
-    )
 
 
 _PAIR = ("sequence", "parent_sequence")

@@ -29,7 +29,7 @@ from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 from chatmemory_django.stores.django import statements
-from chatmemory_django.stores.django.changes import Change, Removed
+from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import UncountedError
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
@@ -290,10 +290,7 @@ class Write:
         if change.emptied:
             forget_copies(self._using, {before.id: self._key})
         for cut in change.cuts:
-            # A message that names its parent already keeps it.
-            parent = Coalesce("parent_sequence", Value(cut.parent))
-            lower = Least(Coalesce("cleared_before", Value(cut.before)), Value(cut.before))
-            messages.filter(sequence=cut.sequence).update(parent_sequence=parent, cleared_before=lower)
+            write_cut(messages, cut)
         if change.completes:
             messages.filter(sequence__in=change.completes).update(is_complete=True)
         write_counts(messages, change.counts, after.counted_by)
@@ -329,6 +326,14 @@ def write_counts(messages: MessageQuerySet, counts: Mapping[int, int], counted_b
         batch = dict(part)
         tokens = Case(*(When(sequence=sequence, then=Value(count)) for sequence, count in batch.items()))
         messages.filter(sequence__in=batch).update(token_count=tokens, counted_by=counted_by)
+
+
+def write_cut(messages: MessageQuerySet, cut: Cut) -> None:
+    """Write *cut* to its message, if it is one of *messages*, of one conversation."""
+    # A message that names its parent already keeps it.
+    parent = Coalesce("parent_sequence", Value(cut.parent))
+    lower = Least(Coalesce("cleared_before", Value(cut.before)), Value(cut.before))
+    messages.filter(sequence=cut.sequence).update(parent_sequence=parent, cleared_before=lower)
 
 
 def _seen(see: Callable[[Snapshot], _T], snapshot: Snapshot | None) -> tuple[_T | None, MessageNotFoundError | None]:
