@@ -20,6 +20,7 @@ from chatmemory_django.formats.ui_messages import from_ui_message, message_seque
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.alternatives import children_of
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -220,7 +221,9 @@ def _has_answer(conversation: Conversation, row: Message) -> bool:
         return following is not None and following.type != MessageType.USER
     parents = [row.sequence]
     while parents:
-        children = [child for parent in parents for child in _children(conversation, parent)]
+        history = conversation.history(all_branches=True)
+        found = {child for parent in parents for child in children_of(history, parent)}
+        children = list(history.filter(sequence__in=found))
         if any(child.type not in {MessageType.SYSTEM, MessageType.USER} for child in children):
             return True
         parents = [child.sequence for child in children if child.type == MessageType.SYSTEM]
@@ -231,11 +234,3 @@ def _following(conversation: Conversation, row: Message) -> Message | None:
     """Return the message that follows *row* on the path, system messages aside."""
     following = conversation.history().filter(sequence__gt=row.sequence).exclude(type=MessageType.SYSTEM)
     return following.order_by("sequence").first()
-
-
-def _children(conversation: Conversation, sequence: int) -> list[Message]:
-    """Return the messages that follow message *sequence*, on all branches."""
-    history = conversation.history(all_branches=True)
-    following = history.filter(sequence__gt=sequence).order_by("sequence").first()
-    is_child = following is not None and following.parent_sequence is None
-    return [*history.filter(parent_sequence=sequence), *([following] if following is not None and is_child else [])]

@@ -27,6 +27,17 @@ class Place(NamedTuple):
     """... and of the one after it."""
 
 
+def children_of(history: models.QuerySet[Any], sequence: int) -> set[int]:
+    """Return the messages of *history*, of one conversation, that follow message *sequence*; 0 is its beginning."""
+    following = history.filter(sequence__gt=sequence).order_by("sequence")
+    first = following.values_list("sequence", "parent_sequence").first()
+    # Two queries: with OR in a single one, MariaDB and SQLite read the whole conversation.
+    children = set(history.order_by().filter(parent_sequence=sequence).values_list("sequence", flat=True))
+    if first is not None and first[1] is None:
+        children.add(first[0])
+    return children
+
+
 def places_of(
     history: models.QuerySet[Any], rows: Iterable[Any], types: Collection[MessageType] | None
 ) -> dict[int, Place]:

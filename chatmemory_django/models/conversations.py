@@ -21,7 +21,7 @@ from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models.alternatives import Place, places_of
+from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.fields import ExactCharField, OwnerField
 from chatmemory_django.models.lookups import MetadataEntry
@@ -309,12 +309,7 @@ class Conversation(models.Model):
         parent = self.parent_of(sequence)
         if parent is None:
             return history.none()
-        following = history.filter(sequence__gt=parent).values_list("sequence", "parent_sequence").first()
-        # Two queries: with OR in a single one, MariaDB and SQLite read the whole conversation.
-        siblings = set(history.order_by().filter(parent_sequence=parent).values_list("sequence", flat=True))
-        if following is not None and following[1] is None:
-            siblings.add(following[0])
-        return history.filter(sequence__in=siblings - {sequence})
+        return history.filter(sequence__in=children_of(history, parent) - {sequence})
 
     def parent_of(self, sequence: int) -> int | None:
         """Return the parent of message *sequence* of the history; 0 if it is the first, None if it does not exist."""
