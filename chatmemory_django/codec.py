@@ -22,7 +22,7 @@ MAX_REASON = 300
 """The longest reason in an error, in characters: it may name the sender's keys and tags, which can be of any length."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_OTHER_FORMS = re.compile("got `null`|Message.contents is empty")
+_OTHER_FORMS = re.compile("got `null`|Message.contents is empty|missing required field `attributes`")
 _MISSING = re.compile("Object missing required field `(.+)`")
 
 _encoder = msgspec.json.Encoder()
@@ -87,8 +87,8 @@ def _decode(text: str | bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         error = exc
-    # Three things need a second, slower parse: lone surrogates, which only Python's own parser reads; null for an
-    # absent field; and tool results from before 1.13, whose text was in "text".
+    # Four things need a second, slower parse: lone surrogates, which only Python's own parser reads; null for an absent
+    # field; a custom message without attributes; and tool results from before 1.13, whose text was in "text".
     written = text if isinstance(text, str) else text.decode(errors="replace")
     is_odd = isinstance(error, UnicodeEncodeError) or _SURROGATE.search(written)
     if is_odd or _OTHER_FORMS.search(str(error)):
@@ -124,6 +124,8 @@ def _modernised(value: Any) -> Any:
         for name, nothing in (("attributes", {}), ("toolExecutionRequests", [])):
             if message.get(name, nothing) is None:
                 message[name] = nothing
+        if message.get("type") == "CUSTOM":
+            message.setdefault("attributes", {})
         contents, text = message.get("contents"), message.get("text")
         if message.get("type") == "TOOL_EXECUTION_RESULT" and contents in (None, []) and isinstance(text, str):
             message["contents"] = [{"type": "TEXT", "text": text}]

@@ -36,7 +36,15 @@ DEFAULT_REST: Mapping[str, Any] = {
     "MAX_PAGE_SIZE": 200,
     "MAX_PAGE_CHARACTERS": 4 * 1024 * 1024,
     "NUM_PROXIES": 0,
-    "THROTTLE_RATES": {"read": "600/min", "write": "120/min", "export": "20/min", "sign_in": "20/min"},
+    "THROTTLE_RATES": {
+        "read": "600/min",
+        "write": "120/min",
+        "fork": "20/min",
+        "export": "20/min",
+        "import": "20/min",
+        "usage": "60/min",
+        "sign_in": "20/min",
+    },
 }
 
 DEFAULT_CHAT: Mapping[str, Any] = {
@@ -49,11 +57,27 @@ DEFAULT_CHAT: Mapping[str, Any] = {
     "MAX_PARTS": 20,
     "IMAGE_DETAIL": "AUTO",
     "MAX_MESSAGES": 500,
+    "MAX_STREAMS": 20,
+    "MAX_ANSWERS": 5,
     "THROTTLE_RATE": "60/min",
+    "READ_THROTTLE_RATE": "600/min",
 }
 
+DEFAULT_MCP_THROTTLE_RATE = "120/min"
+
 NAMES = frozenset(
-    {"MEMORY", "KEEP_HISTORY", "MAX_MESSAGE_BYTES", "ALLOW_NETWORK", "REMOTE_MEDIA", "ACCESS_POLICY", "REST", "CHAT"}
+    {
+        "MEMORY",
+        "KEEP_HISTORY",
+        "MAX_MESSAGE_BYTES",
+        "ALLOW_NETWORK",
+        "REMOTE_MEDIA",
+        "REMOTE_FILES",
+        "ACCESS_POLICY",
+        "REST",
+        "CHAT",
+        "MCP_THROTTLE_RATE",
+    }
 )
 
 
@@ -85,6 +109,14 @@ def remote_media() -> bool:
     return _get("REMOTE_MEDIA", default=False)  # type: ignore[no-any-return]
 
 
+def remote_files() -> bool:
+    """
+    Return ``REMOTE_FILES``: whether users may send the addresses of files on other servers, which models then load;
+    default True.
+    """
+    return _get("REMOTE_FILES", default=True)  # type: ignore[no-any-return]
+
+
 def access_policy_class() -> str:
     """Return ``ACCESS_POLICY``: the path of the ``access.AccessPolicy`` that decides who may do what."""
     return _get("ACCESS_POLICY", DEFAULT_ACCESS_POLICY)  # type: ignore[no-any-return]
@@ -98,6 +130,11 @@ def rest() -> Mapping[str, Any]:
 def chat() -> Mapping[str, Any]:
     """Return ``CHAT``: the settings of the chat over HTTP, completed from ``DEFAULT_CHAT``."""
     return {**DEFAULT_CHAT, **_get("CHAT", {})}
+
+
+def mcp_throttle_rate() -> str | None:
+    """Return ``MCP_THROTTLE_RATE``: how many requests each user may send to MCP; None for no limit."""
+    return _get("MCP_THROTTLE_RATE", DEFAULT_MCP_THROTTLE_RATE)  # type: ignore[no-any-return]
 
 
 def _get(name: str, default: object) -> Any:

@@ -359,9 +359,9 @@ class NewMessage(msgspec.Struct, frozen=True):
     A message to add, with what is stored with it. A message that is added as it is has none of this.
 
     *metadata* is a JSON object. A message whose *client_message_id*, of up to 64 characters, already exists in the
-    conversation is not stored again, so a failed call can be retried. *verbatim* is for adapters of other frameworks:
-    the framework's original as JSON, or None if the message alone is enough to restore it. The store checks all of it
-    when the message is added.
+    conversation is not stored again, so a failed call can be retried, until a prune deletes the message. *verbatim* is
+    for adapters of other frameworks: the framework's original as JSON, or None if the message alone is enough to
+    restore it. The store checks all of it when the message is added.
     """
 
     message: ChatMessage

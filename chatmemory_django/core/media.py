@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import is_
 from typing import NamedTuple, TypeAlias, TypeVar
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
 
@@ -21,6 +21,7 @@ from chatmemory_django.messages import (
     AudioContent,
     ChatMessage,
     Content,
+    CustomMessage,
     Image,
     ImageContent,
     PdfFile,
@@ -59,6 +60,26 @@ _SOURCES: dict[type, str] = {
     VideoContent: "video",
     PdfFileContent: "pdf_file",
 }
+_NAMES = {**_SOURCES, PdfFileContent: "pdfFile"}
+"""The fields of ``_SOURCES`` as they are in JSON."""
+
+MAX_ADDRESS = 8192
+"""The maximum length of the address of a file on another server: web servers accept no longer ones by default."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}(?=:)")
+_REMOTE = re.compile(r"(?i:https?)://[^\x00-\x20\x7f<>\"\\^`{|}]+")
+_HOST = re.compile(r"[\w.:-]+")
+_BASE64 = re.compile(r"[A-Za-z0-9+/=_\s-]*")
+_ADDRESSES = frozenset({"image_url", "file_url"})
+_FILE_KINDS = re.compile("image|audio|video|file|document|media")
+
+
+class AddressError(ValueError):
+    """The error for an address that users may not send. *where* is its location in the message."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(reason)
+        self.where = where
 
 
 class File(NamedTuple):
@@ -96,6 +117,11 @@ class File(NamedTuple):
     def extension(self) -> str:
         """The extension of its file name."""
         return {"image/jpeg": "jpg", "audio/mpeg": "mp3", "": "bin"}.get(self.type, self.type.rpartition("/")[2])
+
+    def headers(self, sequence: int, index: int) -> dict[str, str]:
+        """Return the headers with which it is served, as the content at *index* of message *sequence*."""
+        name = f"message-{sequence}-{index + 1}.{self.extension}"
+        return {"Content-Type": self.media_type, **served_as(name, is_inline=self.is_preview)}
 
 
 def served_as(name: str, *, is_inline: bool = False) -> dict[str, str]:
@@ -155,6 +181,75 @@ def without_files(message: _Message, url_of: Callable[[int], str]) -> _Message:
     replaced = [_without_file(content, index, url_of) for index, content in enumerate(contents)]
     is_same = all(map(is_, contents, replaced))
     return message if is_same else msgspec.structs.replace(message, contents=tuple(replaced))
+
+
+def is_remote(url: str) -> bool:
+    """Return whether *url* is a complete http or https URL."""
+    if len(url) > MAX_ADDRESS or _REMOTE.fullmatch(url) is None:  # first, because urlsplit() keeps what it was given
+        return False
+    try:
+        parts = urlsplit(url)
+        port = parts.port  # raises ValueError for an invalid port
+    except ValueError:
+        return False
+    return port != 0 and _HOST.fullmatch(parts.hostname or "") is not None
+
+
+def check_address(url: str, *, remote: bool = True) -> None:
+    """
+    Raise ``ValueError`` unless users may send *url* as the address of a file, which models and browsers then load.
+
+    It may be a data URL and, if *remote*, an http or https URL.
+    """
+    if url[:5].lower() == "data:" or (remote and is_remote(url)):
+        return
+    if is_remote(url):
+        raise ValueError("it must be a data URL: this site does not accept the addresses of files on other servers.")
+    scheme = _SCHEME.match(url)
+    seen = f"has the scheme {scheme[0]!r}" if scheme else "has no scheme"
+    if scheme and scheme[0].lower() in {"http", "https"}:
+        seen = f"has no host, characters that no URL may contain, or more than {MAX_ADDRESS}"
+    raise ValueError(f"it must be an http or https URL, or a data URL; this one {seen}.")
+
+
+def check_files(message: ChatMessage, *, remote: bool = True) -> None:
+    """
+    Raise ``AddressError`` unless users may send the addresses of all files in *message*, see ``check_address``.
+
+    Those in the attributes of a ``CustomMessage``, another framework's JSON, are checked, too.
+    """
+    for index, content in enumerate(_contents(message)):
+        source = source_of(content)
+        if source is not None and source.url is not None:
+            name = _NAMES[type(content)]
+            _check_at(f"contents[{index}].{name}.url", source.url, remote=remote)
+    if isinstance(message, CustomMessage):
+        check_json_files(message.attributes, remote=remote, where="attributes")
+
+
+def check_json_files(value: object, *, remote: bool = True, where: str = "") -> None:
+    """Raise ``AddressError`` unless users may send the addresses of all files in *value*, the JSON of a framework."""
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            check_json_files(item, remote=remote, where=f"{where}[{index}]")
+    elif isinstance(value, Mapping):
+        kinds = f"{value.get('type')} {value.get('kind')} {where.rpartition('.')[2]}"  # {"image_url": {"url": ...}}
+        is_file = _FILE_KINDS.search(kinds) is not None
+        for key, item in value.items():
+            path = f"{where}.{key}".removeprefix(".")
+            if not isinstance(item, str):
+                check_json_files(item, remote=remote, where=path)
+            elif (
+                key in _ADDRESSES or (key == "url" and is_file) or (key == "file_data" and not _BASE64.fullmatch(item))
+            ):
+                _check_at(path, item, remote=remote)
+
+
+def _check_at(where: str, url: str, *, remote: bool) -> None:
+    try:
+        check_address(url, remote=remote)
+    except ValueError as exc:
+        raise AddressError(where, str(exc)) from None
 
 
 def _without_file(content: Content | None, index: int, url_of: Callable[[int], str]) -> Content | None:

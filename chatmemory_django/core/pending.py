@@ -1,15 +1,44 @@
-"""Messages that have left a memory and are not yet covered by a summary, and how many of them one summary takes."""
+"""
+Messages that have left a memory and are not yet covered by a summary, and how many of them one summary takes.
+
+A function that fails is not called with the same messages for ever: it is called less and less often, with fewer
+messages each time, and in the end without the first of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from chatmemory_django.core.shortening import shortened
 from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import ChatMessage, MessageType
 
 MAX_MESSAGES = 256
 """The maximum number of messages that one summary covers."""
+
+WHOLE_TRIES = 2
+"""How often in a row the function may fail before it gets fewer messages."""
+
+HALVINGS = 3
+"""How often these are halved, after one more failure each, before the first of them are left out."""
+
+MAX_PAUSE = 256
+"""How many more messages must be stored, at most, before the function is called again after a failure."""
+
+
+class Failure(NamedTuple):
+    """That the messages after *behind* could not be summarized."""
+
+    behind: int
+    times: int
+    """How often in a row."""
+    until: int
+    """The next sequence at which they are tried again."""
+
+    def lasts(self, next_key: int) -> bool:
+        """Return whether the pause is not over yet."""
+        return next_key < self.until
 
 
 class Pending(NamedTuple):
@@ -17,6 +46,8 @@ class Pending(NamedTuple):
 
     entries: Sequence[Entry]
     """Messages with their costs, oldest first; at least one."""
+    messages: list[ChatMessage]
+    """What is summarized of them: all, or less after failures; what is too large is shortened."""
     has_more: bool
     """Whether there are more messages than one summary covers."""
     previous: str | None
@@ -26,13 +57,11 @@ class Pending(NamedTuple):
     forgotten_through: int
     behind: int
     """Everything up to this message is covered by that summary, or was cleared."""
+    next_key: int
+    failure: Failure | None = None
+    """What is known of earlier failures with these messages, or those that they begin with."""
     conversation: object = None
     """Identifies this conversation among later ones with the same memory id."""
-
-    @property
-    def messages(self) -> list[ChatMessage]:
-        """The messages to be summarized."""
-        return [entry.message for entry in self.entries if entry.message is not None]
 
     @property
     def keys(self) -> list[int]:
@@ -44,22 +73,45 @@ class Pending(NamedTuple):
         """The total number of their tokens."""
         return sum(entry.cost or 0 for entry in self.entries)
 
+    def failed(self) -> Failure:
+        """Return what is to be noted if they could not be summarized: the pauses are 0, 4, 8, 16 and so on."""
+        if self.failure is None:
+            return Failure(self.behind, 1, self.next_key)
+        if self.failure.lasts(self.next_key):  # failures are not counted more often than the pauses allow
+            return self.failure
+        pause = min(2 << min(self.failure.times, MAX_PAUSE.bit_length()), MAX_PAUSE)
+        return Failure(self.behind, self.failure.times + 1, self.next_key + pause)
 
-def take(entries: Iterable[Entry], window: Window, max_tokens: int) -> tuple[list[Entry], bool]:
-    """
-    Return the first of *entries* that one summary covers, counted by *window*, and whether there are more.
 
-    There are at least one and at most ``MAX_MESSAGES``, with at most *max_tokens* together; the results of a call are
-    included with it, whatever they cost.
+def take(
+    entries: Iterable[Entry], window: Window, max_tokens: int, failures: int = 0
+) -> tuple[list[Entry], list[ChatMessage], bool]:
     """
+    Return the first of *entries* that one summary covers, their messages to be summarized, and whether there are more.
+
+    There are at least one and at most ``MAX_MESSAGES``, with at most *max_tokens* together, counted by *window*; the
+    results of a call are included with it. If that is too much, or the first message alone is, they are ``shortened``.
+
+    After ``WHOLE_TRIES`` *failures*, the tokens are halved with each, ``HALVINGS`` times. After that, as many of such
+    small parts as there are further failures are covered, but left out of what is summarized.
+    """
+    max_tokens = max(1, max_tokens >> min(max(0, failures - WHOLE_TRIES + 1), HALVINGS))
+    left_out = max(0, failures - WHOLE_TRIES - HALVINGS + 1)
     taken: list[Entry] = []
-    tokens = 0
+    part: list[Entry] = []
+    tokens, has_more = 0, False
     for entry in entries:
         if entry.cost is None and entry.message is not None:
             entry.cost = window.cost(entry.message)
         tokens += entry.cost or 0
-        is_too_much = tokens > max_tokens and entry.type != MessageType.TOOL_EXECUTION_RESULT
-        if taken and (is_too_much or len(taken) == MAX_MESSAGES):
-            return taken, True
+        is_full = len(taken) == MAX_MESSAGES
+        if part and (is_full or (tokens > max_tokens and entry.type != MessageType.TOOL_EXECUTION_RESULT)):
+            if is_full or not left_out:
+                tokens, has_more = tokens - (entry.cost or 0), True
+                break
+            left_out -= 1
+            part, tokens = [], entry.cost or 0
         taken.append(entry)
-    return taken, False
+        part.append(entry)
+    messages = [entry.message for entry in part if entry.message is not None]
+    return taken, shortened(messages, window, max_tokens) if tokens > max_tokens else messages, has_more

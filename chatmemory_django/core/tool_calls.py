@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import msgspec
@@ -37,8 +38,9 @@ def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
     """
     Map each answered call, as (index of its message, index in that message), to the index of its result.
 
-    A result answers the latest call before it that has the same id and no answer yet; calls and results without an id
-    are matched by the name of the tool.
+    A result answers a call before it that has the same id and no answer yet: the first such call of the latest message
+    that has one, since the results of parallel calls are in the order of the calls. Calls and results without an id are
+    matched by the name of the tool.
     """
     open_calls: dict[tuple[str | None, str | None], list[tuple[int, int]]] = {}
     answers: dict[tuple[int, int], int] = {}
@@ -49,7 +51,8 @@ def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
         elif isinstance(message, ToolExecutionResultMessage):
             calls = open_calls.get(_call_key(message.id, message.tool_name))
             if calls:
-                answers[calls.pop()] = index
+                latest = calls[-1][0]
+                answers[calls.pop(bisect_left(calls, (latest, 0)))] = index
     return answers
 
 

@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from chatmemory_django.core.limits import checked_counter
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 from chatmemory_django.tokens import TokenCountEstimator
 
@@ -46,7 +47,7 @@ class Window:
         # See AdditiveTokenCountEstimator. isinstance() with a protocol would take longer than the rest of this method.
         name, tokens_per_list = getattr(estimator, "name", ""), getattr(estimator, "tokens_per_list", None)
         is_additive = bool(name) and tokens_per_list is not None
-        self.counter: str = name if is_additive else ""
+        self.counter: str = checked_counter(name) if is_additive else ""
         self.overhead: int = tokens_per_list or 0 if is_additive else 0
         self.is_additive = estimator is None or is_additive
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from chatmemory_django.formats.arguments import to_object, to_text
+from chatmemory_django.formats.files import base64_of, media_type_of
 from chatmemory_django.formats.openai_files import to_image, to_url
 from chatmemory_django.formats.verbatim import Format, as_object, as_text, custom, of_custom
 from chatmemory_django.messages import (
@@ -204,9 +205,9 @@ def _written_part(content: Content | None) -> dict[str, Any] | None:
 def _written_file(
     type: str, file: Image | Audio | Video | PdfFile, mime_type: str | None = None
 ) -> dict[str, Any] | None:
-    """Return *file* as a standard block, with its content if there is one, otherwise its URL."""
+    """Return *file* as a standard block, with its content, else its URL; None if it has neither."""
+    if (data := base64_of(file)) is not None:
+        return {"type": type, "mime_type": media_type_of(file, data), "base64": data}
     mime_type = file.mime_type or mime_type
     block = {"type": type, **({} if mime_type is None else {"mime_type": mime_type})}
-    if file.base64_data is not None and mime_type is not None:
-        return {**block, "base64": file.base64_data}
     return None if file.url is None else {**block, "url": file.url}

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from chatmemory_django.formats.arguments import to_object, to_text
+from chatmemory_django.formats.files import base64_of
 from chatmemory_django.formats.openai_files import AUDIO_FORMATS, AUDIO_TYPES, to_image
 from chatmemory_django.formats.verbatim import Format, as_object, as_text, custom, of_custom
 from chatmemory_django.messages import (
@@ -192,6 +193,7 @@ def _written_block(content: Content | None) -> dict[str, Any] | None:
 def _written_file(
     block_type: str, content: str, file: Image | Audio | Video | PdfFile, more: dict[str, Any]
 ) -> dict[str, Any] | None:
-    if file.base64_data is None and file.url is None:
+    data = base64_of(file)
+    if data is None and file.url is None:
         return None
-    return {"block_type": block_type, content: file.base64_data, "path": None, "url": file.url, **more}
+    return {"block_type": block_type, content: data, "path": None, "url": file.url, **more}

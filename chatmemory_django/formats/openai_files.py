@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from chatmemory_django.messages import Image
+from chatmemory_django.formats.files import base64_of, media_type_of
+from chatmemory_django.messages import Audio, Image, PdfFile, Video
 
 PDF_NAME = "document.pdf"
 """OpenAI requires a name for every file; a ``PdfFile`` has none, so names are not kept either."""
@@ -24,7 +25,11 @@ def to_image(url: str) -> Image:
 
 
 def to_url(image: Image) -> str | None:
-    """Return the URL or the data URL of *image*, or None if it has neither."""
-    if image.base64_data is not None and image.mime_type is not None:
-        return f"data:{image.mime_type};base64,{image.base64_data}"
-    return image.url
+    """Return the data URL or the URL of *image*, or None if it has neither content nor URL."""
+    return to_data_url(image) or image.url
+
+
+def to_data_url(file: Image | Audio | Video | PdfFile) -> str | None:
+    """Return the content of *file* as a data URL, or None if it has no content."""
+    data = base64_of(file)
+    return None if data is None else f"data:{media_type_of(file, data)};base64,{data}"

@@ -11,7 +11,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from chatmemory_django.formats.openai_files import AUDIO_FORMATS, AUDIO_TYPES, DATA_URL, PDF_NAME, to_image, to_url
+from chatmemory_django.formats.files import base64_of, content_of, media_type_of
+from chatmemory_django.formats.openai_files import (
+    AUDIO_FORMATS,
+    AUDIO_TYPES,
+    DATA_URL,
+    PDF_NAME,
+    to_data_url,
+    to_image,
+    to_url,
+)
 from chatmemory_django.formats.verbatim import Format, as_text, custom, of_custom
 from chatmemory_django.messages import (
     AiMessage,
@@ -29,10 +38,11 @@ from chatmemory_django.messages import (
     ToolExecutionRequest,
     ToolExecutionResultMessage,
     UserMessage,
+    Video,
+    VideoContent,
 )
 
 NAME = "openai"
-PDF = "application/pdf"
 
 TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
 DETAILS = {DetailLevel.LOW: "low", DetailLevel.HIGH: "high", DetailLevel.AUTO: "auto"}
@@ -124,8 +134,9 @@ def _content(part: Mapping[str, Any]) -> Content | None:
             level = LEVELS.get(part.get("detail", "auto"), DetailLevel.HIGH)
             return ImageContent(to_image(url), level)
         case "input_file" if isinstance(url := part.get("file_data") or part.get("file_url"), str):
-            if (data := DATA_URL.fullmatch(url)) and data[1] == PDF:
-                return PdfFileContent(PdfFile(base64_data=data[2], mime_type=PDF))
+            if data := DATA_URL.fullmatch(url):
+                # An image has a part of its own: in this one, it would come back as another item.
+                return None if data[1].startswith("image/") else content_of(data[2], data[1])
             return PdfFileContent(PdfFile(url=url)) if url.lower().endswith(".pdf") else None
         case "input_audio" if isinstance(sound := part.get("input_audio"), dict):
             mime_type = AUDIO_TYPES.get(sound.get("format", ""))
@@ -153,13 +164,22 @@ def _written_part(content: Content | None) -> dict[str, Any] | None:
             url = to_url(content.image)
             detail = DETAILS.get(content.detail_level, "auto")
             return None if url is None else {"type": "input_image", "image_url": url, "detail": detail}
-        case PdfFileContent(pdf_file=PdfFile() as file) if file.base64_data is not None:
-            data = f"data:{PDF};base64,{file.base64_data}"
-            return {"type": "input_file", "filename": PDF_NAME, "file_data": data}
-        case PdfFileContent(pdf_file=PdfFile(url=str() as url)):
-            return {"type": "input_file", "file_url": url}
-        case AudioContent(audio=Audio(base64_data=str() as data, mime_type=mime_type)):
-            sound = {"data": data, "format": AUDIO_FORMATS.get(mime_type or "")}
-            return None if sound["format"] is None else {"type": "input_audio", "input_audio": sound}
+        case PdfFileContent(pdf_file=PdfFile() as file):
+            return _written_file(file, PDF_NAME)
+        case AudioContent(audio=Audio() as file):
+            data = base64_of(file)
+            sound = {"data": data, "format": AUDIO_FORMATS.get(media_type_of(file, data)) if data else None}
+            if sound["format"] is not None:
+                return {"type": "input_audio", "input_audio": sound}
+            return _written_file(file, "audio")
+        case VideoContent(video=Video() as file):
+            return _written_file(file, "video")
         case _:
             return None
+
+
+def _written_file(file: Audio | Video | PdfFile, name: str) -> dict[str, Any] | None:
+    """Return the part for any file, which a model may refuse; None if *file* has neither content nor URL."""
+    if (url := to_data_url(file)) is not None:
+        return {"type": "input_file", "filename": name, "file_data": url}
+    return None if file.url is None else {"type": "input_file", "file_url": file.url}

@@ -9,7 +9,6 @@ because every part has a timestamp, which messages do not have.
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,6 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from chatmemory_django.formats.arguments import to_text
+from chatmemory_django.formats.files import PDF, base64_of, content_of, media_type_of
 from chatmemory_django.formats.verbatim import as_text, custom, of_custom, to_group
 from chatmemory_django.messages import (
     AiMessage,
@@ -41,7 +41,6 @@ from chatmemory_django.messages import (
 )
 
 NAME = "pydantic_ai"
-PDF = "application/pdf"
 
 FAILED = {"success": False, "failed": True, "retried": True, "interrupted": True}
 """Whether a tool failed, by the outcome of its call. A call that was denied did not run."""
@@ -214,21 +213,7 @@ def _content(item: Any) -> Content | None:
         case {"kind": "document-url", "url": str(url), "media_type": "application/pdf"}:
             return PdfFileContent(PdfFile(url=url))
         case {"kind": "binary", "data": str(data), "media_type": str(media_type)}:
-            return _file(data.translate(STANDARD_BASE64), media_type)
-        case _:
-            return None
-
-
-def _file(data: str, media_type: str) -> Content | None:
-    match media_type.partition("/")[0]:
-        case "image":
-            return ImageContent(Image(base64_data=data, mime_type=media_type), DetailLevel.AUTO)
-        case "audio":
-            return AudioContent(Audio(base64_data=data, mime_type=media_type))
-        case "video":
-            return VideoContent(Video(base64_data=data, mime_type=media_type))
-        case _ if media_type == PDF:
-            return PdfFileContent(PdfFile(base64_data=data, mime_type=PDF))
+            return content_of(data.translate(STANDARD_BASE64), media_type)
         case _:
             return None
 
@@ -247,8 +232,7 @@ def _written_item(content: Content | None) -> str | dict[str, Any] | None:
         case ImageContent():
             return _written_file("image-url", content.image)
         case AudioContent(audio=Audio() as file):
-            data = None if file.binary_data is None else b64encode(file.binary_data).decode()
-            return _written_file("audio-url", file, data=data)
+            return _written_file("audio-url", file)
         case VideoContent(video=Video() as file):
             return _written_file("video-url", file)
         case PdfFileContent(pdf_file=PdfFile() as file):
@@ -258,11 +242,11 @@ def _written_item(content: Content | None) -> str | dict[str, Any] | None:
 
 
 def _written_file(
-    kind: str, file: Image | Audio | Video | PdfFile, *, data: str | None = None, media_type: str | None = None
+    kind: str, file: Image | Audio | Video | PdfFile, *, media_type: str | None = None
 ) -> dict[str, Any] | None:
-    data, media_type = file.base64_data or data, file.mime_type or media_type
-    if data is not None:
-        return None if media_type is None else {"data": data, "media_type": media_type, "kind": "binary"}
+    if (data := base64_of(file)) is not None:
+        return {"data": data, "media_type": media_type_of(file, data), "kind": "binary"}
+    media_type = file.mime_type or media_type
     if file.url is None:
         return None
     return {"url": file.url, "kind": kind, **({} if media_type is None else {"media_type": media_type})}

@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import logging
 import os
+import re
 import tempfile
 import threading
 import uuid
@@ -33,6 +34,9 @@ CHAT_ENCODINGS = ("o200k_base", "cl100k_base")
 
 NETWORK_TIMEOUT = 10.0
 """The timeout for connecting, and for each part of a response, in seconds."""
+
+_O200K = re.compile(r"o\d|gpt-4\.|gpt-5")
+"""The beginnings of the names of all models that use o200k_base, known to tiktoken or not."""
 
 Source = Literal["cache", "package", "network"]
 
@@ -59,6 +63,8 @@ def encoding_name(model_name: str) -> str:
     """
     Return the name of the encoding that a model uses, without loading it.
 
+    It is the one that tiktoken names; newer models of the families o1, gpt-4.1 and gpt-5 are taken for their elders.
+
     Raises:
         TypeError: *model_name* is not a str.
         ValueError: *model_name* is blank, or no encoding is known for it.
@@ -68,14 +74,23 @@ def encoding_name(model_name: str) -> str:
         raise TypeError(f"model_name must be a str, not {type(model_name).__name__}.")
     if not model_name.strip():
         raise ValueError(f"model_name must be the name of a model, such as 'gpt-4o', not {model_name!r}.")
-    if model_name.startswith(("o", "gpt-4.", "gpt-5")):
+    base = base_model(model_name)
+    if _O200K.match(base):
         return "o200k_base"
     from tiktoken.model import encoding_name_for_model
 
     try:
-        return encoding_name_for_model(model_name)
+        return encoding_name_for_model(base)
     except KeyError:
-        raise ValueError(f"tiktoken knows no encoding for the model {model_name!r}.") from None
+        raise ValueError(
+            f"tiktoken knows no encoding for the model {model_name!r}. Use the name of a model of OpenAI, such as "
+            "'gpt-4o', as OpenAI writes it, or an estimator of your own."
+        ) from None
+
+
+def base_model(model_name: str) -> str:
+    """Return the model that *model_name* was fine-tuned from ("ft:gpt-4o-mini:org::id"), or *model_name* itself."""
+    return model_name.removeprefix("ft:").partition(":")[0] if model_name.startswith("ft:") else model_name
 
 
 def get_encoding(name: str) -> Encoding:

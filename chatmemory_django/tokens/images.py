@@ -16,6 +16,7 @@ import math
 from typing import NamedTuple, TypeAlias
 
 from chatmemory_django.messages import DetailLevel, Image
+from chatmemory_django.tokens.encodings import base_model
 
 UNKNOWN_SIZE = (1024, 1024)
 """The size assumed for an image that only has a URL or cannot be read: common for generated images and uploads."""
@@ -105,9 +106,9 @@ _RULES: dict[str, ImageRule] = {
 
 
 def image_rule(model_name: str) -> ImageRule:
-    """Return the rule of a model; a fine-tuned model ("ft:gpt-4o-mini:…") has the rule of its base model."""
-    base_name = model_name.removeprefix("ft:")
-    prefix = max((prefix for prefix in _RULES if base_name.startswith(prefix)), key=len, default="gpt-4o")
+    """Return the rule of a model; a fine-tuned one has the rule of the one it was made from."""
+    base = base_model(model_name)
+    prefix = max((prefix for prefix in _RULES if base.startswith(prefix)), key=len, default="gpt-4o")
     return _RULES[prefix]
 
 

@@ -26,7 +26,7 @@ from chatmemory_django.messages import (
     Video,
     VideoContent,
 )
-from chatmemory_django.tokens.encodings import encoding_name, get_encoding
+from chatmemory_django.tokens.encodings import base_model, encoding_name, get_encoding
 from chatmemory_django.tokens.images import DEFAULT_RULE, image_rule, image_tokens
 
 AUDIO_TOKENS = (1_600, 600)
@@ -71,7 +71,8 @@ class OpenAiTokenCountEstimator:
     not counted.
 
     Args:
-        model_name: Such as "gpt-4o". The encoding of the model is loaded at the first count.
+        model_name: Such as "gpt-4o" or "ft:gpt-4o-mini:org::id", as OpenAI writes it; a fine-tuned model is counted
+            like the one it was made from. The encoding is loaded at the first count.
 
     Raises:
         TypeError: *model_name* is not a str.
@@ -82,9 +83,10 @@ class OpenAiTokenCountEstimator:
     def __init__(self, model_name: str) -> None:
         self.model_name = model_name
         self._encoding_name = encoding_name(model_name)
+        base = base_model(model_name)
         self._image_rule = image_rule(model_name)
-        self._tokens_per_ai_message = 2 if model_name.startswith("o4") else 0
-        self.tokens_per_list = 2 if model_name.startswith("o") else 3
+        self._tokens_per_ai_message = 2 if base.startswith("o4") else 0
+        self.tokens_per_list = 2 if base.startswith("o") else 3
         # Everything that the counts depend on, so that a rule that changes in a later release changes the name, too.
         rule_name = "" if self._image_rule == DEFAULT_RULE else f"/{self._image_rule.name}"
         self.name = f"{self._encoding_name}{rule_name}{'/o4' if self._tokens_per_ai_message else ''}"

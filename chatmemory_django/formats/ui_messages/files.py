@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import re
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-from chatmemory_django.core.media import file_type, source_of
+from chatmemory_django.core.media import check_address, file_type, source_of
 from chatmemory_django.messages import (
     Audio,
     AudioContent,
@@ -30,8 +29,6 @@ _MEDIA_TYPE = re.compile(
     r"((image|audio|video)(/[\w.+*-]{1,100})?|application/pdf)(; ?[\w.+-]{1,50}=[\w.+,-]{1,50}){0,5}", re.ASCII
 )
 _BASE64 = ";base64,"
-_ADDRESS = re.compile(r"https?://[^\x00-\x20\x7f<>\"\\^`{|}]{1,8192}")
-_HOST = re.compile(r"[\w.:-]+")
 _HEAD = 64
 """The number of Base64 characters with enough bytes to detect a file's type."""
 
@@ -120,8 +117,10 @@ def _detected_type(data: str, kind: str) -> str | None:
 
 def _read_url(url: str) -> _FileUrl:
     """Parse *url*; raise ``ValueError`` if it is not safe for a page or a model."""
-    if url.startswith("data:"):
-        media_type, found, data = url.removeprefix("data:").partition(_BASE64)
+    if url[:5].lower() == "data:":
+        if not url.isascii():  # before it is copied: a character beyond ASCII makes all others larger
+            raise ValueError("the data after ';base64,' is not Base64.")
+        media_type, found, data = url[5:].partition(_BASE64)
         if not found or _kind(media_type) is None:
             raise ValueError("a data URL must have the form data:TYPE;base64,DATA and an accepted type.")
         try:
@@ -131,15 +130,5 @@ def _read_url(url: str) -> _FileUrl:
         if is_empty:
             raise ValueError("the file is empty.")
         return _FileUrl(media_type, data)
-    if not _is_address(url):
-        raise ValueError("it must be an http or https URL, or a data URL.")
+    check_address(url)
     return _FileUrl(None)
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        port = parts.port  # raises ValueError for an invalid port
-    except ValueError:
-        return False
-    return _ADDRESS.fullmatch(url) is not None and port != 0 and _HOST.fullmatch(parts.hostname or "") is not None

@@ -22,10 +22,14 @@ MAX_DEPTH = 20
 MAX_SEQUENCE = 2**31 - 1
 """The maximum value of the database's column."""
 
+PART_LENGTH = 500
+"""How many characters the fields of a part have at most that are not kept: its type and its media type."""
+
 SERVERS_METADATA = "createdAt"
 """The key of a user message's metadata that only the server sets."""
 
 _UI_ID = re.compile(r"message-([1-9][0-9]{0,9})")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSING = object()
 
 
@@ -59,6 +63,8 @@ def from_ui_message(
     parts = message.get("parts")
     if not isinstance(parts, list) or not 1 <= len(parts) <= max_parts:
         raise ValueError(f"$.parts: it must be a list of 1 to {max_parts} parts.")
+    if _is_longer(message, 2 * max_text_length + PART_LENGTH * (max_parts + 1)):
+        raise ValueError(f"$: the texts or the other fields have more than {max_text_length} characters.")
     contents: list[Content] = []
     beside: list[dict[str, Any]] = []
     for index, part in enumerate(parts):
@@ -121,6 +127,26 @@ def _kept(beside: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
     return kept if metadata in ({}, None) else {**kept, "metadata": metadata}
 
 
+def _is_longer(message: Mapping[str, Any], most: int) -> bool:
+    """
+    Return whether *message* has more than *most* characters and values, URLs of files aside.
+
+    Nothing is copied: that is what the rest of this module does several times, with what may be a very large body.
+    """
+    left: list[Any] = [value for key, value in message.items() if key != "parts"]
+    for part in message["parts"]:
+        left += [value for key, value in part.items() if key != "url"] if isinstance(part, Mapping) else [part]
+    while left and most >= 0:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left += value.keys()
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        most -= len(value) if isinstance(value, str) else 1
+    return most < 0
+
+
 def _text(part: Mapping[str, Any], key: str, where: str) -> str:
     text = part.get(key)
     if not isinstance(text, str):
@@ -159,13 +185,5 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _check_characters(text: str, where: str) -> None:
-    if "\0" in text or not _is_unicode(text):
+    if "\0" in text or not (text.isascii() or _SURROGATE.search(text) is None):
         raise ValueError(f"{where}: it has a NUL character or a lone surrogate, which databases cannot store.")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -148,6 +148,14 @@ def result_text(result: ToolExecutionResultMessage) -> str:
     return "\n".join(content.text for content in result.contents if isinstance(content, TextContent))
 
 
+def answer_text(message: AiMessage) -> str:
+    """Return the text of *message* or, if it has neither text nor calls, the model's reason for refusing to answer."""
+    if message.text or message.tool_execution_requests:
+        return message.text or ""
+    refusal = message.attributes.get("refusal")
+    return refusal if isinstance(refusal, str) else ""
+
+
 def _ui_message(row: Row, role: str, parts: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
     if isinstance(metadata, Mapping):  # a page may have sent any other JSON there
         metadata = {SERVERS_METADATA: timestamp(row.created_at), **metadata}
@@ -196,8 +204,8 @@ def _step_parts(message: AiMessage, results: Sequence[ChatMessage | None], step:
     parts: list[dict[str, Any]] = [{"type": "step-start"}]
     if message.thinking:
         parts.append({"type": "reasoning", "id": f"reasoning-{step}", "text": message.thinking, "state": "done"})
-    if message.text:
-        parts.append({"type": "text", "text": message.text, "state": "done"})
+    if text := answer_text(message):
+        parts.append({"type": "text", "text": text, "state": "done"})
     ids: list[str] = []
     for position, (call, result) in enumerate(zip(message.tool_execution_requests, results, strict=True)):
         ids.append(call_id(call.id, ids, step, position))

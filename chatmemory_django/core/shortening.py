@@ -1,0 +1,87 @@
+"""Shorter versions of messages that are too large to be handed over whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import overload
+
+import msgspec
+
+from chatmemory_django.core.limits import texts_of
+from chatmemory_django.core.windows import Window
+from chatmemory_django.messages import (
+    AiMessage,
+    AudioContent,
+    ChatMessage,
+    Content,
+    CustomMessage,
+    ImageContent,
+    PdfFileContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionResultMessage,
+    UserMessage,
+    VideoContent,
+)
+
+FILES = {ImageContent: "image", AudioContent: "audio file", VideoContent: "video", PdfFileContent: "PDF file"}
+
+
+def shortened(messages: Sequence[ChatMessage], window: Window, max_tokens: int) -> list[ChatMessage]:
+    """
+    Return *messages* with at most *max_tokens*, counted one by one by *window*.
+
+    Texts keep their beginning, all of them up to the same length, and a note of how much is left out; files become a
+    note. Attributes are left out, and the last messages if even that is too much; the first one always stays.
+    """
+    length = max((len(text) for message in messages for text in _texts(message)), default=0)
+    tokens = sum(map(window.cost, messages))
+    cut = list(messages)
+    while tokens > max_tokens and length > 0:
+        # A little less than in proportion, since the notes take tokens, too.
+        length = length * max_tokens * 9 // (tokens * 10)
+        cut = [_cut(message, length) for message in messages]
+        tokens = sum(map(window.cost, cut))
+    totals = accumulate(map(window.cost, cut))
+    return [message for message, total in zip(cut, totals, strict=True) if total <= max_tokens] or cut[:1]
+
+
+def _texts(message: ChatMessage) -> Iterator[str]:
+    return iter([message.text]) if isinstance(message, CustomMessage) else texts_of(message)
+
+
+def _cut(message: ChatMessage, length: int) -> ChatMessage:
+    match message:
+        case UserMessage():
+            return UserMessage([_cut_content(content, length) for content in message.contents], message.name)
+        case ToolExecutionResultMessage():
+            contents = [_cut_content(content, length) for content in message.contents]
+            return ToolExecutionResultMessage(message.id, message.tool_name, contents, message.is_error)
+        case AiMessage():
+            calls = [
+                msgspec.structs.replace(call, arguments=_cut_text(call.arguments, length))
+                for call in message.tool_execution_requests
+            ]
+            return AiMessage(_cut_text(message.text, length), _cut_text(message.thinking, length), calls)
+        case CustomMessage():
+            return CustomMessage({"text": _cut_text(message.text, length)})
+        case SystemMessage():
+            return SystemMessage(_cut_text(message.text, length))
+
+
+def _cut_content(content: Content | None, length: int) -> TextContent:
+    if isinstance(content, TextContent):
+        return TextContent(_cut_text(content.text, length))
+    return TextContent("" if content is None else f"[{FILES[type(content)]} left out]")
+
+
+@overload
+def _cut_text(text: str, length: int) -> str: ...
+@overload
+def _cut_text(text: str | None, length: int) -> str | None: ...
+def _cut_text(text: str | None, length: int) -> str | None:
+    if text is None or len(text) <= length:
+        return text
+    cut = f"{text[:length]}… [{len(text) - length:,} characters left out]"
+    return cut if len(cut) < len(text) else text[:length]
