@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import connections
+from django.db.models.functions import Now
 from django.utils import timezone
 
 EARLIEST = datetime(1000, 1, 2, tzinfo=UTC)
@@ -13,6 +15,21 @@ EARLIEST = datetime(1000, 1, 2, tzinfo=UTC)
 
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 """Databases and time zones support moments from ``EARLIEST`` to this one; others are replaced by the nearest."""
+
+
+class DatabaseNow(Now):
+    """
+    The current moment by the database's clock, to be compared with such moments only.
+
+    It is in UTC even without ``USE_TZ``, so that it does not jump with daylight saving time.
+    """
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        zone = "" if settings.USE_TZ else " AT TIME ZONE 'UTC'"
+        return self.as_sql(compiler, connection, template=f"(STATEMENT_TIMESTAMP(){zone})", **extra)
+
+    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **extra)
 
 
 def to_moment(moment: datetime) -> datetime:

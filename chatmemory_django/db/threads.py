@@ -18,6 +18,8 @@ from typing import ParamSpec, TypeVar
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import close_old_connections, connections
 
+from chatmemory_django.db.futures import raisable
+
 BACKGROUND_THREADS = 8
 """How many calls of tasks that outlive their requests use the database concurrently: each takes a connection."""
 
@@ -29,6 +31,8 @@ _R = TypeVar("_R")
 
 _in_background: ContextVar[bool] = ContextVar("_in_background", default=False)
 
+_afterwards: set[asyncio.Future[None]] = set()
+
 
 async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """
@@ -37,7 +41,7 @@ async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwa
     In the background, a cancellation takes effect only after the call has ended: pending writes are completed.
     """
     if not _in_background.get():
-        return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+        return await _call_here(function, *args, **kwargs)
     return await to_its_end(_call_in(_background(), partial(function, *args, **kwargs)))
 
 
@@ -59,8 +63,24 @@ async def to_its_end(call: Awaitable[_R]) -> _R:
 async def in_slow_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """Call *function* of the site, which may take long, like ``in_thread``; a cancelled caller does not wait for it."""
     if not _in_background.get():
-        return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+        return await _call_here(function, *args, **kwargs)
     return await _call_in(_slow(), partial(function, *args, **kwargs))
+
+
+async def afterwards(call: Awaitable[None]) -> None:
+    """Await *call*; in the background, in a task of its own, for which no one waits but ``all_afterwards``."""
+    if not _in_background.get():
+        await call
+        return
+    task = asyncio.ensure_future(call)
+    _afterwards.add(task)
+    task.add_done_callback(_afterwards.discard)
+
+
+async def all_afterwards() -> None:
+    """Await the calls of ``afterwards`` in this event loop, which ends with the request under WSGI."""
+    loop = asyncio.get_running_loop()
+    await asyncio.gather(*(each for each in tuple(_afterwards) if each.get_loop() is loop), return_exceptions=True)
 
 
 async def close_thread_sensitive() -> None:
@@ -108,6 +128,10 @@ def _slow() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="chatmemory-slow")
 
 
+async def _call_here(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    return await sync_to_async(raisable(function), thread_sensitive=True)(*args, **kwargs)
+
+
 async def _call_in(executor: ThreadPoolExecutor, function: Callable[[], _R]) -> _R:
     return await sync_to_async(_call, thread_sensitive=False, executor=executor)(function)
 
@@ -120,6 +144,6 @@ def _close_connections(but: Collection[str] = ()) -> None:
 
 def _call(function: Callable[[], _R]) -> _R:
     try:
-        return function()
+        return raisable(function)()
     finally:
         close_old_connections()

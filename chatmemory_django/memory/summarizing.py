@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -39,7 +38,12 @@ class SummarizingChatMemory(TokenWindowChatMemory):
     ``summarize_after_add=False``, only the method ``summarize`` calls it.
 
     One call covers at most 256 messages, and no more tokens than *max_tokens* or *after_tokens*, whichever is larger;
-    the next call covers the next ones. System messages are not summarized. The store must keep the history.
+    the next call covers the next ones. A message, or a call with its results, that is larger is shortened. System
+    messages are not summarized. The store must keep the history.
+
+    After the second failure in a row, *summarize* is called again only after a pause of 4 more messages, then of 8, and
+    so on up to 256, and gets half of the tokens, then a quarter, then an eighth. After the fifth, the first messages
+    are left out. The method ``summarize`` need not wait.
     """
 
     def __init__(
@@ -67,14 +71,15 @@ class SummarizingChatMemory(TokenWindowChatMemory):
         self._summary_limit(self.window())
         self._limit("after_tokens", after_tokens)
 
-    def summarize(self) -> bool:
+    def summarize(self, *, waits: bool = False) -> bool:
         """
         Summarize the messages that have left the memory, if they have enough tokens; return whether there is a new
         summary.
 
         There is none if there is too little to summarize, or if in the meantime another summary was stored, or the
-        messages that this one covers were cleared, removed from the history or rewound past. Call it outside of
-        transactions, so that no one waits for *summarize*.
+        messages that this one covers were cleared, removed from the history or rewound past; nor, if it *waits*, during
+        the pause after failures. Call it outside of transactions, so that no one waits for *summarize*, and failures
+        are counted.
 
         Raises:
             TypeError: *summarize* is asynchronous, or does not return a str.
@@ -83,30 +88,46 @@ class SummarizingChatMemory(TokenWindowChatMemory):
         """
         if self._is_asynchronous:
             raise TypeError("summarize is asynchronous; use asummarize(), aadd() and asynchronous turns instead.")
-        pending = self._pending()
-        return pending is not None and self._put(pending, self.summarizer(pending.previous, pending.messages))
+        pending = self._pending(waits=waits)
+        if pending is None:
+            return False
+        try:
+            is_stored = self._put(pending, self.summarizer(pending.previous, pending.messages))
+        except Exception:
+            self.store.put_failure(self.id, pending)
+            raise
+        if not is_stored:
+            self.store.put_failure(self.id, pending)
+        return is_stored
 
-    async def asummarize(self) -> bool:
+    async def asummarize(self, *, waits: bool = False) -> bool:
         """See ``summarize``. The function may be asynchronous here; a synchronous one is called in another thread."""
-        pending = await self.store.run(self._pending)
+        pending = await self.store.run(self._pending, waits=waits)
         if pending is None:
             return False
         answer: Any
-        if self._is_asynchronous:
-            answer = await self.summarizer(pending.previous, pending.messages)  # type: ignore[misc]
-        else:
-            answer = await asyncio.to_thread(self.summarizer, pending.previous, pending.messages)
-        return await self.store.run(self._put, pending, answer)
+        try:
+            if self._is_asynchronous:
+                answer = await self.summarizer(pending.previous, pending.messages)  # type: ignore[misc]
+            else:
+                answer = await self.store.run_slow(self.summarizer, pending.previous, pending.messages)
+            is_stored = await self.store.run(self._put, pending, answer)
+        except Exception:
+            await self.store.run(self.store.put_failure, self.id, pending)
+            raise
+        if not is_stored:
+            await self.store.run(self.store.put_failure, self.id, pending)
+        return is_stored
 
     @property
     def _is_asynchronous(self) -> bool:
         function: Any = self.summarizer
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
-    def _pending(self) -> Pending | None:
-        """Return what to summarize now; None if there is too little."""
+    def _pending(self, *, waits: bool) -> Pending | None:
+        """Return what to summarize now; None if there is too little, or if it *waits* after failures."""
         window, after = self.window(), self._limit("after_tokens", self.after_tokens)
-        pending = self.store.read_pending(self.id, window, max(window.limit, after))
+        pending = self.store.read_pending(self.id, window, max(window.limit, after), waits=waits)
         if pending is None or not (pending.has_more or pending.tokens >= after):
             return None
         return pending
@@ -136,12 +157,12 @@ class SummarizingChatMemory(TokenWindowChatMemory):
     async def _aafter_eviction(self) -> None:
         if self.summarize_after_add:
             try:
-                await self.asummarize()
+                await self.asummarize(waits=True)
             except Exception:
                 logger.exception(FAILURE, self.id)
 
     def _try_to_summarize(self) -> None:
         try:
-            self.summarize()
+            self.summarize(waits=True)
         except Exception:
             logger.exception(FAILURE, self.id)

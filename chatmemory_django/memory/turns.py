@@ -8,7 +8,7 @@ it is early.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, Unpack
 
@@ -113,10 +113,14 @@ class Turn:
         if self._end():
             self._memory._after_eviction()
 
-    async def aend(self) -> None:
-        """See ``end``."""
+    async def aend(self, afterwards: Callable[[Awaitable[None]], Awaitable[None]] | None = None) -> None:
+        """
+        See ``end``. What a memory does after an eviction, for example summarizing, is passed to *afterwards*, if given:
+        the turn is stored by then, and need not wait for it.
+        """
         if await self._memory.store.run(self._end):
-            await self._memory._aafter_eviction()
+            following = self._memory._aafter_eviction()
+            await (following if afterwards is None else afterwards(following))
 
     def _end(self) -> bool:
         """Store what has not been stored yet; return whether the turn has evicted messages."""

@@ -43,6 +43,7 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(editable=False, null=True, verbose_name="pinned message"),
                 ),
                 ("summary_sequence", models.PositiveIntegerField(editable=False, null=True, verbose_name="summary")),
+                ("summary_failure", models.JSONField(editable=False, null=True)),
                 (
                     "parent_sequence",
                     models.PositiveIntegerField(editable=False, null=True, verbose_name="continues from"),

@@ -15,7 +15,7 @@ from django.db.models.functions import Cast, Left, Length
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.core.limits import MAX_MEMORY_ID_LENGTH, is_storable
+from chatmemory_django.core.limits import MAX_COUNTER_LENGTH, MAX_MEMORY_ID_LENGTH, is_storable
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
@@ -211,6 +211,8 @@ class Conversation(models.Model):
     window_start = models.PositiveIntegerField(_("start of the window"), default=1, editable=False)
     pinned_sequence = models.PositiveIntegerField(_("pinned message"), null=True, editable=False)
     summary_sequence = models.PositiveIntegerField(_("summary"), null=True, editable=False)
+    # What core.pending.Failure describes: the summary that was to come next has failed, and waits.
+    summary_failure = models.JSONField(null=True, editable=False)
     # Which message the next one follows; null is the newest of the history, 0 none at all.
     parent_sequence = models.PositiveIntegerField(_("continues from"), null=True, editable=False)
     # The last message of the path after which the memory was cleared, or replaced by another one: no summary covers
@@ -225,7 +227,9 @@ class Conversation(models.Model):
     memory_messages = models.PositiveIntegerField(_("messages in memory"), default=0, editable=False)
     memory_tokens = models.PositiveIntegerField(_("tokens in memory"), default=0, editable=False)
     # The name of what counted memory_tokens; empty unless the same estimator counted every message in the memory.
-    counted_by = models.CharField(_("counted by"), max_length=64, blank=True, default="", editable=False)
+    counted_by = models.CharField(
+        _("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default="", editable=False
+    )
     created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
     # No index on any column that an add changes: PostgreSQL then updates the row without touching an index.
     updated_at = models.DateTimeField(_("last activity"), default=timezone.now, editable=False)
@@ -245,10 +249,10 @@ class Conversation(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.title or self.memory_id
+        return self.memory_id  # never the title, which may quote messages: Django's own pages show this to all staff
 
     def __repr__(self) -> str:
-        return f"<Conversation {self.pk} {self.memory_id!r}>"  # never the title: it may quote messages
+        return f"<Conversation {self.pk} {self.memory_id!r}>"
 
     def save(self, *, update_fields: Iterable[str] | None = None, **options: Any) -> None:
         """

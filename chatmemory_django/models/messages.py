@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Self
 from django.apps import apps
 from django.db import models
 from django.db.models import Case, F, Q, Sum, TextField, Value, When
-from django.db.models.functions import Cast, Coalesce, Length
+from django.db.models.functions import Cast, Coalesce, Length, Substr
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.branches import Tree
-from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, is_storable
+from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_COUNTER_LENGTH, is_storable
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.fields import ExactCharField, SparseIndex
 from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
-from chatmemory_django.search.excerpts import Snippet, snippet
+from chatmemory_django.search.excerpts import MAX_EXCERPTED, Snippet, place_of, snippet
 from chatmemory_django.search.ranking import NEWEST_FIRST, IsAmong, has, is_among_newest, rank_of
 from chatmemory_django.search.terms import terms_of
 
@@ -104,6 +104,30 @@ class MessageQuerySet(models.QuerySet["Message"]):
             scope = scope.filter(type__in=types)
         best = scope.filter(_candidates(scope, terms)).annotate(rank=rank_of(text, terms))
         return best.order_by("-rank", *NEWEST_FIRST)
+
+    def snippets(self, text: str) -> dict[tuple[int, int], Snippet]:
+        """
+        Return an excerpt of each message by its primary key, see ``Message.snippet``, in two queries.
+
+        At most ``MAX_EXCERPTED`` characters of each text are read: of a longer text, those around the first match of
+        *text* or, if it does not occur as a whole, of its first term. If the database does not find them there (SQLite
+        ignores case for ASCII letters only), they are the first ones.
+        """
+        rows = self.order_by().annotate(_length=Length("text"))
+        places = rows.filter(_length__gt=MAX_EXCERPTED).annotate(_place=place_of(text if is_storable(text) else ""))
+        before = MAX_EXCERPTED // 2
+        starts = {key: place - before for key, place in places.values_list("pk", "_place") if place > before + 1}
+        start = Case(*(When(pk=key, then=Value(each)) for key, each in starts.items()), default=Value(1))
+        parts = rows.annotate(_part=Substr("text", start, MAX_EXCERPTED)).values_list("pk", "_part", "_length")
+        return {
+            key: snippet(
+                part,
+                text,
+                is_cut_before=key in starts,
+                is_cut_behind=starts.get(key, 1) + len(part) <= length,
+            )
+            for key, part, length in parts
+        }
 
     def incomplete(self) -> Self:
         """Return the messages of turns that have not ended, or never will."""
@@ -198,7 +222,7 @@ class Message(models.Model):
     # memory. Such a message names its parent, and so does the first one that follows it then.
     cleared_before = models.PositiveIntegerField(_("cleared before"), null=True)
     type = models.CharField(_("type"), max_length=21, choices=[(k.value, k.value) for k in MessageType])
-    counted_by = models.CharField(_("counted by"), max_length=64, blank=True, default="")
+    counted_by = models.CharField(_("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default="")
     text = models.TextField(_("text"), blank=True)
     # JSON exactly as written, in a text column: jsonb would return 1e308 as an integer of 309 digits.
     payload = models.TextField(_("payload"), null=True)  # noqa: DJ001  # null means "only a text", and takes no space

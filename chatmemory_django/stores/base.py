@@ -216,13 +216,15 @@ class ChatMemoryStore(ABC):
         """
         raise self._no_branches()
 
-    def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
+    def read_pending(
+        self, memory_id: object, window: Window, max_tokens: int, *, waits: bool = False
+    ) -> Pending | None:
         """
         Return the messages that have left the memory and are not covered by a summary; None if there are none.
 
         These are messages of the path, except system messages, that are not in the memory and come after what the
         summary covers and after what was cleared; oldest first, and no more than ``core.pending.take`` returns for
-        *max_tokens*.
+        *max_tokens*. If it *waits*, None as well during the pause after failures.
         """
         raise self._no_branches()
 
@@ -235,6 +237,13 @@ class ChatMemoryStore(ABC):
         message.
         """
         raise self._no_branches()
+
+    def put_failure(self, memory_id: object, pending: Pending) -> None:  # noqa: B027  # it may be overridden
+        """
+        Note that *pending* could not be summarized, for ``read_pending``; see ``Pending.failed``.
+
+        This implementation notes nothing, so that the same messages are summarized again with every eviction.
+        """
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
         """
@@ -267,6 +276,10 @@ class ChatMemoryStore(ABC):
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call *method*, which uses this store, without blocking the event loop."""
         return await asyncio.to_thread(method, *args, **kwargs)
+
+    async def run_slow(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call *function* of the site, which may take long, without blocking the event loop."""
+        return await asyncio.to_thread(function, *args, **kwargs)
 
 
 class SimpleStoreAdapter(ChatMemoryStore):

@@ -12,7 +12,7 @@ from typing import NamedTuple, Unpack
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.branches import Present, Summary, Tree, fork_point, is_on, moved, summaries_with
 from chatmemory_django.core.limits import memory_key
-from chatmemory_django.core.pending import Pending, take
+from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, pins, to_entry
@@ -123,13 +123,19 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
             conversation.remove(removed)
             return sorted(removed)
 
-    def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
+    def read_pending(
+        self, memory_id: object, window: Window, max_tokens: int, *, waits: bool = False
+    ) -> Pending | None:
         with self._writing(memory_id) as conversation:
-            return conversation.pending(window, max_tokens)
+            return conversation.pending(window, max_tokens, waits=waits)
 
     def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         with self._writing(memory_id) as conversation:
             return conversation.put_summary(pending, summary, window)
+
+    def put_failure(self, memory_id: object, pending: Pending) -> None:
+        with self._writing(memory_id) as conversation:
+            conversation.failure = pending.failed()
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
         with self._writing(memory_id) as conversation:
@@ -212,6 +218,7 @@ class _Conversation:
     summary: int | None = None
     window: list[int] = field(default_factory=list)
     forgotten_through: int = 0
+    failure: Failure | None = None
 
     def memory(self, *, without_summary: bool = False) -> list[int]:
         """Return the keys of the messages in the memory, in its order."""
@@ -361,14 +368,20 @@ class _Conversation:
         self.forgotten_through = move.forgotten_through
         self._keep(move.eviction)
 
-    def pending(self, window: Window, max_tokens: int) -> Pending | None:
+    def pending(self, window: Window, max_tokens: int, *, waits: bool) -> Pending | None:
         """See ``ChatMemoryStore.read_pending``."""
-        entries, has_more = take((self.entry(key, window) for key in self._uncovered()), window, max_tokens)
+        behind = self._behind()
+        failure = None if self.failure is None or self.failure.behind != behind else self.failure
+        if waits and failure is not None and failure.lasts(self.next_key):
+            return None
+        uncovered = (self.entry(key, window) for key in self._uncovered())
+        entries, messages, has_more = take(uncovered, window, max_tokens, failure.times if failure else 0)
         if not entries:
             return None
         summary = None if self.summary is None else self.rows[self.summary].message
         previous = summary.text if isinstance(summary, SystemMessage) else None
-        return Pending(entries, has_more, previous, self.summary, self.forgotten_through, self._behind())
+        cleared = self.forgotten_through
+        return Pending(entries, messages, has_more, previous, self.summary, cleared, behind, self.next_key, failure)
 
     def put_summary(self, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         """See ``ChatMemoryStore.put_summary``."""

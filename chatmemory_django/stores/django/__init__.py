@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from django.db import connections, router, transaction
+from django.db.models import Case, Value, When
 
 from chatmemory_django import conf, signals
 from chatmemory_django.core.limits import memory_key
@@ -20,7 +22,8 @@ from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.db.isolation import sees_otherwise
-from chatmemory_django.db.threads import in_thread
+from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
@@ -34,7 +37,7 @@ from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import Snapshot, is_torn
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
-from chatmemory_django.stores.django.writes import Write, call_after_commit
+from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -49,7 +52,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     *keep_history* is whether messages stay in the database after they have left the memory; the default is the setting
     ``KEEP_HISTORY``. With an *owner*, new conversations belong to the owner, and conversations of other users are
-    inaccessible: writes raise ``PermissionDenied``, reads return nothing.
+    inaccessible: writes and turns raise ``PermissionDenied``, reads return nothing.
     """
 
     keeps_client_message_ids = True
@@ -88,9 +91,12 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         if rows:
             return Reading(eviction, rows[0][-1])
         using = self.using or router.db_for_read(Conversation)
-        return Reading(
-            eviction, Conversation.objects.using(using).filter(memory_id=key).values_list("pk", flat=True).first()
-        )
+        there = Conversation.objects.using(using).filter(memory_id=key)
+        is_own = Value(1) if self.owner is None else Case(When(owner=self._owner_key, then=Value(1)), default=Value(0))
+        pk, owns = there.values_list("pk", is_own).first() or (None, 1)
+        if not owns:
+            raise not_own(key)
+        return Reading(eviction, pk)
 
     def read_history(
         self, memory_id: object, *, before: int | None = None, count: int | None = None
@@ -204,15 +210,25 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             raise MessageNotFoundError(memory_id, keys[0])
         return [row.sequence for row in rows]
 
-    def read_pending(self, memory_id: object, window: Window, max_tokens: int) -> Pending | None:
+    def read_pending(
+        self, memory_id: object, window: Window, max_tokens: int, *, waits: bool = False
+    ) -> Pending | None:
         with connections[self.using or router.db_for_write(Conversation)].cursor() as cursor:
             # No lock is needed, whatever a plain SELECT returns: all of this is checked again when the summary is
             # written.
             snapshot = statements.read(cursor, memory_key(memory_id), self._owner_key)
-        return None if snapshot is None or not snapshot.is_own else read_pending(snapshot, window, max_tokens)
+        if snapshot is None or not snapshot.is_own:
+            return None
+        return read_pending(snapshot, window, max_tokens, waits=waits)
 
     def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         return self._write(memory_id, create=False).run(Summarizing(pending, summary, window)) or False
+
+    def put_failure(self, memory_id: object, pending: Pending) -> None:
+        # Not a write that others have to respect: it changes nothing that they read, not even the version.
+        using = self.using or router.db_for_write(Conversation)
+        conversation = Conversation.objects.using(using).filter(pk__in=[pending.conversation])
+        tried_again(using, partial(conversation.update, summary_failure=pending.failed()))
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
         conversation = self.named(memory_id, self.using or router.db_for_read(Conversation)).first()
@@ -253,6 +269,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         # Django has no asynchronous transactions: a whole one runs in a single hop to the thread that has the
         # connection.
         return await in_thread(method, *args, **kwargs)
+
+    async def run_slow(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        # It may use the database, too: a thread of its own would keep a connection open.
+        return await in_slow_thread(function, *args, **kwargs)
 
     def _read(self, key: str, counter: str = "", *, verbatim: bool = False) -> Sequence[tuple[Any, ...]]:
         """Return the rows in the memory like ``memory_rows``, in its order; none if it has another owner."""

@@ -8,10 +8,10 @@ import msgspec
 from django.db.models import Subquery, Value
 from django.db.models.functions import Coalesce
 
-from chatmemory_django.core.pending import Pending, take
+from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType, NewMessage, SystemMessage
-from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.models import Conversation, MessageQuerySet
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.rows import Row, memory_columns, new_row
@@ -77,19 +77,28 @@ class Summarizing:
         return list(first) == keys
 
 
-def read_pending(snapshot: Snapshot, window: Window, max_tokens: int) -> Pending | None:
+def read_pending(snapshot: Snapshot, window: Window, max_tokens: int, *, waits: bool) -> Pending | None:
     """See ``ChatMemoryStore.read_pending``."""
     state = snapshot.state
     text: str | None = None
     through: int | None = 0
-    if state.summary_sequence is not None:
+    if state.summary_sequence is None:
+        conversation = Conversation.objects.using(snapshot.using).filter(pk=state.id)
+        noted = conversation.values_list("summary_failure", flat=True).first()
+    else:
         summary = snapshot.messages().filter(sequence=state.summary_sequence)
-        text, through = summary.values_list("text", "parent_sequence").first() or (None, None)
-    behind = max(state.forgotten_through, through or 0)
-    entries, has_more = take(_entries(snapshot, behind, window), window, max_tokens)
+        columns = summary.values_list("text", "parent_sequence", "conversation__summary_failure")
+        text, through, noted = columns.first() or (None, None, None)
+    behind, next_key = max(state.forgotten_through, through or 0), state.next_sequence
+    failure = None if noted is None or noted[0] != behind else Failure._make(noted)
+    if waits and failure is not None and failure.lasts(next_key):
+        return None
+    found = _entries(snapshot, behind, window)
+    entries, messages, has_more = take(found, window, max_tokens, failure.times if failure else 0)
     if not entries:
         return None
-    return Pending(entries, has_more, text, state.summary_sequence, state.forgotten_through, behind, state.id)
+    replaces, cleared = state.summary_sequence, state.forgotten_through
+    return Pending(entries, messages, has_more, text, replaces, cleared, behind, next_key, failure, state.id)
 
 
 def uncovered(snapshot: Snapshot, behind: int) -> MessageQuerySet:

@@ -27,7 +27,7 @@ from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.windows import in_memory, memory_parts
-from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
+from chatmemory_django.stores.base import ConversationErasedError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import UncountedError
@@ -113,8 +113,7 @@ class Write:
 
     def look(self, see: Callable[[Snapshot], _T]) -> _T | None:
         """
-        Return the result of *see* on the conversation as it is at one moment; None if the owner has no such
-        conversation.
+        Return the result of *see* on the conversation as it is at one moment; None if there is no such conversation.
 
         It is read without a lock, or with one if another writer changed it in the meantime or if a plain SELECT may see
         a state that never existed.
@@ -124,7 +123,7 @@ class Write:
             raise refusal
         return found
 
-    def _look(self, see: Callable[[Snapshot], _T]) -> tuple[_T | None, MessageNotFoundError | None]:
+    def _look(self, see: Callable[[Snapshot], _T]) -> tuple[_T | None, Exception | None]:
         if not sees_otherwise(self._connection):
             with self._connection.cursor() as cursor:
                 snapshot = statements.read(cursor, self._key, self._owner)
@@ -208,7 +207,7 @@ class Write:
                 raise RuntimeError("The conversation is not visible yet.")
             return None, None
         if not snapshot.is_own:
-            raise PermissionDenied(f"The conversation {self._key!r} belongs to another user.")
+            raise not_own(self._key)
         return decide(snapshot)
 
     def _create(self) -> None:
@@ -336,11 +335,22 @@ def write_cut(messages: MessageQuerySet, cut: Cut) -> None:
     messages.filter(sequence=cut.sequence).update(parent_sequence=parent, cleared_before=lower)
 
 
-def _seen(see: Callable[[Snapshot], _T], snapshot: Snapshot | None) -> tuple[_T | None, MessageNotFoundError | None]:
+def not_own(key: str) -> PermissionDenied:
+    """Return the error for the conversation *key*, which belongs to another user than the store's owner."""
+    return PermissionDenied(f"The conversation {key!r} belongs to another user.")
+
+
+def _seen(see: Callable[[Snapshot], _T], snapshot: Snapshot | None) -> tuple[_T | None, Exception | None]:
     """Return the result of *see* on *snapshot*, and the error that it raised."""
+    if snapshot is None:
+        return None, None
+    if not snapshot.is_own:
+        return None, not_own(snapshot.key)
     try:
-        return None if snapshot is None or not snapshot.is_own else see(snapshot), None
-    except MessageNotFoundError as exc:
+        return see(snapshot), None
+    except DatabaseError:
+        raise
+    except Exception as exc:  # noqa: BLE001  # raised by look(), unless the state that was seen is outdated
         return None, exc
 
 
