@@ -9,6 +9,7 @@ are left out.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
@@ -76,7 +77,7 @@ def read_conversation(item: Any) -> tuple[str, Moved]:
     end = branches.get(item.get("current_node"), _Branch()).message
     return memory_id, Moved(
         messages,
-        title=storable(item.get("title") or "")[:MAX_TITLE],
+        title=storable(title)[:MAX_TITLE] if isinstance(title := item.get("title"), str) else "",
         created_at=moment(item.get("create_time")),
         updated_at=moment(item.get("update_time")),
         is_archived=item.get("is_archived") is True,
@@ -106,7 +107,7 @@ def _in_order(nodes: Mapping[str, Any]) -> Iterator[str]:
 
 def _time(node: Mapping[str, Any], otherwise: float) -> float:
     time = (node.get("message") or {}).get("create_time")
-    return float(time) if isinstance(time, (int, float)) else otherwise
+    return time if isinstance(time, int) or (isinstance(time, float) and math.isfinite(time)) else otherwise
 
 
 def _read(key: str, message: Mapping[str, Any] | None, before: _Branch) -> tuple[ChatMessage | None, _Branch]:

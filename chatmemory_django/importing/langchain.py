@@ -6,7 +6,7 @@ The JSON is a list as ``messages_to_dict`` and ``FileChatMessageHistory`` write 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chatmemory_django.formats.langchain import LANGCHAIN
@@ -24,7 +24,7 @@ def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
     return [MovedMessage(_new_message(from_json(message, where), where), moment(created_at))]
 
 
-def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
+def read_messages(items: Iterable[Any]) -> list[MovedMessage]:
     """Return the messages in *items*."""
     return [MovedMessage(_new_message(item, f"messages[{index}]")) for index, item in enumerate(items)]
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from chatmemory_django.codec import messages_from_json
+from chatmemory_django.codec import message_from_json
 from chatmemory_django.importing.moved import MovedMessage
 from chatmemory_django.messages import NewMessage
 
 
-def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
+def read_messages(items: Iterable[Any]) -> list[MovedMessage]:
     """Return the messages in *items*."""
-    return [MovedMessage(NewMessage(message)) for message in messages_from_json(json.dumps(items))]
+    return [MovedMessage(_new_message(item, index)) for index, item in enumerate(items)]
+
+
+def _new_message(item: Any, index: int) -> NewMessage:
+    try:
+        return NewMessage(message_from_json(json.dumps(item)))
+    except ValueError as exc:
+        raise ValueError(f"$[{index}]{str(exc).removeprefix('$')}") from None

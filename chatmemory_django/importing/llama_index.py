@@ -6,7 +6,7 @@ Archived and active messages become one history; the site's own window determine
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chatmemory_django.formats.llama_index import LLAMA_INDEX
@@ -28,7 +28,7 @@ def read_row(row: Sequence[Any], where: str) -> list[MovedMessage]:
     return [MovedMessage(_new_message(from_json(data, where), where), time)]
 
 
-def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
+def read_messages(items: Iterable[Any]) -> list[MovedMessage]:
     """Return the messages in *items*."""
     return [MovedMessage(_new_message(item, f"messages[{index}]")) for index, item in enumerate(items)]
 

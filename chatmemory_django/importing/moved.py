@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,7 +26,7 @@ class MovedMessage(NamedTuple):
     """The position of the message that it follows, counted from 0; -1 for none, None for the previous one."""
 
 
-ReadMessages: TypeAlias = Callable[[Sequence[Any]], list[MovedMessage]]
+ReadMessages: TypeAlias = Callable[[Iterable[Any]], list[MovedMessage]]
 """Returns the messages of a conversation; errors name the invalid one."""
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from chatmemory_django.formats.pydantic_ai import to_new_messages
 from chatmemory_django.importing.moved import MovedMessage, having, moment
 
 
-def read_messages(items: Sequence[Any]) -> list[MovedMessage]:
+def read_messages(items: Iterable[Any]) -> list[MovedMessage]:
     """Return the messages in *items*, requests and responses; a request may become several."""
     return [
         MovedMessage(new, moment(_time(item)))

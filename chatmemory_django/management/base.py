@@ -29,7 +29,9 @@ LINE_SECONDS = 10.0
 
 
 class ConversationsCommand(BaseCommand):
-    """A command about conversations. It can be stopped at any time: each conversation is then done or unchanged."""
+    """A command about conversations. It can be stopped at any time, and reports what it leaves then: *stopped*."""
+
+    stopped = "Stopped. No conversation was left half-done."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the option that selects the database."""
@@ -55,7 +57,7 @@ class ConversationsCommand(BaseCommand):
         try:
             return super().execute(*args, **options)
         except KeyboardInterrupt:
-            raise CommandError("Stopped. No conversation was left half-done.", returncode=INTERRUPTED) from None
+            raise CommandError(self.stopped, returncode=INTERRUPTED) from None
         except OSError as exc:  # a file, or the reader of a pipe, is gone
             raise CommandError(str(exc)) from exc
 

@@ -2,8 +2,9 @@
 The operations on conversations that the admin, the REST API and the commands share.
 
 Conversations are processed one by one, in the order in which they were created, each completely or not at all: if an
-operation is interrupted, the conversations processed so far are done and the rest are unchanged. *each* is called with
-every conversation, as it was before, and with its result, inside the transaction: what *each* writes is committed
+operation is interrupted, the conversations processed so far are done and the rest are unchanged. Pruning alone handles
+a long conversation in several steps, so that no writer waits for all of them; after each it is whole. *each* is called
+with every conversation, as it was before, and with its result, inside the transaction: what *each* writes is committed
 together with the operation. *refused* is called with every conversation on which the operation is not possible, and
 with the error; without it, the error is raised.
 """
@@ -18,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from asgiref.sync import sync_to_async
-from django.db.models import ProtectedError, QuerySet, RestrictedError
+from django.db.models import F, ProtectedError, Q, QuerySet, RestrictedError
 from django.utils import timezone
 
 from chatmemory_django.core.windows import Window
@@ -71,6 +72,9 @@ __all__ = [
 
 CHUNK_CHARACTERS = 64 * 1024
 """How many characters of an export are yielded at a time; a longer line is yielded alone."""
+
+_HAS_OTHER_ROWS = Q(next_sequence__gt=F("memory_messages") + 1)
+"""Whether a conversation may have rows that are not in its memory, removed ones included. Reads no messages."""
 
 Each: TypeAlias = Callable[[Conversation, int], object]
 Refused: TypeAlias = Callable[[Conversation, Exception], object]
@@ -181,9 +185,10 @@ def prune(
     """
     Erase those of *conversations* that have been *idle* that long, and delete old messages of the others.
 
-    Old are messages *history_older_than* that long, on any branch, that are in no memory; nothing is deleted in a
-    *dry_run*. If other messages follow a deleted one, they then follow the nearest remaining message before it. *each*
-    receives how many messages are deleted, several times for a long conversation. Refused as in ``erase``.
+    Old are messages *history_older_than* that long, on any branch, that are in no memory, and what is left of removed
+    ones; nothing is deleted in a *dry_run*. If other messages follow a deleted one, they then follow the nearest
+    remaining message before it. *each* receives how many messages are deleted, several times for a long conversation.
+    Refused as in ``erase``. A client message id is deleted with its message: if it is sent again, it is stored again.
     """
     now = timezone.now()
     erased = deleted = 0
@@ -193,7 +198,7 @@ def prune(
             conversations = conversations.active_since(now - idle)
     if history_older_than is not None:
         before = now - history_older_than
-        for key in keys(for_writing(conversations.with_evictions())):
+        for key in keys(for_writing(conversations.filter(_HAS_OTHER_ROWS))):
             for around in _outlived_ranges(conversations, key, before):
                 do = partial(_count_outlived if dry_run else _delete_outlived, before, around)
                 deleted += _do(conversations, key, do, each, refused) or 0

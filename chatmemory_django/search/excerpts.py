@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db.models import Value
+from django.db.models.functions import Coalesce, NullIf, StrIndex, Upper
 
 from chatmemory_django.search.terms import terms_of
+
+if TYPE_CHECKING:
+    from django.db.models.expressions import Combinable
 
 ELLIPSIS = "…"
 """Marks where an excerpt was cut."""
 
 MAX_SNIPPET = 300
 """The maximum length of an excerpt, in characters of the text."""
+
+MAX_EXCERPTED = 20_000
+"""The maximum number of characters of a text that are read for an excerpt."""
 
 
 class Snippet(NamedTuple):
@@ -26,51 +34,88 @@ class Snippet(NamedTuple):
         return "".join(part for part, _ in self.parts)
 
 
-def snippet(text: str, wanted: str, *, around: int = 60) -> Snippet:
+def snippet(
+    text: str, wanted: str, *, around: int = 60, is_cut_before: bool = False, is_cut_behind: bool = False
+) -> Snippet:
     """
     Return an excerpt of *text*: the first match of *wanted*, case-insensitively, with *around* characters on either
     side.
 
     Every match in the excerpt is marked. If *wanted* does not occur as a whole, its terms are matched instead, see
     ``terms_of``. Without a match (a database may consider "o" and "ö" equal), it is the beginning of *text*.
+
+    *text* may be a part of a longer one, whose beginning or end *is_cut*. The time that this takes is proportional to
+    the length of *text*.
     """
-    pattern = _pattern([wanted])
-    if next(_hits(text, pattern), None) is None:
-        pattern = _pattern(terms_of(wanted))
+    matched = [wanted]
+    first = _first_hit(text, matched)
+    if first is None:
+        matched = [*terms_of(wanted)]
+        first = _first_hit(text, matched)
     around = min(around, MAX_SNIPPET // 2)
-    first = next(_hits(text, pattern), None)
     start = 0 if first is None else max(0, first[0] - around)
     end = min(len(text), start + MAX_SNIPPET, around + (around if first is None else first[1]))
     if first is not None and first[1] > end:  # the match is longer than the excerpt
         hits = [(first[0], end)]
     else:
-        hits = [(start + hit_start, start + hit_end) for hit_start, hit_end in _hits(text[start:end], pattern)]
-    parts = [(ELLIPSIS if start else "", False)]
+        hits = [(start + hit_start, start + hit_end) for hit_start, hit_end in _hits(text[start:end], matched)]
+    parts = [(ELLIPSIS if start or is_cut_before else "", False)]
     done = start
     for hit_start, hit_end in hits:
         # Two matches may share a character: "ss" occurs twice in "sßs".
         parts += [(text[done:hit_start], False), (text[max(done, hit_start) : hit_end], True)]
         done = hit_end
-    parts += [(text[done:end], False), (ELLIPSIS if end < len(text) else "", False)]
+    parts += [(text[done:end], False), (ELLIPSIS if end < len(text) or is_cut_behind else "", False)]
     return Snippet(tuple(part for part in parts if part[0]))
 
 
-def _pattern(wanted: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that finds each of *wanted* in case-folded text, preferring the longest."""
-    folded = sorted(filter(None, map(str.casefold, wanted)), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, folded)) or "(?!)")
-
-
-def _hits(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of *text* that *pattern* matches, case-insensitively."""
+def _first_hit(text: str, wanted: Iterable[str]) -> tuple[int, int] | None:
+    """Return the span of the first match of any of *wanted* in *text*, of the longest one if several start there."""
+    # Not by a pattern of alternatives: that takes time in proportion to the length of *wanted*, too.
     all_folded = text.casefold()
-    is_same_length = len(all_folded) == len(text)  # if not, some characters became several: "ß" becomes "ss"
-    for hit in pattern.finditer(all_folded):
-        start, end = hit.span()
-        yield (start, end) if is_same_length else (_place(text, start), _place(text, end - 1) + 1)
+    found = ((all_folded.find(each), -len(each)) for each in _folded(wanted))
+    place, length = min((each for each in found if each[0] >= 0), default=(-1, 0))
+    return None if place < 0 else _span(text, all_folded, place, place - length)
+
+
+def _hits(text: str, wanted: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield the spans of *text* that match any of *wanted*, the longest one at each place."""
+    all_folded = text.casefold()
+    longest_first = sorted(_folded(wanted), key=len, reverse=True)
+    for hit in re.finditer("|".join(map(re.escape, longest_first)) or "(?!)", all_folded):
+        yield _span(text, all_folded, *hit.span())
+
+
+def _folded(wanted: Iterable[str]) -> Iterator[str]:
+    return filter(None, map(str.casefold, wanted))
+
+
+def _span(text: str, all_folded: str, start: int, end: int) -> tuple[int, int]:
+    """Return the span of *text* that was folded to the one from *start* to *end* in *all_folded*."""
+    if len(all_folded) == len(text):
+        return start, end
+    return _place(text, start), _place(text, end - 1) + 1  # some characters became several: "ß" becomes "ss"
 
 
 def _place(text: str, folded_place: int) -> int:
     """Return the index of the character of *text* that produced *folded_place* in the case-folded text."""
-    ends = range(len(text) + 1)
-    return bisect_right(ends, folded_place, key=lambda end: len(text[:end].casefold())) - 1
+    start, end = 0, len(text)
+    # Each step folds half of what the step before it folded, so all of them together fold the text once.
+    while end - start > 1:
+        middle = (start + end) // 2
+        length = len(text[start:middle].casefold())
+        if folded_place < length:
+            end = middle
+        else:
+            start, folded_place = middle, folded_place - length
+    return start
+
+
+def place_of(wanted: str) -> Combinable:
+    """
+    Return an expression for where a message's text contains *wanted*, case-insensitively, or else its first term; 1 if
+    the database finds neither, otherwise counted from 1.
+    """
+    upper = Upper("text")
+    found = [NullIf(StrIndex(upper, Upper(Value(each))), Value(0)) for each in (wanted, *terms_of(wanted)[:1])]
+    return Coalesce(*found, Value(1))

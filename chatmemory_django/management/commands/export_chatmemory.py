@@ -52,8 +52,12 @@ class Command(ConversationsCommand):
             write: Callable[[str], object] = partial(self.stdout.write, ending="")
             if output is not None:
                 part = output.with_name(f"{output.name}.part")
+                part.unlink(missing_ok=True)  # of a run that was killed; it may have other bits
                 stack.callback(part.unlink, missing_ok=True)
-                file = stack.enter_context(part.open("w", encoding="utf-8", newline="\n"))
+                # Chats are personal: other accounts of this machine must not read them, whatever the umask allows.
+                opener = partial(os.open, mode=0o600)
+                opened = open(part, "x", encoding="utf-8", newline="\n", opener=opener)  # noqa: SIM115
+                file = stack.enter_context(opened)
                 write = file.write
             for chunk in export(conversations):
                 write(chunk)

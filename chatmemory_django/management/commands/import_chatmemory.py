@@ -79,11 +79,11 @@ class Command(ConversationsCommand):
         owner = None if user is None else self.user(user)
         if framework is None:
             if table or prefix:
-                raise CommandError("--table and --prefix require --from.")
+                raise CommandError("--table and --prefix require --from.", returncode=2)
             self._import(source, owner, verbosity, trusted=not untrusted, skip_existing=skip_existing, using=database)
             return
         if skip_existing or untrusted:
-            raise CommandError("--skip-existing and --untrusted cannot be used with --from.")
+            raise CommandError("--skip-existing and --untrusted cannot be used with --from.", returncode=2)
         try:
             with open_source(framework, source, table) as moving:
                 self._move(moving, prefix, owner, database, verbosity)

@@ -18,6 +18,7 @@ from chatmemory_django.search.indexes import forget_deleted
 class Command(ConversationsCommand):
     """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS] [--search-index]``, to run every night."""
 
+    stopped = "Stopped. What was deleted so far stays deleted; run the command again for the rest."
     help = (
         "Delete old messages from histories, and erase conversations that have been idle for long. Messages in a "
         "memory are never deleted because of their age."
@@ -43,7 +44,7 @@ class Command(ConversationsCommand):
             "--search-index",
             action="store_true",
             help="Remove what the search index still holds of deleted messages. On SQLite, this is always done. On "
-            "MariaDB and MySQL, the table of messages is rebuilt, and no one can write to it in the meantime.",
+            "MariaDB, the table of messages is rebuilt, and no one can write to it in the meantime.",
         )
         parser.add_argument("--dry-run", action="store_true", help="Print what would be deleted, without deleting it.")
 
@@ -61,7 +62,7 @@ class Command(ConversationsCommand):
         """Prune the conversations, and print what was deleted."""
         is_pruning = history_older_than is not None or idle is not None
         if not is_pruning and not search_index:
-            raise CommandError("Use --history-older-than DAYS, --idle DAYS, or --search-index.")
+            raise CommandError("Use --history-older-than DAYS, --idle DAYS, or --search-index.", returncode=2)
         if search_index and not apps.is_installed("chatmemory_django.search"):
             raise CommandError("There is no search index: chatmemory_django.search is not in INSTALLED_APPS.")
         with self.progress("messages", None, verbosity) as progress:

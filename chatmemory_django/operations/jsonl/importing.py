@@ -11,14 +11,16 @@ from operator import itemgetter
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
+import msgspec
 from django.db import IntegrityError, router, transaction
 
 from chatmemory_django.codec import message_from_json
-from chatmemory_django.core.limits import MAX_INTEGER, YEARS, is_uuid, memory_key
+from chatmemory_django.core.limits import MAX_INTEGER, YEARS, check_text_length, is_uuid, memory_key
+from chatmemory_django.core.media import AddressError, check_files, check_json_files
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.messages import MessageType, Metadata, NewMessage
+from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, new_memory_id
 from chatmemory_django.models.columns import to_metadata
 from chatmemory_django.models.windows import is_in_memory
@@ -59,8 +61,8 @@ def import_lines(
 
     History and memory are restored as they were exported. Blank lines are ignored. With *rename*, each conversation
     gets a new memory id. If the lines are not *trusted*, their token counts are ignored, and computed again when
-    needed. No signals are sent; *each* is called with every conversation after it is stored, and with the memory id in
-    its line.
+    needed, and addresses of files must be http, https or data URLs. No signals are sent; *each* is called with every
+    conversation after it is stored, and with the memory id in its line.
 
     Each conversation is read completely before its transaction begins, so slow lines block no other writer; and each
     has its own transaction, so two imports cannot deadlock, unless the caller wraps them in a transaction. To store
@@ -237,6 +239,9 @@ class _Import:
         try:
             metadata = to_metadata(line.metadata, self.limits.max_metadata_bytes)
             message = message_from_json(bytes(line.message))
+            check_text_length(message, self.limits.max_text_length)
+            if self.limits.remote_files is not None or not self.trusted:
+                _check_files(message, line.verbatim, remote=self.limits.remote_files is not False)
             new = new_row(NewMessage(message, metadata, line.client_message_id, line.verbatim))
             on_path = self._branches.add(line, new.type)
         except ValueError as exc:
@@ -311,6 +316,22 @@ class _Import:
 
     def _error(self, reason: str) -> JsonLinesError:
         return JsonLinesError(self.number, reason)
+
+
+def _check_files(message: ChatMessage, verbatim: str | None, *, remote: bool) -> None:
+    """Check the addresses of files in a message, and in what another framework gave for it."""
+    try:
+        check_files(message, remote=remote)
+    except AddressError as exc:
+        raise ValueError(f"$.{exc.where}: {exc}") from None
+    try:
+        given = None if verbatim is None else msgspec.json.decode(verbatim)
+    except msgspec.DecodeError:
+        given = None  # no JSON, so no framework reads an address in it
+    try:
+        check_json_files(given, remote=remote)
+    except AddressError as exc:
+        raise ValueError(f"verbatim: {exc}") from None
 
 
 def _checked_moment(number: int, moment: datetime) -> datetime:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from chatmemory_django import conf
-from chatmemory_django.core.limits import check_bounds
+from chatmemory_django.core.limits import check_bounds, check_values
 
 SPOOL_BYTES = 1024 * 1024
 """The size in bytes up to which a conversation is spooled in memory; larger ones use an unnamed temporary file."""
@@ -75,13 +75,15 @@ class ImportLimits(NamedTuple):
     max_memory_messages: int = sys.maxsize
     """The maximum number of messages in one memory: every read loads all of them."""
     max_text_length: int = sys.maxsize
-    """The maximum number of characters of any text, except for files."""
+    """The maximum number of characters of all texts of a message together, and of any other text, without files."""
     max_depth: int = sys.maxsize
     """The maximum nesting depth of the JSON of a line; a user's text has a depth of 4."""
     max_metadata_bytes: int = sys.maxsize
     """The maximum size in bytes of the metadata of a conversation, or of a message, as JSON."""
     uuids_only: bool = False
     """Whether memory ids must be UUIDs, unless they are renamed."""
+    remote_files: bool | None = None
+    """Whether files may be on other servers: see ``core.media.check_address``. None accepts any address."""
 
 
 class JsonLinesError(ValueError):
@@ -119,6 +121,8 @@ def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> I
             )
         elif line.strip():
             try:
+                if limits is not None:
+                    check_values(line.encode() if isinstance(line, str) else line)
                 content = _decoder.decode(line)
                 counts[type(content)] += 1
                 if limits is not None:

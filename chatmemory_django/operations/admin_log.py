@@ -1,0 +1,120 @@
+"""
+The log of Django's admin: what staff do to conversations of others, in the same words by REST as in the admin.
+
+Nothing is logged on a site without ``django.contrib.admin``. The sentences never contain the text of a message or a
+title, since the log outlives erased conversations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.utils.text import get_text_list
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from chatmemory_django.core.characters import visible
+from chatmemory_django.models import Conversation
+
+if TYPE_CHECKING:
+    from django.contrib.admin.models import LogEntry
+
+ADDITION, CHANGE, DELETION = 1, 2, 3
+"""The action flags of ``django.contrib.admin.models``, which can only be imported where that app is installed."""
+
+
+def log(conversation: Conversation, user_id: Any, words: str, flag: int = CHANGE) -> None:
+    """Log *words* about what the user *user_id* did to *conversation*, if the admin is installed."""
+    if apps.is_installed("django.contrib.admin"):
+        entry(conversation, user_id, words, flag).save(force_insert=True)
+
+
+def entry(conversation: Conversation, user_id: Any, words: str, flag: int = CHANGE) -> LogEntry:
+    """Return an unsaved entry, which names *conversation* by its memory id."""
+    # Imported here, since a site may have neither of the two apps.
+    from django.contrib.admin.models import LogEntry
+    from django.contrib.contenttypes.models import ContentType
+
+    return LogEntry(
+        user_id=user_id,
+        content_type=ContentType.objects.get_for_model(Conversation),
+        object_id=str(conversation.pk),
+        object_repr=visible(conversation.memory_id)[:200],
+        action_flag=flag,
+        change_message=words,
+    )
+
+
+def cleared(messages: int) -> str:
+    """Return the words for a memory that was cleared of so many *messages*."""
+    return ngettext(
+        "Cleared the memory (%(messages)d message).", "Cleared the memory (%(messages)d messages).", messages
+    ) % {"messages": messages}
+
+
+def erased(messages: int) -> str:
+    """Return the words for a conversation that was erased with so many *messages*."""
+    return ngettext("Erased with %(messages)d message.", "Erased with %(messages)d messages.", messages) % {
+        "messages": messages
+    }
+
+
+def exported(messages: int) -> str:
+    """Return the words for a conversation that was exported with so many *messages*."""
+    return ngettext("Exported %(messages)d message.", "Exported %(messages)d messages.", messages) % {
+        "messages": messages
+    }
+
+
+def rewound(to: int) -> str:
+    """Return the words for a conversation that continues from the message *to*."""
+    return _("Rewound to message #%(number)d.") % {"number": to}
+
+
+def switched(to: int, newest: int) -> str:
+    """Return the words for a conversation that continues from *newest*, the end of the branch of the message *to*."""
+    words = _("Switched to the branch of message #%(number)d; the conversation continues from #%(newest)d.")
+    return words % {"number": to, "newest": newest}
+
+
+def forked(through: int, memory_id: str) -> str:
+    """Return the words for a conversation that was copied up to the message *through*, as *memory_id*."""
+    words = _("Forked from message #%(number)d as “%(memory_id)s”.")
+    return words % {"number": through, "memory_id": visible(memory_id)}
+
+
+def removed(sequences: Collection[int]) -> str:
+    """Return the words for the messages *sequences* that were removed."""
+    words = ngettext("Removed message %(numbers)s.", "Removed messages %(numbers)s.", len(sequences))
+    return words % {"numbers": _numbers(sequences)}
+
+
+def added(sequences: Collection[int]) -> str:
+    """Return the words for the messages *sequences* that were added."""
+    words = ngettext("Added message %(numbers)s.", "Added messages %(numbers)s.", len(sequences))
+    return words % {"numbers": _numbers(sequences)}
+
+
+def annotated(sequence: int) -> str:
+    """Return the words for the message *sequence* whose metadata was changed."""
+    return _("Changed the metadata of message #%(number)d.") % {"number": sequence}
+
+
+def replaced(messages: int) -> str:
+    """Return the words for a memory that was replaced by so many *messages*."""
+    return ngettext(
+        "Replaced the memory (%(messages)d message).", "Replaced the memory (%(messages)d messages).", messages
+    ) % {"messages": messages}
+
+
+def changed(names: Iterable[str]) -> str:
+    """Return the words for a conversation whose fields *names* were changed; their values are not logged."""
+    verbose = {field.name: str(field.verbose_name) for field in Conversation._meta.fields}
+    fields = [verbose[name] for name in names]
+    return _("Changed %(fields)s.") % {"fields": get_text_list(fields, _("and"))}
+
+
+def _numbers(sequences: Iterable[int]) -> str:
+    return ", ".join(f"#{each}" for each in sequences)
