@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from django.apps import apps
@@ -24,8 +24,24 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from rest_framework.authentication import BaseAuthentication  # a site may chat without DRF
 
-Verb: TypeAlias = Literal["view", "change", "delete"]
-"""What a user wants to do with a conversation, named like Django's model permissions."""
+Verb: TypeAlias = Literal["view", "change", "clear", "add", "set", "delete", "export", "write", "remove"]
+"""
+What a user wants to do with a conversation: view it; change its head, title, pin or archive; clear its memory; add a
+fork of it; set its memory; delete (erase) it; export it; write a message, or metadata of one; remove a message.
+"""
+
+PERMISSIONS: Mapping[Verb, str] = {
+    "view": "view_conversation",
+    "change": "change_conversation",
+    "clear": "clear_conversation",
+    "add": "add_conversation",
+    "set": "set_conversation",
+    "delete": "delete_conversation",
+    "export": "export_conversation",
+    "write": "add_message",
+    "remove": "delete_message",
+}
+"""The permission with which staff do each to the conversations of others, by REST and in the admin."""
 
 ALL = frozenset(MessageType)
 SPOKEN = frozenset({MessageType.USER, MessageType.AI, MessageType.TOOL_EXECUTION_RESULT})
@@ -33,9 +49,6 @@ SPOKEN = frozenset({MessageType.USER, MessageType.AI, MessageType.TOOL_EXECUTION
 
 FEEDBACK = "feedback"
 """The key in the metadata of a message that holds the user's rating of it."""
-
-_GENERATED = re.compile("[0-9A-Za-z]{16}")
-"""The format of the chat ids that the AI SDK generates."""
 
 _RATE = re.compile("([1-9][0-9]*)/(s|sec|second|m|min|minute|h|hour|d|day)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -66,12 +79,12 @@ class AccessPolicy:
         """
         Return the user who sent *request* to the chat; raise ``NotAllowedError`` if no one is authenticated.
 
-        By default, this is the user of a token of DRF's ``authtoken``, sent as ``Authorization: Bearer …``, or of a
+        By default, this is the ``user_of_token``, sent as ``Authorization: Bearer …`` or ``Token …``, or the user of a
         session, which must come with a valid CSRF token. This method is called in a thread.
         """
         kind, _, key = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() in {"bearer", "token"}:
-            user = user_of_token(key.strip())
+            user = self.user_of_token(key.strip())
             if user is None:
                 raise NotAllowedError(401, "The token is invalid.", **{"WWW-Authenticate": "Bearer"})
             return user
@@ -83,6 +96,19 @@ class AccessPolicy:
             raise NotAllowedError(403, f"CSRF: {reason}")
         return user  # type: ignore[no-any-return]
 
+    def user_of_token(self, key: str) -> AbstractBaseUser | None:
+        """
+        Return the active user of the token *key*, or None if it is wrong: for the chat, OpenAI's API, MCP and REST.
+
+        By default, tokens are those of ``rest_framework.authtoken``. The REST API asks this method where the site's
+        authentication classes include DRF's ``TokenAuthentication``; a subclass of that decides for itself.
+        """
+        if not apps.is_installed("rest_framework.authtoken"):
+            return None
+        tokens = apps.get_model("authtoken", "Token").objects.select_related("user")
+        token = tokens.filter(key=key).first() if key.isascii() and key.isprintable() else None
+        return token.user if token is not None and token.user.is_active else None
+
     def is_allowed(self, request: HttpRequest) -> bool:
         """Return whether the user may read or write conversations at all; if not, the response is 401 or 403."""
         return bool(request.user and request.user.is_authenticated)
@@ -91,25 +117,24 @@ class AccessPolicy:
         """
         Return the memory id of the conversation that the chat's *chat_id* names for the user.
 
-        If the user owns a conversation with this memory id, it is that one. Otherwise, UUIDs and ids that the AI SDK
-        generates become the memory id of a new conversation, and any other id is prefixed with the user's key, so that
-        no one can take an id of the site or of another user. Raises ``ValueError`` if the id is invalid.
+        If the user owns a conversation with this memory id, it is that one. Otherwise, a UUID becomes the memory id of
+        a new conversation, and any other id is prefixed with the user's key, so that no one can take an id of the site
+        or of another user. Raises ``ValueError`` if the id is invalid.
         """
         key, owner = memory_key(chat_id), request.user.pk
-        if (
-            is_uuid(key)
-            or _GENERATED.fullmatch(key)
-            or Conversation.objects.filter(memory_id=key, owner=owner).exists()
-        ):
+        if is_uuid(key) or Conversation.objects.filter(memory_id=key, owner=owner).exists():
             return key
         return memory_key(f"{owner}:{key}")
 
     def sees_everybody(self, request: HttpRequest, verb: Verb) -> bool:
-        """Return whether the user may do *verb* to all conversations: staff with this and the view permission."""
-        return all(self._is_staff_with(request, f"{each}_conversation") for each in {"view", verb})
+        """Return whether the user may do *verb* to all conversations: staff with its and the view permission."""
+        return all(self._is_staff_with(request, PERMISSIONS[each]) for each in ("view", verb))
 
     def conversations(self, request: HttpRequest, verb: Verb) -> QuerySet[Conversation]:
-        """Return the conversations to which the user may do *verb*. Those that the user may not view are 404."""
+        """
+        Return the conversations to which the user may do *verb*: by default, the user's own, or all for staff with the
+        permission. Those that the user may not view are 404.
+        """
         if self.sees_everybody(request, verb):
             return Conversation.objects.all()
         return Conversation.objects.owned_by(request.user)
@@ -123,21 +148,25 @@ class AccessPolicy:
         return request.user  # type: ignore[return-value]  # is_allowed() has checked
 
     def readable_types(self, request: HttpRequest, *, own: bool) -> Collection[MessageType]:
-        """Return the types of messages that the user may read, with metadata, in *own* or others' conversations."""
+        """
+        Return the types of messages that the user may read, with metadata, in *own* or others' conversations.
+
+        Without any, the user does not read titles and previews either.
+        """
         if self._is_staff_with(request, "view_message_text"):
             return ALL
         return SPOKEN if own else frozenset()
 
     def writable_types(self, request: HttpRequest) -> Collection[MessageType]:
-        """Return the types of messages that the user may add."""
+        """Return the types of messages that the user may add to the ``conversations(request, "write")``."""
         return ALL if request.user.has_perm("chatmemory.add_message") else {MessageType.USER}
 
     def removable_types(self, request: HttpRequest) -> Collection[MessageType]:
         """
-        Return the types of messages that the user may remove from a history: none without a permission.
+        Return the types of messages that the user may remove from the ``conversations(request, "remove")``.
 
-        A user who removes a question makes its answer look like the answer to another one. To correct a question,
-        users edit it, which keeps the original on another branch.
+        By default, none without a permission. A user who removes a question makes its answer look like the answer to
+        another one. To correct a question, users edit it, which keeps the original on another branch.
         """
         return ALL if request.user.has_perm("chatmemory.delete_message") else frozenset()
 
@@ -153,6 +182,14 @@ class AccessPolicy:
         these are users who may add messages of every type: they wrote the prompts that others must not read.
         """
         return ALL.issubset(self.writable_types(request))
+
+    def may_link_files(self, request: HttpRequest) -> bool:
+        """
+        Return whether the user may send the addresses of files on other servers, instead of the files.
+
+        By default, everybody may, unless the setting ``REMOTE_FILES`` is off: then servers of the site alone.
+        """
+        return conf.remote_files() or self.is_server(request)
 
     def may_set_memory(self, request: HttpRequest) -> bool:
         """Return whether the user may replace memories."""
@@ -181,13 +218,32 @@ def access_policy() -> AccessPolicy:
     return policy
 
 
-def user_of_token(key: str) -> AbstractBaseUser | None:
-    """Return the active user of a token of ``rest_framework.authtoken``, or None for an invalid token."""
-    if not apps.is_installed("rest_framework.authtoken"):
-        return None
-    tokens = apps.get_model("authtoken", "Token").objects.select_related("user")
-    token = tokens.filter(key=key).first() if key.isascii() and key.isprintable() else None
-    return token.user if token is not None and token.user.is_active else None
+def is_trusted_origin(request: HttpRequest) -> bool:
+    """Return whether the ``Origin`` of *request*, if it has one, is the site itself or in ``CSRF_TRUSTED_ORIGINS``."""
+    return "HTTP_ORIGIN" not in request.META or _CsrfCheck(_never).is_trusted(request)
+
+
+def client_address(request: HttpRequest) -> str:
+    """
+    Return the IP address of the client, behind ``NUM_PROXIES`` proxies that append to ``X-Forwarded-For``.
+
+    A client can write anything in front of what they append, and so evade the rates if the whole header were trusted.
+    """
+    proxies: int = conf.rest()["NUM_PROXIES"]
+    addresses = [each.strip() for each in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if each.strip()]
+    remote: str = request.META.get("REMOTE_ADDR", "")
+    return addresses[-min(proxies, len(addresses))] if proxies and addresses else remote
+
+
+def seconds_to_sign_in(request: HttpRequest, *, has_failed: bool = False) -> int:
+    """
+    Return after how many seconds the client of *request* may try a token: 0 unless it has sent too many wrong ones.
+
+    With *has_failed*, a wrong token is counted: by IP address, at the rate ``sign_in``, for all APIs together. Ask
+    before a token is looked up, and count it if it is wrong; valid tokens do not count.
+    """
+    rate = conf.rest()["THROTTLE_RATES"].get("sign_in")
+    return seconds_to_wait(f"sign_in_{client_address(request)}", rate, counts=has_failed)
 
 
 def is_rate(rate: object) -> bool:
@@ -238,6 +294,10 @@ class _CsrfCheck(CsrfViewMiddleware):
         self.process_request(request)
         reason: Any = self.process_view(request, _never, (), {})
         return reason  # type: ignore[no-any-return]
+
+    def is_trusted(self, request: HttpRequest) -> bool:
+        """Return whether the origin of *request* is one that Django accepts in the check of a CSRF token."""
+        return bool(self._origin_verified(request))  # type: ignore[attr-defined]  # missing in the stubs
 
     def _reject(self, request: HttpRequest, reason: str) -> Any:
         return reason  # as DRF does: process_view() returns what this method returns

@@ -35,4 +35,5 @@ class ChatMemoryConfig(AppConfig):
         register(checks.check_settings)
         register(checks.check_databases)
         register(checks.check_time_zones, Tags.database)
+        register(checks.check_mariadb, Tags.database)
         encodings.network_allowed = conf.allow_network

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.db import connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory_django import conf
 from chatmemory_django.access import AccessPolicy, is_rate
@@ -90,6 +92,52 @@ _LOAD_TIME_ZONES = {
 }
 
 
+def check_mariadb(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that those *databases* that store conversations accept every character, and the largest message."""
+    return [
+        found
+        for alias in databases or ()
+        if router.allow_migrate_model(alias, Conversation) and connections[alias].vendor == "mysql"
+        for found in _mariadb(connections[alias])
+    ]
+
+
+def _mariadb(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
+    where, name = f"DATABASES[{connection.alias!r}]", connection.settings_dict["NAME"]
+    tables = {model._meta.db_table for model in apps.get_models() if model.__module__.startswith("chatmemory_django.")}
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@character_set_client, @@character_set_database, @@max_allowed_packet")
+        of_client, of_database, packet = cursor.fetchone()
+        cursor.execute(
+            "SELECT table_name, column_name, character_set_name FROM information_schema.columns "
+            "WHERE table_schema = DATABASE() AND character_set_name IS NOT NULL ORDER BY table_name, column_name"
+        )
+        columns = [(f"{table}.{column}", of_column) for table, column, of_column in cursor if table in tables]
+    sets = [("the connection", of_client), (f"the database {name!r}", of_database), *columns]
+    if others := [f"{what} is {of_it}" for what, of_it in sets if of_it != "utf8mb4"]:
+        yield Warning(
+            f"{where} cannot store every character: {', '.join(others[:SHOWN])}, not utf8mb4.",
+            hint=f"ALTER DATABASE {connection.ops.quote_name(name)} CHARACTER SET utf8mb4, then ALTER TABLE … CONVERT "
+            "TO CHARACTER SET utf8mb4 for each table; of the connection, set 'charset' in OPTIONS, or remove it.",
+            id="chatmemory.W005",
+        )
+    size: object = conf.max_message_bytes()
+    if type(size) is int and packet < PACKET * size:
+        yield Warning(
+            f"{where} accepts statements of {packet} bytes, which a message of CHATMEMORY['MAX_MESSAGE_BYTES'], "
+            f"{size}, may exceed.",
+            hint=f"Set the server's max_allowed_packet to {PACKET * size}, or MAX_MESSAGE_BYTES to {packet // PACKET}.",
+            id="chatmemory.W006",
+        )
+
+
+PACKET = 4
+"""How many times its size a message takes in a statement at most: as text and as JSON, each of them escaped."""
+
+SHOWN = 3
+"""How many of the columns with another character set a warning names."""
+
+
 def _plain_values() -> Iterator[CheckMessage]:
     size: object = conf.max_message_bytes()
     if type(size) is not int or size < 1:
@@ -102,6 +150,7 @@ def _plain_values() -> Iterator[CheckMessage]:
         ("chatmemory.E006", "KEEP_HISTORY", conf.keep_history(), True),
         ("chatmemory.E007", "ALLOW_NETWORK", conf.allow_network(), True),
         ("chatmemory.E009", "REMOTE_MEDIA", conf.remote_media(), False),
+        ("chatmemory.E010", "REMOTE_FILES", conf.remote_files(), True),
     ]
     for check_id, name, value, default in switches:
         if not isinstance(value, bool):
@@ -110,6 +159,12 @@ def _plain_values() -> Iterator[CheckMessage]:
                 hint=f"Remove it to use the default of {default}.",
                 id=check_id,
             )
+    if not is_rate(rate := conf.mcp_throttle_rate()):
+        yield Error(
+            f"CHATMEMORY['MCP_THROTTLE_RATE'] must be a rate or None, not {rate!r}.",
+            hint="A rate is '10/sec', '120/min', '100/hour' or '1000/day'; use None for no limit.",
+            id="chatmemory.E025",
+        )
 
 
 def _rates(rest: Mapping[str, Any]) -> Iterator[CheckMessage]:

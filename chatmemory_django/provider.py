@@ -35,8 +35,8 @@ def get_chat_memory(
     the database; *options* override those of the setting, for example ``max_messages=2``.
     """
     limits = {name: options.pop(name) for name in ("max_messages", "max_tokens") if name in options}
-    wanted = MemoryConfiguration.of(memory_id).with_limit(**limits)
-    return wanted._replace(options={**wanted.options, **options}).memory(DjangoChatMemoryStore(using, owner=owner))
+    wanted = MemoryConfiguration.of(memory_id).with_options(options).with_limit(**limits).with_options(options)
+    return wanted.memory(DjangoChatMemoryStore(using, owner=owner))
 
 
 class MemoryConfiguration(NamedTuple):
@@ -80,6 +80,10 @@ class MemoryConfiguration(NamedTuple):
         """Return the current window; raises what ``memory`` does."""
         return self.reader().window()
 
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """Return the configuration with *options* in place of those of the same names."""
+        return self._replace(options={**self.options, **options})
+
     def with_limit(
         self, *, max_messages: int | None = None, max_tokens: int | None = None, is_only_read: bool = False
     ) -> Self:
@@ -97,12 +101,14 @@ class MemoryConfiguration(NamedTuple):
         if limit is None:
             return self
         if name in self.options and not (is_only_read and "summarize" in self.options):
-            return self._replace(options={**self.options, name: limit})
+            return self.with_options({name: limit})
         options = {key: self.options[key] for key in MemoryOptions.__annotations__ if key in self.options}
         if max_tokens is None:
             return self._replace(path=MESSAGE_WINDOW, options={**options, name: limit})
         if "token_count_estimator" not in self.options:
-            raise ValueError("CHATMEMORY['MEMORY'] has no token_count_estimator, so tokens cannot be counted.")
+            raise ValueError(
+                "CHATMEMORY['MEMORY'] has no token_count_estimator, so tokens cannot be counted; pass one, too."
+            )
         options |= {name: limit, "token_count_estimator": self.options["token_count_estimator"]}
         return self._replace(path=TOKEN_WINDOW, options=options)
 

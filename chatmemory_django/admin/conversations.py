@@ -59,7 +59,7 @@ class ConversationAdmin(admin.ModelAdmin):
     )
     list_per_page = 50
     search_fields = ("memory_id", "title")  # and more: see get_search_results
-    search_help_text = gettext_lazy("Memory id, title or owner, and the text of messages if you may read it")
+    search_help_text = gettext_lazy("Memory id or owner, and titles and messages if you may read them")
     date_hierarchy = "updated_at"
     ordering = ("-updated_at",)
     show_full_result_count = False
@@ -91,7 +91,7 @@ class ConversationAdmin(admin.ModelAdmin):
         return self._has_permission(request, "export") and self.has_text_permission(request, obj)
 
     def has_text_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
-        """Return whether the user may read the contents of messages."""
+        """Return whether the user may read the contents of messages, and titles."""
         return request.user.has_perm("chatmemory.view_message_text")
 
     def has_rewind_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
@@ -123,6 +123,11 @@ class ConversationAdmin(admin.ModelAdmin):
         check_request(request)
         return super().changelist_view(request, extra_context)
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """See ``ModelAdmin``. What is not displayed cannot be ordered by, either."""
+        listed = super().get_list_display(request)
+        return listed if self.has_text_permission(request) else [each for each in listed if each is not columns.title]
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ConversationList
 
@@ -144,10 +149,11 @@ class ConversationAdmin(admin.ModelAdmin):
     ) -> tuple[QuerySet[Conversation], bool]:
         if not search_term:
             return queryset, False
-        named = queryset.search(search_term, types=())
+        named = queryset.filter(memory_id__icontains=search_term)
         named |= queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
         found = queryset.none()
         if self.has_text_permission(request):
+            named |= queryset.filter(title__icontains=search_term)
             found = queryset.with_messages_containing(search_term)
         in_text = filters.newest_keys(found)
         keys = filters.at_most(filters.newest_keys(named) | in_text, request)
@@ -206,7 +212,8 @@ class ConversationAdmin(admin.ModelAdmin):
         conversation = self.get_object(request, unquote(object_id))
         shown = {}
         if conversation is not None:
-            shown = {"title": _("Log: %s") % visible(str(conversation)), "object": _stand_in(conversation)}
+            name = self._name(request, conversation)
+            shown = {"title": _("Log: %s") % name, "object": _stand_in(conversation)}
         return super().history_view(request, object_id, {**shown, **(extra_context or {})})
 
     def openai_view(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -366,7 +373,8 @@ class ConversationAdmin(admin.ModelAdmin):
     ) -> HttpResponseBase | None:
         """Run *operation* and return None if the request confirms it; otherwise ask for confirmation."""
         if request.method != "POST" or request.POST.get("confirmed") != operation.name:
-            context = pages.confirmation(request, operation, queryset)
+            is_readable = self.has_text_permission(request, conversation)
+            context = pages.confirmation(request, operation, queryset, is_readable=is_readable)
             context["back"] = self._url("change", conversation.pk) if conversation else request.get_full_path()
             return self._page(request, "confirmation", conversation, context)
         if operation is EXPORT:
@@ -385,7 +393,7 @@ class ConversationAdmin(admin.ModelAdmin):
     def _page(
         self, request: HttpRequest, name: str, conversation: Conversation | None, context: dict[str, Any]
     ) -> HttpResponse:
-        title = visible(str(conversation or self.opts.verbose_name_plural))
+        title = str(self.opts.verbose_name_plural) if conversation is None else self._name(request, conversation)
         request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
@@ -403,11 +411,16 @@ class ConversationAdmin(admin.ModelAdmin):
             },
         )
 
+    def _name(self, request: HttpRequest, conversation: Conversation) -> str:
+        """Return the title of *conversation* if the user may read it, and otherwise its memory id."""
+        title = conversation.title if self.has_text_permission(request, conversation) else ""
+        return visible(title or conversation.memory_id)
+
     def _url(self, name: str, *args: object) -> str:
         view = f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}"
         return reverse(view, args=args, current_app=self.admin_site.name)
 
 
 def _stand_in(conversation: Conversation) -> Conversation:
-    """Return an unsaved copy of *conversation* whose title is safe to display on Django's own pages."""
-    return Conversation(pk=conversation.pk, title=visible(str(conversation)))
+    """Return an unsaved copy of *conversation* whose name is safe to display on Django's own pages."""
+    return Conversation(pk=conversation.pk, memory_id=visible(conversation.memory_id))

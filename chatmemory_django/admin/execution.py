@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
+from django.contrib.admin.models import LogEntry
 from django.core.handlers.asgi import ASGIRequest
 from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
@@ -19,6 +18,7 @@ from chatmemory_django.admin.operations import EXPORT, Operation
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
+from chatmemory_django.operations import admin_log
 from chatmemory_django.operations.whole import in_lock
 from chatmemory_django.stores.base import MessageNotFoundError
 
@@ -31,8 +31,7 @@ def perform(operation: Operation, conversations: QuerySet[Conversation], user_id
     refusals: list[str] = []
 
     def log(conversation: Conversation, result: int) -> None:
-        words = operation.logged(conversation, result)
-        _entry(conversation, operation.log_flag, words, user_id).save(force_insert=True)
+        admin_log.log(conversation, user_id, operation.logged(conversation, result), operation.log_flag)
 
     def refuse(conversation: Conversation, error: Exception) -> None:
         refusals.append(f"“{visible(conversation.memory_id)}”: {operation.refusal(error)}")
@@ -59,7 +58,7 @@ def perform_at(
 
     def do(conversation: Conversation) -> Done:
         done = operation.do(conversation, sequence, with_counterparts=with_counterparts)
-        _entry(conversation, CHANGE, done.words, user_id).save(force_insert=True)
+        admin_log.log(conversation, user_id, done.words)
         return done
 
     try:
@@ -76,7 +75,7 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
     pages = [Conversation.objects.using(conversations.db).filter(pk__in=part) for part in in_parts(keys, PAGE)]
     for page in pages:
         entries = [
-            _entry(each, EXPORT.log_flag, EXPORT.logged(each, each.total_messages), request.user.pk)
+            admin_log.entry(each, request.user.pk, EXPORT.logged(each, each.total_messages), EXPORT.log_flag)
             for each in page.order_by("pk").defer("metadata")
         ]
         LogEntry.objects.bulk_create(entries, batch_size=500)
@@ -86,20 +85,4 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
         operations.asynchronous(chunks) if isinstance(request, ASGIRequest) else chunks,
         content_type="application/x-ndjson; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"},
-    )
-
-
-def _entry(conversation: Conversation, flag: int, words: str, user_id: Any) -> LogEntry:
-    """
-    Return a log entry about *conversation* with *words* as its message.
-
-    It names the memory id and never the title, since the log outlives erased conversations.
-    """
-    return LogEntry(
-        user_id=user_id,
-        content_type=ContentType.objects.get_for_model(Conversation),
-        object_id=str(conversation.pk),
-        object_repr=visible(conversation.memory_id)[:200],
-        action_flag=flag,
-        change_message=words,
     )

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 MAX_RENDERED = 100_000
-"""Maximum number of characters rendered for a page: about 0.3 s, or up to 1.5 s for hostile input."""
+"""Maximum number of characters rendered for a page: about 0.3 s, or 1 s for hostile input."""
+
+MAX_ADDRESSES = 100
+"""Maximum number of addresses in a text that become links: finding more would take time with the square of them."""
 
 NESTING = 20
 """Maximum depth of quotes and lists. markdown_it drops what is deeper, so such a text is not rendered at all."""
@@ -61,6 +64,7 @@ class Markdown:
         if self._parser is None or len(text) > self._left:
             return None
         self._left -= len(text)
+        self._parser.options["linkify"] = text.count("://") <= MAX_ADDRESSES
         tokens = self._parser.parse(visible(text))
         if any(token.nesting == 1 and token.level >= NESTING - 1 for token in tokens):
             return None

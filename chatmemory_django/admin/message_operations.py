@@ -12,11 +12,10 @@ from django.utils.translation import gettext_lazy, ngettext
 from chatmemory_django import conf
 from chatmemory_django.admin.downloads import NotPossibleError
 from chatmemory_django.admin.navigation import link_to
-from chatmemory_django.admin.wording import visible
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
-from chatmemory_django.operations import fork
+from chatmemory_django.operations import admin_log, fork
 from chatmemory_django.provider import get_chat_memory, known_window
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -86,7 +85,7 @@ class Rewind(MessageOperation):
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
         _memory_of(conversation).rewind(sequence)
-        return Done(_("Rewound to message #%(number)d.") % {"number": sequence}, conversation.pk)
+        return Done(admin_log.rewound(sequence), conversation.pk)
 
 
 class Switch(MessageOperation):
@@ -105,8 +104,7 @@ class Switch(MessageOperation):
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
         newest = _memory_of(conversation).switch(sequence)
-        words = _("Switched to the branch of message #%(number)d; the conversation continues from #%(newest)d.")
-        return Done(words % {"number": sequence, "newest": newest}, conversation.pk, link_to(sequence))
+        return Done(admin_log.switched(sequence, newest), conversation.pk, link_to(sequence))
 
 
 class Remove(MessageOperation):
@@ -137,9 +135,7 @@ class Remove(MessageOperation):
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
         store = DjangoChatMemoryStore(conversation._state.db)
         removed = store.remove(conversation.memory_id, sequence, with_results=with_counterparts)
-        numbers = ", ".join(f"#{each}" for each in removed)
-        words = ngettext("Removed message %(numbers)s.", "Removed messages %(numbers)s.", len(removed))
-        return Done(words % {"numbers": numbers}, conversation.pk, link_to(sequence))
+        return Done(admin_log.removed(removed), conversation.pk, link_to(sequence))
 
 
 class Fork(MessageOperation):
@@ -155,8 +151,7 @@ class Fork(MessageOperation):
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
         forked = fork(conversation, through=sequence, window=known_window(conversation.memory_id))
-        words = _("Forked from message #%(number)d as “%(memory_id)s”.")
-        return Done(words % {"number": sequence, "memory_id": visible(forked.memory_id)}, forked.pk)
+        return Done(admin_log.forked(sequence, forked.memory_id), forked.pk)
 
 
 SWITCH = Switch()

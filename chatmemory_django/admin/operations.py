@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from chatmemory_django import conf, operations
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import Each, Refused
+from chatmemory_django.operations import Each, Refused, admin_log
 from chatmemory_django.provider import known_window
 
 SHOWN = 20
@@ -98,9 +98,7 @@ class Clear(Operation):
         return operations.clear(conversations, each=each)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return ngettext(
-            "Cleared the memory (%(messages)d message).", "Cleared the memory (%(messages)d messages).", result
-        ) % {"messages": result}
+        return admin_log.cleared(result)
 
     def done(self, count: int) -> str:
         return ngettext(
@@ -140,9 +138,7 @@ class Erase(Operation):
         return len(operations.erase(conversations, each=each, refused=refused).messages)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return ngettext(
-            "Erased with %(messages)d message.", "Erased with %(messages)d messages.", conversation.total_messages
-        ) % {"messages": conversation.total_messages}
+        return admin_log.erased(conversation.total_messages)
 
     def refusal(self, error: Exception) -> str:
         objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
@@ -209,9 +205,7 @@ class Export(Operation):
         yield _("Nothing is changed here. Anyone who has the file can read the messages.")
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return ngettext("Exported %(messages)d message.", "Exported %(messages)d messages.", result) % {
-            "messages": result
-        }
+        return admin_log.exported(result)
 
 
 CLEAR, ERASE, RECOUNT, EXPORT = Clear(), Erase(), Recount(), Export()

@@ -129,14 +129,20 @@ def landing(request: HttpRequest, conversation: Conversation) -> tuple[str, int,
     return link_to(found.sequence, all_branches=all_branches), INFO, notice
 
 
-def confirmation(request: HttpRequest, operation: Operation, conversations: ConversationQuerySet) -> dict[str, Any]:
-    """Return the context of the page that describes the effects of *operation* on *conversations* and confirms it."""
+def confirmation(
+    request: HttpRequest, operation: Operation, conversations: ConversationQuerySet, *, is_readable: bool
+) -> dict[str, Any]:
+    """
+    Return the context of the page that describes the effects of *operation* on *conversations* and confirms it.
+
+    Titles are only shown if they are readable for the user.
+    """
     totals = Totals.of(conversations)
     shown = list(conversations[:SHOWN])
     return {
         "operation": operation,
         "consequences": list(operation.consequences(conversations, totals)),
-        "shown": [(each, visible(each.memory_id), visible(each.title)) for each in shown],
+        "shown": [(each, visible(each.memory_id), visible(each.title) if is_readable else "") for each in shown],
         "not_shown": totals.conversations - len(shown),
         "subtitle": operation.label,
         # The list's own parameters, which the form sends back so that the action runs again.

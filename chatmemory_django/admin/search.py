@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from chatmemory_django.admin.bubbles import Bubble
 from chatmemory_django.admin.navigation import link_to
-from chatmemory_django.admin.transcript import fitting
 from chatmemory_django.admin.wording import visible
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.models import Conversation
-from chatmemory_django.search.excerpts import snippet
+from chatmemory_django.search.excerpts import Snippet
 
 HITS = 20
 """Number of hits on a page."""
@@ -29,7 +27,7 @@ class Hit:
 
     bubble: Bubble
     parts: list[tuple[str, bool]]
-    """Pieces of an excerpt, and whether each is a match; empty if the message is too large to read."""
+    """Pieces of an excerpt, and whether each is a match."""
 
     @property
     def link(self) -> str:
@@ -69,21 +67,14 @@ def search(conversation: Conversation, wanted: str, *, before: int | None = None
         return Hits(wanted=wanted, hits=[], before=None)
     matching = conversation.messages.containing(wanted, all_branches=all_branches)
     rows = matching.filter(sequence__gte=start, sequence__lt=end).order_by("-sequence")
-    found = list(rows.with_status().with_size().defer("text", "payload", "verbatim", "metadata")[: HITS + 1])
-    texts = _texts(conversation, found[:HITS])
-    hits = [Hit(bubble=Bubble.of(row), parts=_parts(texts.get(row.sequence), wanted)) for row in found[:HITS]]
+    found = list(rows.with_status().defer("text", "payload", "verbatim", "metadata")[: HITS + 1])
+    shown = conversation.messages.filter(sequence__in=[row.sequence for row in found[:HITS]])
+    snippets = shown.snippets(wanted)
+    hits = [Hit(bubble=Bubble.of(row), parts=_parts(snippets.get(row.pk))) for row in found[:HITS]]
     if len(found) > HITS:
         return Hits(wanted=wanted, hits=hits, before=found[HITS - 1].sequence)
     return Hits(wanted=wanted, hits=hits, before=start if start > 1 else None)
 
 
-def _texts(conversation: Conversation, rows: list[Any]) -> dict[int, str]:
-    """Return the texts of *rows* by sequence, starting with the newest, as many as fit on a page."""
-    wanted = fitting(rows)
-    found = conversation.messages.filter(sequence__in=wanted).order_by() if wanted else conversation.messages.none()
-    return dict(found.values_list("sequence", "text"))
-
-
-def _parts(text: str | None, wanted: str) -> list[tuple[str, bool]]:
-    parts = () if text is None else snippet(text, wanted).parts
-    return [(visible(piece), is_hit) for piece, is_hit in parts]
+def _parts(found: Snippet | None) -> list[tuple[str, bool]]:
+    return [] if found is None else [(visible(piece), is_hit) for piece, is_hit in found.parts]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from django.utils import timezone
 from django.utils.formats import date_format
 
+from chatmemory_django.core.characters import visible as visible
+
 EXCERPT = 4_000
 """Maximum number of characters of a text in a transcript."""
-
-# Control characters, which are dangerous when pasted into a terminal; characters that change the direction of the text
-# that follows; lone surrogates, which cannot be encoded. Line feeds and tabs are allowed.
-_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 class Excerpt(NamedTuple):
@@ -29,11 +26,6 @@ class Excerpt(NamedTuple):
     def is_cut(self) -> bool:
         """Whether the text was cut."""
         return self.length > len(self.text)
-
-
-def visible(text: str) -> str:
-    """Return *text* with invisible characters that have effects replaced by their names: ``⟦U+202E⟧``."""
-    return _UNSEEN.sub(lambda match: f"⟦U+{ord(match[0]):04X}⟧", text.replace("\r\n", "\n"))
 
 
 def excerpt(text: str, limit: int = EXCERPT) -> Excerpt:

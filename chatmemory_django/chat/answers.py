@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from contextvars import Context
-from typing import TypeVar
-from weakref import WeakKeyDictionary
+from datetime import tzinfo
+from typing import NamedTuple, Self, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from django.utils import translation
+from django.utils import timezone, translation
 
+from chatmemory_django import conf
 from chatmemory_django.chat.streams import Maker, Piece, streams
 from chatmemory_django.chat.ui_stream import PING
 from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread
@@ -39,6 +41,32 @@ class BusyError(RuntimeError):
     """Another answer is being generated in this conversation."""
 
 
+class TooManyError(RuntimeError):
+    """The user has as many answers in progress, or streams open, as one user may have."""
+
+
+class Seat:
+    """A stream that a user has open: whatever holds this object keeps the place taken."""
+
+
+class Locale(NamedTuple):
+    """The language and the time zone of a request, which its answer keeps, and nothing else of its context."""
+
+    language: str | None
+    time_zone: tzinfo
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return those that are active now."""
+        return cls(translation.get_language(), timezone.get_current_timezone())
+
+    def activate(self) -> None:
+        """Activate both for the rest of this task."""
+        if self.language is not None:
+            translation.activate(self.language)
+        timezone.activate(self.time_zone)
+
+
 class Answer:
     """An answer that is being generated in this event loop."""
 
@@ -52,6 +80,8 @@ class Answer:
         """The exception that ended the answer, if there was one."""
         self.is_being_made = False
         """Whether the model is at work: only then can the answer be interrupted."""
+        self.listeners = 0
+        """How many clients listen to it here, if another process generates it."""
         self._has_ended = False
         self._changed = asyncio.Event()
         self._written = 0
@@ -125,11 +155,14 @@ class Answer:
 
 
 class Answers:
-    """The registry of the answers that are being generated in one event loop."""
+    """The registry of the answers that are being generated in one event loop, and of who listens."""
 
     def __init__(self) -> None:
         self._streams = streams()
         self._made: dict[Maker, Answer] = {}
+        self._followed: dict[Maker, Answer] = {}
+        self._seats: WeakKeyDictionary[Seat, str] = WeakKeyDictionary()
+        self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._writing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
 
@@ -138,18 +171,28 @@ class Answers:
         Start an answer, and return it. *make* puts events into it, and returns the last ones.
 
         If another answer is in progress in the conversation, this waits for up to *wait* seconds, then raises
-        ``BusyError``.
+        ``BusyError``. If the owner has ``MAX_ANSWERS`` in progress, in all processes together, it raises
+        ``TooManyError``.
         """
-        loop, language = asyncio.get_running_loop(), translation.get_language()
+        loop, locale = asyncio.get_running_loop(), Locale.current()
         end = loop.time() + wait
         while True:
             # In a task, too: a client that disconnects now must not leave an answer that nothing generates.
-            begun = await asyncio.shield(_apart(self._begin(maker, make, language)))
+            begun = await asyncio.shield(_apart(self._begin(maker, make, locale)))
             if isinstance(begun, Answer):
                 return begun
             if loop.time() >= end and begun < ALIVE_FOR:
                 raise BusyError("Another answer is being generated in this conversation; try again when it has ended.")
             await asyncio.sleep(INTERVAL)
+
+    def seat(self, owner_key: str) -> Seat:
+        """Return a place for one more stream of a user; ``TooManyError`` if ``MAX_STREAMS`` are open here."""
+        most = conf.chat()["MAX_STREAMS"]
+        if sum(each == owner_key for each in self._seats.values()) >= most:
+            raise TooManyError(f"You have {most} streams of answers open; close one of them.")
+        seat = Seat()
+        self._seats[seat] = owner_key
+        return seat
 
     async def find(self, memory_id: str, owner_key: str) -> Maker | None:
         """Return the answer in progress in the owner's conversation, in any process, or None."""
@@ -171,37 +214,64 @@ class Answers:
         async for _ in rest:
             pass
 
-    async def _begin(
-        self, maker: Maker, make: Callable[[Answer], Awaitable[str]], language: str | None
-    ) -> Answer | float:
+    async def _begin(self, maker: Maker, make: Callable[[Answer], Awaitable[str]], locale: Locale) -> Answer | float:
         """Start an answer, and return it; if another one is in progress, return the seconds since its last write."""
-        silent_for = await in_thread(self._streams.begin, maker)
+        beginning = self._beginning.setdefault(maker.owner_key, asyncio.Lock())
+        async with beginning:  # otherwise, of several that begin at once, each could count the others and be refused
+            silent_for = await in_thread(self._take, maker)
         if silent_for is not None:
             return silent_for
         answer = self._made[maker] = Answer(maker)
-        answer.start(self._make(answer, make, language))
+        answer.start(self._make(answer, make, locale))
         if self._writer is None or self._writer.done():
             self._writer = _apart(self._write_on())
         return answer
 
-    async def _listen_elsewhere(self, maker: Maker) -> AsyncGenerator[str, None]:
-        position, is_running, silent_for = 0, True, 0.0
-        while is_running:
-            with in_background():  # so that listening does not hold a database connection
-                pieces, is_running = await in_thread(self._streams.read, maker, position)
-            position += len(pieces)
-            silent_for = 0.0 if pieces else silent_for + INTERVAL
-            if pieces:
-                yield "".join(pieces)
-            elif silent_for >= PING_AFTER:
-                silent_for = 0.0
-                yield PING
-            if is_running:
-                await asyncio.sleep(INTERVAL)
+    def _take(self, maker: Maker) -> float | None:
+        """Do what ``Streams.begin`` does; ``TooManyError`` if the owner has too many answers in progress."""
+        silent_for = self._streams.begin(maker)
+        most = conf.chat()["MAX_ANSWERS"]
+        # Counted after it is there, since other processes may begin some at the same time.
+        if silent_for is None and self._streams.running(maker.owner_key) > most:
+            self._streams.end(maker, Piece(0, ""))
+            raise TooManyError(f"You have {most} answers in progress; wait for one of them, or stop it.")
+        return silent_for
 
-    async def _make(self, answer: Answer, make: Callable[[Answer], Awaitable[str]], language: str | None) -> None:
-        if language is not None:
-            translation.activate(language)
+    async def _listen_elsewhere(self, maker: Maker) -> AsyncGenerator[str, None]:
+        """Yield the stream of an answer that another process generates; all who listen to it here share one reader."""
+        answer = self._followed.get(maker)
+        if answer is None:
+            answer = self._followed[maker] = Answer(maker)
+            answer.start(self._follow(answer))
+        answer.listeners += 1
+        try:
+            async with aclosing(answer.listen()) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            answer.listeners -= 1
+        if answer.failure is not None:
+            raise answer.failure
+
+    async def _follow(self, answer: Answer) -> None:
+        """Read the stream of *answer* as long as it goes on and anyone listens."""
+        position, is_running = 0, True
+        try:
+            while is_running and answer.listeners:
+                pieces, is_running = await in_thread(self._streams.read, answer.maker, position)
+                position += len(pieces)
+                if pieces:
+                    answer.put("".join(pieces))
+                if is_running:
+                    await asyncio.sleep(INTERVAL)
+        except Exception as exc:  # noqa: BLE001  # for those who listen
+            answer.failure = exc
+        finally:
+            del self._followed[answer.maker]
+            answer.end()
+
+    async def _make(self, answer: Answer, make: Callable[[Answer], Awaitable[str]], locale: Locale) -> None:
+        locale.activate()
         try:
             with answer.being_made():
                 last = await make(answer)

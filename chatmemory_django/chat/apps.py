@@ -19,4 +19,5 @@ class ChatConfig(AppConfig):
         from chatmemory_django.models.copies import keeps_copies
 
         register(checks.check_chat)
+        register(checks.check_assistant)
         keeps_copies(erasing.forget_streams)

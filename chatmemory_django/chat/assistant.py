@@ -22,13 +22,14 @@ except ImportError as exc:
     ) from exc
 
 from django.template import Context, Template
+from django.utils.functional import Promise
 
 from chatmemory_django.chat.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
-from chatmemory_django.chat.questions import Question, positioned
+from chatmemory_django.chat.questions import Question, positioned, unused_id
 from chatmemory_django.chat.returns import Text, Typed
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
-from chatmemory_django.db.threads import in_thread
+from chatmemory_django.db.threads import afterwards, in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist, Turn
 from chatmemory_django.messages import UserMessage
@@ -72,9 +73,9 @@ class Assistant:
     which no other user can access; *request*, which is passed to tools; *client_message_id*, which identifies the
     message: the same message sent again is answered, or answered again; an edited one replaces the earlier version.
     One without an answer that is not the newest message, or that the memory was cleared of, is asked once more at the
-    end. *answer_id* is the client message id of the answer; *after*, the message to continue from; and *persist* and
-    *keep_partial* override the assistant's own. To regenerate an answer, pass None as the message, and the question's
-    sequence as *after*.
+    end. *answer_id* is the client message id of the answer, unless another message has it; *after*, the message to
+    continue from; and *persist* and *keep_partial* override the assistant's own. To regenerate an answer, pass None as
+    the message, and the question's sequence as *after*.
 
     Raises:
         ChatModelError: The model gave no answer.
@@ -175,7 +176,10 @@ class Assistant:
         answer: Text,
     ) -> Generator[AssistantEvent, None, None]:
         deadline = _Deadline(self.timeout)
-        turn, exchange, context = self._begin(memory_id, message, options, answer)
+        context = self._context(memory_id, options)
+        turn, exchange = self._begin(memory_id, message, options, answer)
+        if not isinstance(self.system_message, str | None):
+            exchange.open(self._system_text(context))
         try:
             while (request := exchange.next_request()) is not None:
                 with closing(ask(request)) as events:
@@ -187,11 +191,11 @@ class Assistant:
                     exchange.results.append(call_tool(self.tools, call, context))
                     deadline.check()
                     yield exchange.results[-1]
-            answer.read(exchange.response)
         except BaseException:
             if self._keeps_part(options) and exchange.add_part():
                 turn.end()
             raise
+        answer.read(exchange.response)
         turn.end()
 
     async def _astream(
@@ -203,7 +207,11 @@ class Assistant:
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
         deadline = _Deadline(self.timeout)
-        turn, exchange, context = await in_thread(self._begin, memory_id, message, options, answer)
+        context = self._context(memory_id, options)
+        turn, exchange = await in_thread(self._begin, memory_id, message, options, answer)
+        if not isinstance(self.system_message, str | None):
+            system = await deadline.of(in_slow_thread(self._system_text, context))
+            await in_thread(exchange.open, system)
         try:
             while (request := exchange.next_request()) is not None:
                 async with aclosing(ask(request)) as events:
@@ -214,20 +222,21 @@ class Assistant:
                 exchange.results += await deadline.of(results)
                 for result in exchange.results:
                     yield result
-            answer.read(exchange.response)
         except BaseException:
             if self._keeps_part(options) and exchange.add_part():
-                await turn.aend()
+                await turn.aend(afterwards)
             raise
-        await turn.aend()
+        answer.read(exchange.response)
+        await turn.aend(afterwards)
 
     def _begin(
         self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text
-    ) -> tuple[Turn, Exchange, Mapping[str, Any]]:
+    ) -> tuple[Turn, Exchange]:
         """
-        Return the turn, the exchange, and the values for tools and templates, before the model is called.
+        Return the turn and the exchange, before the model or any function of the site is called.
 
-        It is all one step: an async caller switches threads only once.
+        The exchange is open unless the system message has to be made. It is all one step: an async caller then
+        switches threads only once.
         """
         memory = self.chat_memory(memory_id, options.get("owner"))
         asked = UserMessage(message) if isinstance(message, str) else message
@@ -237,24 +246,28 @@ class Assistant:
         persist = options.get("persist", self.persist)
         if question.after is None and (question.client_message_id or persist == "early"):
             question = positioned(question, memory)
-        context = {"memory_id": memory_id, "owner": options.get("owner"), "request": options.get("request")}
         turn = memory.turn(persist, after=question.after).begin()
         exchange = Exchange(
             turn,
             question,
-            system=self._system_text(context),
             tools=[tool.specification for tool in self.tools.values()],
             max_rounds=self.max_rounds,
-            answer_id=options.get("answer_id"),
+            answer_id=unused_id(options.get("answer_id"), question, memory),
             response_format=answer.response_format,
         )
-        turn.add(*exchange.opening)
-        return turn, exchange, context
+        if isinstance(self.system_message, str | None):
+            exchange.open(self.system_message)
+        return turn, exchange
+
+    def _context(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
+        """Return the values for tools and templates."""
+        return {"memory_id": memory_id, "owner": options.get("owner"), "request": options.get("request")}
 
     def _system_text(self, context: Mapping[str, Any]) -> str | None:
         if isinstance(self.system_message, Template):
             return self.system_message.render(Context(context, autoescape=False))
-        return self.system_message(context["memory_id"]) if callable(self.system_message) else self.system_message
+        system = self.system_message(context["memory_id"]) if callable(self.system_message) else self.system_message
+        return str(system) if isinstance(system, Promise) else system
 
     def _keeps_part(self, options: ChatOptions) -> bool:
         keeps = options.get("keep_partial", self.keep_partial)
@@ -282,3 +295,8 @@ class _Deadline:
         except TimeoutError:
             self.check()
             raise
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RuntimeError("A CancelledError escaped from a model, although no one cancelled the answer.") from exc

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from django.core.checks import CheckMessage, Error
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 
 from chatmemory_django import conf
 from chatmemory_django.access import is_rate
@@ -24,13 +25,29 @@ def check_chat(**kwargs: Any) -> list[CheckMessage]:
     )
 
 
-def _values(chat: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    if not is_rate(chat["THROTTLE_RATE"]):
-        yield Error(
-            f"CHATMEMORY['CHAT']['THROTTLE_RATE'] must be a rate or None, not {chat['THROTTLE_RATE']!r}.",
-            hint="A rate is '10/sec', '60/min', '100/hour' or '1000/day'; use None for no limit.",
-            id="chatmemory.E033",
+def check_assistant(**kwargs: Any) -> list[CheckMessage]:
+    """Warn if the chat has no assistant: then it refuses every question."""
+    chatmemory: object = getattr(settings, "CHATMEMORY", {})
+    chat = chatmemory.get("CHAT", {}) if isinstance(chatmemory, Mapping) else None
+    if not isinstance(chat, Mapping) or chat.get("ASSISTANT") is not None:
+        return []  # or other checks report it
+    return [
+        Warning(
+            "CHATMEMORY['CHAT'] has no 'ASSISTANT', so the chat answers every question with 503.",
+            hint="Name your assistant, for example 'mysite.assistants.assistant', or remove chatmemory_django.chat.",
+            id="chatmemory.W032",
         )
+    ]
+
+
+def _values(chat: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    for name in ("THROTTLE_RATE", "READ_THROTTLE_RATE"):
+        if not is_rate(chat[name]):
+            yield Error(
+                f"CHATMEMORY['CHAT'][{name!r}] must be a rate or None, not {chat[name]!r}.",
+                hint="A rate is '10/sec', '60/min', '100/hour' or '1000/day'; use None for no limit.",
+                id="chatmemory.E033",
+            )
     if chat["ASSISTANT"] is not None:
         yield from _assistant(chat["ASSISTANT"])
     default = conf.DEFAULT_CHAT["STREAMS"]

@@ -49,13 +49,13 @@ class Exchange:
         turn: Turn,
         question: Question,
         *,
-        system: str | None,
         tools: Sequence[ToolSpecification],
         max_rounds: int,
         answer_id: str | None,
         response_format: ResponseFormat | None,
     ) -> None:
         self._turn = turn
+        self._question = question
         self._tools = tuple(tools)
         self._rounds_left = max_rounds
         self._answer_id = answer_id
@@ -68,22 +68,26 @@ class Exchange:
         """The last response of the model."""
         self.results: list[ToolExecutionResultMessage] = []
         """The results of its tool calls, in their order."""
-        self.opening: list[NewMessage] = []
-        """The messages that begin the turn."""
-        if system is not None and SystemMessage(system) not in turn.messages:
-            self.opening.append(NewMessage(SystemMessage(system)))
-        if question.message is not None:
-            self.opening.append(NewMessage(question.message, client_message_id=question.client_message_id))
+
+    def open(self, system: str | None) -> None:
+        """Begin the turn with the system message, unless it is there already, and the question."""
+        opening: list[NewMessage] = []
+        if system is not None and SystemMessage(system) not in self._turn.messages:
+            opening.append(NewMessage(SystemMessage(system)))
+        message, _, name = self._question
+        if message is not None:
+            opening.append(NewMessage(message, client_message_id=name))
+        self._turn.add(*opening)
 
     def next_request(self) -> ChatRequest | None:
         """Add the messages so far to the turn, and return the next request, or None once the model has answered."""
         if self.response is not None:
+            if self.calls and not self._rounds_left:
+                raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
             self._add(self.response.ai_message, self._metadata(self.response))
             if not self.calls:
                 return None
             self._turn.add(*self.results)
-            if not self._rounds_left:
-                raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
         self.response, self.results, self._text, self._thinking = None, [], [], []
         self._rounds_left -= 1
         self._asked_at = time.monotonic()

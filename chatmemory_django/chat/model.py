@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from contextlib import aclosing, closing
+from dataclasses import asdict, astuple, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias, overload
 
+from chatmemory_django.chat.surrogates import Halves, whole
+from chatmemory_django.db.futures import raisable
 from chatmemory_django.messages import NO_ATTRIBUTES, AiMessage, ChatMessage, UserMessage, checked_messages
 
 
@@ -150,7 +153,8 @@ class PartialToolCall:
     """
     A piece of a tool call: *index* is the call's position in the answer, *arguments* the next piece of its JSON.
 
-    The first piece of each call has its *id* and *name*.
+    The first piece of each call has its *id* and *name*, or the beginning of a name whose rest comes before the first
+    *arguments*.
     """
 
     index: int
@@ -209,7 +213,8 @@ class ChatModel(ABC):
 
     ``chat("text")`` returns a str. With messages, a list of messages or a ``ChatRequest``, it returns a
     ``ChatResponse``. ``stream`` takes the same arguments and yields ``ChatEvent``s. Every method raises
-    ``ChatModelError``.
+    ``ChatModelError``. A character that is split between two pieces is joined, and U+FFFD replaces what cannot be
+    stored: NUL, and half a character alone.
     """
 
     @abstractmethod
@@ -218,7 +223,7 @@ class ChatModel(ABC):
 
     async def do_achat(self, request: ChatRequest) -> ChatResponse:
         """Return what ``do_chat`` returns, by default from a thread."""
-        return await asyncio.to_thread(self.do_chat, request)
+        return await asyncio.to_thread(raisable(self.do_chat), request)
 
     def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
         """Yield the answer as it is generated, a ``ChatResponse`` last; by default, everything at the end."""
@@ -239,7 +244,7 @@ class ChatModel(ABC):
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
         """Return a str for a str; return a ``ChatResponse`` for messages, a list of messages or a request."""
-        response = self.do_chat(to_request(first, *others))
+        response = whole(self.do_chat(to_request(first, *others)))
         return _text_of(response) if isinstance(first, str) else response
 
     @overload
@@ -252,20 +257,20 @@ class ChatModel(ABC):
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
         """Return what ``chat`` returns."""
-        response = await self.do_achat(to_request(first, *others))
+        response = whole(await self.do_achat(to_request(first, *others)))
         return _text_of(response) if isinstance(first, str) else response
 
     def stream(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> Generator[ChatEvent, None, None]:
         """Yield the answer as it is generated, the ``ChatResponse`` last. Closing the generator ends the call."""
-        return self.do_stream(to_request(first, *others))
+        return _stream(self.do_stream(to_request(first, *others)))
 
     def astream(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> AsyncGenerator[ChatEvent, None]:
         """Yield what ``stream`` yields."""
-        return self.do_astream(to_request(first, *others))
+        return _astream(self.do_astream(to_request(first, *others)))
 
 
 def to_request(first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage) -> ChatRequest:
@@ -281,6 +286,40 @@ def to_request(first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /
     if isinstance(first, Iterable):
         return ChatRequest(messages=(*first, *others))
     return ChatRequest(messages=(first, *others))
+
+
+def _stream(events: Generator[ChatEvent, None, None]) -> Generator[ChatEvent, None, None]:
+    halves: Halves[Any] = Halves()
+    with closing(events):
+        for event in events:
+            yield from _joined(event, halves)
+
+
+async def _astream(events: AsyncGenerator[ChatEvent, None]) -> AsyncGenerator[ChatEvent, None]:
+    halves: Halves[Any] = Halves()
+    async with aclosing(events):
+        async for event in events:
+            for joined in _joined(event, halves):
+                yield joined
+
+
+def _joined(event: ChatEvent, halves: Halves[Any]) -> Iterator[ChatEvent]:
+    """Yield *event* with whole characters; before the response, the halves that remained alone."""
+    match event:
+        case PartialText() | PartialThinking():
+            text = halves.join(type(event), event.text)
+            if text is event.text:
+                yield event
+            elif text:
+                yield replace(event, text=text)
+        case PartialToolCall():
+            arguments = halves.join(event.index, event.arguments)
+            if arguments or event.id or event.name or not event.arguments:
+                yield whole(replace(event, arguments=arguments))
+        case ChatResponse():
+            for kind, text in halves.left():
+                yield PartialToolCall(kind, arguments=text) if isinstance(kind, int) else kind(text)
+            yield whole(event)
 
 
 def _text_of(response: ChatResponse) -> str:

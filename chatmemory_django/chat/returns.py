@@ -7,6 +7,7 @@ from typing import Any
 import pydantic
 
 from chatmemory_django.chat.model import ChatModelError, ChatResponse, ResponseFormat
+from chatmemory_django.formats.ui_messages.writing import answer_text
 
 _VALUE = "value"
 """The key of a value that is not a JSON object: models can only be asked for objects."""
@@ -26,7 +27,7 @@ class Text:
         """Set ``value`` to the text of the last *response*, or to the model's reason for a refusal."""
         message = None if response is None else response.ai_message
         if message is not None:
-            self.value = message.text or str(message.attributes.get("refusal") or "")
+            self.value = answer_text(message)
 
 
 class Typed(Text):
@@ -40,19 +41,18 @@ class Typed(Text):
             definitions = schema.pop("$defs", None)
             schema = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
             schema |= {} if definitions is None else {"$defs": definitions}
+            # The value is read as a part of the JSON: read on its own, it would be a Python object.
+            self._adapter = pydantic.TypeAdapter(pydantic.create_model("Answer", value=(returns, ...)))
         self.response_format = ResponseFormat(schema)
 
     def read(self, response: ChatResponse | None) -> None:
         """Set ``value``; raise ``InvalidAnswerError`` if the answer does not have the type."""
         super().read(response)
         try:
-            if self._is_wrapped:
-                wrapped = pydantic.TypeAdapter(dict[str, Any]).validate_json(self.value)
-                self.value = self._adapter.validate_python(wrapped.get(_VALUE))
-            else:
-                self.value = self._adapter.validate_json(self.value)
+            read = self._adapter.validate_json(self.value)
         except pydantic.ValidationError as exc:
             paths = ", ".join(sorted({".".join(map(str, each["loc"])) or "the JSON itself" for each in exc.errors()}))
             raise InvalidAnswerError(
                 f"The model's answer does not have the requested type. Invalid: {paths}."
             ) from None
+        self.value = read.value if self._is_wrapped else read

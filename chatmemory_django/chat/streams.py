@@ -2,7 +2,8 @@
 The storage of answers in progress, from which any process can serve, refuse or stop them.
 
 A process writes the new events of its answers several times a second. If it has not written for ``DEAD_AFTER`` seconds,
-it is considered dead, and its answers as ended.
+it is considered dead, and its answers as ended. The clock is that of the database or of Redis, whatever the servers'
+clocks show.
 
 Ended streams are deleted after ``KEEP`` seconds, and all streams of a conversation when it is erased.
 """
@@ -11,20 +12,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import IntegrityError, router, transaction
-from django.db.models import Exists, OuterRef, QuerySet, Value
+from django.db.models import Exists, F, OuterRef, QuerySet, Value
 from django.db.models.functions import Concat
-from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.chat.deleting import Deletion
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
 
 DEAD_AFTER = 5.0
@@ -38,6 +39,10 @@ ANSWERS = 100
 
 ERASED = "erased:"
 """What stands before the id of an answer whose conversation was erased, in the place of the memory id."""
+
+
+class StreamsUnavailableError(RuntimeError):
+    """The streams cannot be reached, so that no answer can begin, be listened to or be stopped."""
 
 
 class Maker(NamedTuple):
@@ -57,7 +62,11 @@ class Piece(NamedTuple):
 
 
 class Streams(ABC):
-    """Stores the streams of answers. Every method is called in a thread that can use the database."""
+    """
+    Stores the streams of answers. Every method is called in a thread that can use the database.
+
+    Those that are not in the site's database raise ``StreamsUnavailableError`` if they cannot be reached.
+    """
 
     using: str | None = None
     """The database that the streams are in; None if they are elsewhere."""
@@ -81,6 +90,10 @@ class Streams(ABC):
     @abstractmethod
     def find(self, memory_id: str, owner_key: str) -> Maker | None:
         """Return the answer in progress in the owner's conversation, or None."""
+
+    def running(self, owner_key: str) -> int:
+        """Return how many answers an owner has in progress: 0 if the class cannot count them, which sets no bound."""
+        return 0
 
     @abstractmethod
     def read(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
@@ -114,17 +127,16 @@ class DatabaseStreams(Streams):
         return tried_again(self._using, partial(self._begin, maker))
 
     def _begin(self, maker: Maker) -> float | None:
-        now = timezone.now()
         there = AnswerStream.objects.using(self._using).filter(memory_id=maker.memory_id)
-        dead = there.filter(written_at__lt=now - timedelta(seconds=DEAD_AFTER))
-        if self._is_created(maker, now) or (dead.delete()[0] and self._is_created(maker, now)):
+        dead = there.filter(written_at__lt=_before(DEAD_AFTER))
+        if self._is_created(maker) or (dead.delete()[0] and self._is_created(maker)):
             return None
-        written_at = there.values_list("written_at", flat=True).first()
-        return 0.0 if written_at is None else max(0.0, (now - written_at).total_seconds())
+        silent_for = there.values_list(DatabaseNow() - F("written_at"), flat=True).first()
+        return 0.0 if silent_for is None else max(0.0, silent_for.total_seconds())
 
-    def _is_created(self, maker: Maker, now: datetime) -> bool:
+    def _is_created(self, maker: Maker) -> bool:
         try:
-            AnswerStream.objects.using(self._using).create(**maker._asdict(), written_at=now)
+            AnswerStream.objects.using(self._using).create(**maker._asdict(), written_at=DatabaseNow())
         except IntegrityError:
             return False
         return True
@@ -133,12 +145,12 @@ class DatabaseStreams(Streams):
         return tried_again(self._using, partial(self._write, pieces))
 
     def _write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
-        now, leases = timezone.now(), self._leases(*pieces)
+        leases = self._leases(*pieces)
         with transaction.atomic(using=self._using):
-            leases.update(written_at=now)
+            leases.update(written_at=DatabaseNow())
             stops = {lease[:2]: lease[2] for lease in leases.values_list("memory_id", "answer_id", "is_stopping")}
             held = {maker: piece for maker, piece in pieces.items() if (maker.memory_id, maker.answer_id) in stops}
-            self._add(held, now)
+            self._add(held)
         stopping = {answer_id for (_, answer_id), is_stopping in stops.items() if is_stopping}
         return {maker for maker in pieces if maker.answer_id in stopping}
 
@@ -149,18 +161,18 @@ class DatabaseStreams(Streams):
     def _end(self, maker: Maker, last: Piece) -> None:
         with transaction.atomic(using=self._using):
             if self._running(maker).delete()[0]:
-                self._add({maker: last}, timezone.now())
+                self._add({maker: last})
             else:
                 self._leases(maker).delete()
 
-    def _add(self, pieces: Mapping[Maker, Piece], now: datetime) -> None:
+    def _add(self, pieces: Mapping[Maker, Piece]) -> None:
         chunks = [
             AnswerChunk(
                 memory_id=maker.memory_id,
                 answer_id=maker.answer_id,
                 position=piece.position,
                 data=piece.data,
-                written_at=now,
+                written_at=DatabaseNow(),
             )
             for maker, piece in pieces.items()
             if piece.data
@@ -169,12 +181,16 @@ class DatabaseStreams(Streams):
         AnswerChunk.objects.using(self._using).bulk_create(chunks, ignore_conflicts=True)
 
     def find(self, memory_id: str, owner_key: str) -> Maker | None:
-        alive = timezone.now() - timedelta(seconds=DEAD_AFTER)
-        found = AnswerStream.objects.using(self._using).filter(
-            memory_id=memory_id, owner_key=owner_key, written_at__gte=alive
-        )
+        found = self._alive(owner_key).filter(memory_id=memory_id)
         answer_id = found.values_list("answer_id", flat=True).first()
         return None if answer_id is None else Maker(memory_id, owner_key, answer_id)
+
+    def running(self, owner_key: str) -> int:
+        return self._alive(owner_key).count()  # the table is small: it has a row for each answer in progress
+
+    def _alive(self, owner_key: str) -> QuerySet[AnswerStream]:
+        rows = AnswerStream.objects.using(self._using)
+        return rows.filter(owner_key=owner_key, written_at__gte=_before(DEAD_AFTER))
 
     def read(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
         is_running = self.find(maker.memory_id, maker.owner_key) == maker  # checked first, to miss no last piece
@@ -198,7 +214,7 @@ class DatabaseStreams(Streams):
                 # how the process learns that it has to stop.
                 leases.update(memory_id=Concat(Value(ERASED), "answer_id"), owner_key="", is_stopping=True)
             else:
-                alive = leases.filter(written_at__gte=timezone.now() - timedelta(seconds=DEAD_AFTER))
+                alive = leases.filter(written_at__gte=_before(DEAD_AFTER))
                 chunks = chunks.exclude(answer_id__in=list(alive.values_list("answer_id", flat=True)))
             chunks.delete()
 
@@ -221,7 +237,7 @@ def deletion(using: str) -> Deletion:
 
 def delete_old(using: str) -> None:
     """Delete what is left of answers that have ended, or whose process is dead, from the database *using*."""
-    old = timezone.now() - timedelta(seconds=KEEP)
+    old = _before(KEEP)
     streams, chunks = AnswerStream.objects.using(using), AnswerChunk.objects.using(using)
     streams.filter(written_at__lt=old).delete()
     answer = {"memory_id": OuterRef("memory_id"), "answer_id": OuterRef("answer_id")}
@@ -230,6 +246,11 @@ def delete_old(using: str) -> None:
     for part in in_parts(list(found), ANSWERS):
         memory_ids, answer_ids = zip(*part, strict=True)
         chunks.filter(memory_id__in=set(memory_ids), answer_id__in=answer_ids).delete()
+
+
+def _before(seconds: float) -> Any:
+    """Return the moment so many *seconds* ago, by the database's clock."""
+    return DatabaseNow() - timedelta(seconds=seconds)
 
 
 def streams() -> Streams:

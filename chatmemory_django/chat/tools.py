@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_type_hints
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pydantic
 from asgiref.sync import async_to_sync
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
+from django.utils.functional import Promise
 from docstring_parser import parse
 from pydantic_core import to_json
 
 from chatmemory_django.chat.model import ToolSpecification
+from chatmemory_django.db.futures import UNRAISABLE
 from chatmemory_django.db.threads import in_slow_thread
 from chatmemory_django.messages import CONTENT_CLASSES, Content, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models.columns import to_columns
@@ -45,59 +51,62 @@ class Tool:
     A *function*, sync or async, as a tool of a model.
 
     The model reads its *name*, its *description*, which is the docstring by default, and the JSON schema of its
-    parameters. The schema is built from their annotations, their defaults and their descriptions in the docstring.
-    Parameters named ``request``, ``owner`` and ``memory_id`` are filled in by the assistant. The function returns a
-    text, message contents, or anything that pydantic can serialize to JSON; it may raise ``ToolError``. ``TypeError``
-    is raised if a model cannot call *function*.
+    parameters. The schema is built from their annotations, their defaults and their descriptions: in pydantic's
+    ``Field``, or else in the docstring. Parameters named ``request``, ``owner`` and ``memory_id`` are filled in by the
+    assistant; what a ``functools.partial`` binds stays as it is. The function returns a text, message contents, or
+    anything that pydantic can serialize to JSON; it may raise ``ToolError``. ``TypeError`` is raised if a model cannot
+    call *function*.
     """
 
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, description: str | None = None
     ) -> None:
         self.function = function
-        self.name = str(name or getattr(function, "__name__", type(function).__name__))
-        self.is_async = inspect.iscoroutinefunction(function)
-        docstring = parse(inspect.getdoc(function) or "")
-        fields: dict[str, Any] = {}
-        self._context: list[str] = []
+        code = _code(function)
+        self.name = str(name or getattr(_unbound(function), "__name__", type(function).__name__))
+        self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+        docstring = parse(inspect.getdoc(code) or inspect.getdoc(_unbound(function)) or "")
         described = {each.arg_name: each.description for each in docstring.params}
-        hints = get_type_hints(function, include_extras=True)
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-                raise TypeError(f"The tool {self.name!r} takes {parameter}; models can only pass arguments by name.")
-            if parameter.name in CONTEXT:
-                self._context.append(parameter.name)
-                continue
+        parameters = self._parameters()
+        self._context = [parameter for parameter in parameters if parameter in CONTEXT]
+        given = {name: parameter for name, parameter in parameters.items() if name not in CONTEXT}
+        hints = self._hints(code, given)
+        # Fields have numbers for names, since pydantic's models refuse some names of parameters.
+        self._names = {f"argument_{number}": name for number, name in enumerate(given)}
+        fields: dict[str, Any] = {}
+        for field, parameter in zip(self._names, given.values(), strict=True):
             default = ... if parameter.default is parameter.empty else parameter.default
-            field = pydantic.Field(default, description=described.get(parameter.name))
-            fields[parameter.name] = (hints.get(parameter.name, Any), field)
-        config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+            fields[field] = (_described(hints[parameter.name], described.get(parameter.name)), default)
+        config = pydantic.ConfigDict(
+            extra="forbid", arbitrary_types_allowed=False, alias_generator=lambda field: self._names[field]
+        )
         self._arguments = pydantic.create_model(self.name, __config__=config, **fields)
         schema = self._arguments.model_json_schema()
         schema.pop("title", None)
         text = "\n\n".join(filter(None, (docstring.short_description, docstring.long_description)))
-        self.specification = ToolSpecification(self.name, text if description is None else description, schema)
+        self.specification = ToolSpecification(self.name, text if description is None else str(description), schema)
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
     def call(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> ToolExecutionResultMessage:
         """Return the result of *call*: an error result if the arguments are invalid or the function fails."""
-        try:
-            arguments = self._arguments_of(call, context)
-            returned = async_to_sync(self.function)(**arguments) if self.is_async else self.function(**arguments)
-            return _result(call, returned)
-        except Exception as exc:  # noqa: BLE001  # a site's function may raise anything
-            return _failed(call, exc)
+        result = self._call(call, context)
+        return result if isinstance(result, ToolExecutionResultMessage) else async_to_sync(_awaited)(call, result)
 
     async def acall(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> ToolExecutionResultMessage:
         """Return what ``call`` returns. A function that is not async runs in a thread."""
+        result = self._call(call, context) if self.is_async else await in_slow_thread(self._call, call, context)
+        return result if isinstance(result, ToolExecutionResultMessage) else await _awaited(call, result)
+
+    def _call(
+        self, call: ToolExecutionRequest, context: Mapping[str, Any]
+    ) -> ToolExecutionResultMessage | Awaitable[Any]:
+        """Return the result of *call*, or what it has to be awaited for."""
         try:
-            arguments = self._arguments_of(call, context)
-            if self.is_async:
-                return _result(call, await self.function(**arguments))
-            return _result(call, await in_slow_thread(self.function, **arguments))
-        except Exception as exc:  # noqa: BLE001
+            returned = self.function(**self._arguments_of(call, context))
+            return returned if inspect.isawaitable(returned) else _result(call, returned)
+        except (Exception, *UNRAISABLE) as exc:  # noqa: BLE001  # a site's function may raise anything
             return _failed(call, exc)
 
     def _arguments_of(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,9 +119,46 @@ class Tool:
                 + "; ".join(f"{'.'.join(map(str, each['loc'])) or 'JSON'}: {each['msg']}" for each in problems)
             ) from None
         return {
-            **{name: getattr(read, name) for name in self._arguments.model_fields},
+            **{name: getattr(read, field) for field, name in self._names.items()},
             **{name: context.get(name) for name in self._context},
         }
+
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        """Return the parameters that the function can be given by name; what a partial binds is none of them."""
+        bound = self.function.keywords if isinstance(self.function, partial) else {}
+        try:
+            parameters = inspect.signature(self.function).parameters
+        except ValueError:
+            raise TypeError(
+                f"The tool {self.name!r} has no signature from which a model could read its parameters; "
+                "wrap it in a function of your own."
+            ) from None
+        for parameter in parameters.values():
+            if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+                raise TypeError(f"The tool {self.name!r} takes {parameter}; models can only pass arguments by name.")
+        return {name: parameter for name, parameter in parameters.items() if name not in bound}
+
+    def _hints(self, code: Any, parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, Any]:
+        """
+        Return the annotations of *parameters*, ``Any`` for those without one.
+
+        Others may name what is imported for type checkers only.
+        """
+        annotations = {
+            name: Any if parameter.annotation is parameter.empty else parameter.annotation
+            for name, parameter in parameters.items()
+        }
+        try:
+            return get_type_hints(
+                SimpleNamespace(__annotations__=annotations),
+                globalns=getattr(code, "__globals__", None) or vars(sys.modules[code.__module__]),
+                include_extras=True,
+            )
+        except NameError as exc:
+            raise TypeError(
+                f"The tool {self.name!r} has an annotation that is not known when it is built: {exc}. "
+                "Import what it names, for type checkers and at run time."
+            ) from None
 
 
 def to_tools(functions: Sequence[Callable[..., Any] | Tool]) -> dict[str, Tool]:
@@ -149,10 +195,44 @@ def _unknown(tools: Mapping[str, Tool], call: ToolExecutionRequest) -> ToolExecu
     )
 
 
+def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that a ``functools.partial`` calls."""
+    return function.func if isinstance(function, partial) else function
+
+
+def _code(function: Callable[..., Any]) -> Any:
+    """Return the function that is called in the end: behind partials and decorators, or that of a callable object."""
+    function = inspect.unwrap(function)
+    if isinstance(function, partial):
+        return _code(function.func)
+    is_object = not (inspect.isroutine(function) or inspect.isclass(function))
+    return _code(type(function).__call__) if is_object else function
+
+
+def _described(hint: Any, description: str | None) -> Any:
+    """Return *hint* with the *description*, unless it has one of its own."""
+    if description is None:
+        return hint
+    own = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    # What comes later counts.
+    return Annotated[own[0], pydantic.Field(description=description), *own[1:]]
+
+
+async def _awaited(call: ToolExecutionRequest, returned: Awaitable[Any]) -> ToolExecutionResultMessage:
+    """Return the result of *call*, for which the function *returned* something awaitable."""
+    try:
+        return _result(call, await returned)
+    except (Exception, *UNRAISABLE) as exc:
+        task = asyncio.current_task()
+        if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the answer was cancelled, and not something within the function
+        return _failed(call, exc)
+
+
 def _result(call: ToolExecutionRequest, returned: Any) -> ToolExecutionResultMessage:
     contents: str | Sequence[Content]
-    if isinstance(returned, str):
-        contents = returned
+    if isinstance(returned, str | Promise):
+        contents = str(returned)
     elif isinstance(returned, CONTENT_CLASSES):
         contents = [returned]
     elif (
@@ -160,15 +240,22 @@ def _result(call: ToolExecutionRequest, returned: Any) -> ToolExecutionResultMes
     ):
         contents = returned
     else:
-        contents = to_json(returned).decode()
+        contents = to_json(returned, fallback=_plain).decode()
     message = ToolExecutionResultMessage.from_request(call, contents)
     to_columns(message)  # a result that cannot be stored becomes an error for the model, and does not end the turn
     return message
 
 
-def _failed(call: ToolExecutionRequest, error: Exception) -> ToolExecutionResultMessage:
+def _plain(value: object) -> str:
+    """Return the text of a lazy translation, which pydantic does not know."""
+    if isinstance(value, Promise):
+        return str(value)
+    raise TypeError(f"A tool cannot return {type(value).__name__} objects; return what pydantic can serialize to JSON.")
+
+
+def _failed(call: ToolExecutionRequest, error: BaseException) -> ToolExecutionResultMessage:
     is_readable = isinstance(error, READABLE) and not isinstance(error, OSError)
-    text = str(error) if is_readable else ""
+    text = _text(error) if is_readable else ""
     if not is_readable:
         logger.error("The tool %r failed.", call.name, exc_info=error)
     message = ToolExecutionResultMessage.from_request(
@@ -179,3 +266,10 @@ def _failed(call: ToolExecutionRequest, error: Exception) -> ToolExecutionResult
     except ValueError:
         return ToolExecutionResultMessage.from_request(call, f"The tool failed: {type(error).__name__}.", is_error=True)
     return message
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a site's exceptions may be broken as well
+        return ""

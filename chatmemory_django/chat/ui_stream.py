@@ -25,6 +25,7 @@ from chatmemory_django.core.tool_calls import tool_answers
 from chatmemory_django.formats.ui_messages.writing import (
     NOT_JSON,
     answer_metadata,
+    answer_text,
     call_id,
     call_input,
     result_text,
@@ -42,7 +43,7 @@ NOT_ANSWERED = "The answer ended before this call did."
 
 HEADERS = {
     "Content-Type": "text/event-stream",
-    "Cache-Control": "no-cache",
+    "Cache-Control": "no-store, no-cache",
     "X-Accel-Buffering": "no",
     "X-Vercel-AI-UI-Message-Stream": "v1",
 }
@@ -161,6 +162,8 @@ class _Call:
     name: str
     arguments: list[str] = field(default_factory=list)
     state: Literal["written", "called", "answered"] = "written"
+    is_shown: bool = False
+    """Whether the page has its name."""
 
 
 class _Step:
@@ -207,16 +210,25 @@ class _Step:
             if piece.name is None:
                 return chunks
             call = self._new_call(piece.index, piece.id, piece.name)
-            chunks.append({"type": "tool-input-start", "toolCallId": call.id, "toolName": call.name})
+        elif piece.name and not call.is_shown:
+            call.name += piece.name
         if piece.arguments:
+            chunks += self._shown_calls()
             call.arguments.append(piece.arguments)
             chunks.append({"type": "tool-input-delta", "toolCallId": call.id, "inputTextDelta": piece.arguments})
         return chunks
 
+    def _shown_calls(self) -> list[Chunk]:
+        """Show the calls that have begun, in their order. A page cannot change a name, so it has to be whole by now."""
+        new = [call for call in self._calls.values() if not call.is_shown]
+        for call in new:
+            call.is_shown = True
+        return [{"type": "tool-input-start", "toolCallId": call.id, "toolName": call.name} for call in new]
+
     def answer(self, message: AiMessage) -> list[Chunk]:
         """Append what of *message* has not come in pieces: everything, for models that do not stream."""
         self._messages.append(message)
-        chunks = self._write_rest("reasoning", message.thinking or "") + self._write_rest("text", message.text or "")
+        chunks = self._write_rest("reasoning", message.thinking or "") + self._write_rest("text", answer_text(message))
         chunks += self._close("reasoning") + self._close("text")
         for position, request in enumerate(message.tool_execution_requests):
             call = self._calls.get(position) or self._new_call(position, request.id, request.name or "")

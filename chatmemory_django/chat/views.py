@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
 from contextlib import aclosing
 from functools import partial, wraps
 from http import HTTPStatus
-from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, router, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -26,16 +24,24 @@ from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
 
 from chatmemory_django import conf
-from chatmemory_django.access import AccessPolicy, NotAllowedError, access_policy, seconds_to_wait
-from chatmemory_django.chat.answers import Answer, BusyError, answers
+from chatmemory_django.access import (
+    AccessPolicy,
+    NotAllowedError,
+    access_policy,
+    seconds_to_sign_in,
+    seconds_to_wait,
+)
+from chatmemory_django.chat.answers import Answer, BusyError, Seat, TooManyError, answers
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
+from chatmemory_django.chat.files import Files, question_at, stored_file
+from chatmemory_django.chat.listing import newest_messages
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.questions import Question, question_again, read_body
-from chatmemory_django.chat.streams import Maker
+from chatmemory_django.chat.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
-from chatmemory_django.db.threads import in_background, in_thread, leave_thread
+from chatmemory_django.core.media import AddressError, check_files, file_at
+from chatmemory_django.db.threads import all_afterwards, in_background, in_thread, leave_thread
 from chatmemory_django.formats.ui_messages import to_ui_messages
-from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 
@@ -53,13 +59,18 @@ def answering(*methods: str) -> Callable[[View], View]:
     def decorate(view: View) -> View:
         @wraps(view)
         async def wrapper(request: HttpRequest, **kwargs: str) -> HttpResponse | StreamingHttpResponse:
-            if request.method not in methods:
-                return _refusal(NotAllowedError(405, f"Use {' or '.join(methods)} here.", Allow=", ".join(methods)))
             try:
+                _check_method(request, methods)
                 with in_background():  # otherwise the request holds a database connection as long as it waits
                     response = await view(request, **kwargs)
+                    if not isinstance(request, ASGIRequest):
+                        await all_afterwards()  # under WSGI, nothing can continue after this function returns
             except NotAllowedError as exc:
                 response = _refusal(exc)
+            except StreamsUnavailableError as exc:
+                logger.error("%s", exc)  # noqa: TRY400  # the reason is enough, once for each request
+                unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
+                response = _refusal(unavailable)
             response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
             return response
 
@@ -77,12 +88,15 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     asked = await in_thread(_asked, request)
     maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
     make = partial(_make, _assistant(request), asked, request)
+    seat = None if _wants_json(request) else _seat(maker)
     try:
         answer = await answers().begin(maker, make, wait=conf.chat()["WAIT_SECONDS"])
     except BusyError as exc:
         raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
-    if not _wants_json(request):
-        return await _stream(request, answer.listen())
+    except TooManyError as exc:
+        raise _too_many(exc) from None
+    if seat is not None:
+        return await _stream(request, answer.listen(), seat)
     await leave_thread()
     async for _piece in answer.listen():
         pass
@@ -101,7 +115,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     maker = await _maker(request, chat_id)
     if maker is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await _stream(request, answers().listen(maker))
+    return await _stream(request, answers().listen(maker), _seat(maker))
 
 
 @answering("POST")
@@ -119,6 +133,12 @@ async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     return JsonResponse(await in_thread(_messages, request, chat_id), safe=False)
 
 
+@answering("GET")
+async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) -> HttpResponse:
+    """Serve a file in a question of a conversation. Its media type is detected from its first bytes."""
+    return await in_thread(_file, request, chat_id, int(sequence), int(index))
+
+
 class _Asked(NamedTuple):
     """A request that passed all checks."""
 
@@ -128,24 +148,37 @@ class _Asked(NamedTuple):
 
 
 def _asked(request: HttpRequest) -> _Asked:
-    policy, user = _admitted(request)
-    wait = seconds_to_wait(f"chat_{user.pk}", conf.chat()["THROTTLE_RATE"])
-    if wait:
-        raise NotAllowedError(429, f"Too many messages; wait {wait} seconds.", **{"Retry-After": str(wait)})
+    """Return what *request* asks; raise ``NotAllowedError`` if it is refused."""
+    try:
+        return _checked(request)
+    except NotAllowedError as exc:
+        # Futures pass the error on to the event loop, and stay in a circle with its traceback until a garbage
+        # collection. Frames that have the body of the request must not be part of it.
+        exc.__context__ = exc.__traceback__ = None
+        raise
+
+
+def _checked(request: HttpRequest) -> _Asked:
+    policy, user = _admitted(request, "question", conf.chat()["THROTTLE_RATE"])
     most = conf.chat()["MAX_BODY_BYTES"]
     content = request.read(most + 1)
     if len(content) > most:
         raise NotAllowedError(413, f"The body may have at most {most} bytes; send only the last message.")
     try:
         posted = read_body(content)
-        question = posted.question()
         memory_id = policy.memory_id(request, posted.id)
+        # From the primary database: a replica may not have the last answer yet.
+        conversation = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id).first()
+        if conversation is not None and conversation.owner_id != user.pk:
+            raise NotAllowedError(404, "There is no such chat.")
+        files = Files.of(request, request.path, posted.id, memory_id)
+        question = posted.question(partial(stored_file, conversation, files))
+        if question.message is not None:
+            check_files(question.message, remote=policy.may_link_files(request))
+    except AddressError as exc:
+        raise NotAllowedError(400, f"{exc.where}: {exc}") from None
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
-    # From the primary database: a replica may not have the last answer yet.
-    conversation = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id).first()
-    if conversation is not None and conversation.owner_id != user.pk:
-        raise NotAllowedError(404, "There is no such chat.")
     if posted.is_regenerate and (posted.message_id is not None or question.message is None):
         again = None if conversation is None else question_again(conversation, posted.message_id)
         question = again or question
@@ -154,19 +187,29 @@ def _asked(request: HttpRequest) -> _Asked:
     return _Asked(user, memory_id, question)
 
 
-def _admitted(request: HttpRequest) -> tuple[AccessPolicy, AbstractBaseUser]:
-    """Return the access policy, and the user of *request*, who may chat by it."""
+def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[AccessPolicy, AbstractBaseUser]:
+    """Return the access policy, and the user of *request*, who may chat by it, within the *rate* of this *kind*."""
+    has_token = "Authorization" in request.headers
+    if has_token and (wait := seconds_to_sign_in(request)):
+        raise _too_often("Too many failed attempts", wait)
     policy = access_policy()
-    user = policy.user(request)
+    try:
+        user = policy.user(request)
+    except NotAllowedError as exc:
+        if has_token and exc.status == HTTPStatus.UNAUTHORIZED:
+            seconds_to_sign_in(request, has_failed=True)
+        raise
     request.user = user  # type: ignore[assignment]  # the policy's methods, templates and tools see who it is
     if not policy.is_allowed(request):
         raise NotAllowedError(403, "You may not chat.")
+    if wait := seconds_to_wait(f"chat_{kind}_{user.pk}", rate):
+        raise _too_often("Too many requests", wait)
     return policy, user
 
 
 def _entered(request: HttpRequest, chat_id: str) -> tuple[AbstractBaseUser, str]:
     """Return the user of *request*, and the memory id of the conversation that *chat_id* names."""
-    policy, user = _admitted(request)
+    policy, user = _admitted(request, "read", conf.chat()["READ_THROTTLE_RATE"])
     try:
         return user, policy.memory_id(request, chat_id)
     except ValueError as exc:
@@ -183,11 +226,18 @@ def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if conversation is None:
         return []
-    most = conf.chat()["MAX_MESSAGES"]
-    newest = list(conversation.history().order_by("-sequence")[:most])[::-1]
-    if len(newest) == most:  # the first ones may be the end of an answer, whose id is that of its first message
-        newest = list(dropwhile(lambda row: row.type != MessageType.USER, newest))
-    return to_ui_messages(newest)
+    root = request.path.removesuffix("/messages").removesuffix(chat_id)
+    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id))
+
+
+def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
+    user, memory_id = _entered(request, chat_id)
+    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    message = None if conversation is None else question_at(conversation, sequence)
+    found = None if message is None else file_at(message, index)
+    if found is None:
+        raise NotAllowedError(404, "There is no such file.")
+    return HttpResponse(found.content, headers=found.headers(sequence, index))
 
 
 def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
@@ -249,14 +299,27 @@ def explained(error: Exception) -> tuple[int, str]:
             return 500, _("Something went wrong. Try again.")
 
 
-async def _stream(request: HttpRequest, pieces: AsyncGenerator[str, None]) -> HttpResponse | StreamingHttpResponse:
+def _seat(maker: Maker) -> Seat:
+    try:
+        return answers().seat(maker.owner_key)
+    except TooManyError as exc:
+        raise _too_many(exc) from None
+
+
+async def _stream(
+    request: HttpRequest, pieces: AsyncGenerator[str, None], seat: Seat
+) -> HttpResponse | StreamingHttpResponse:
     if not isinstance(request, ASGIRequest):  # under WSGI, nothing can continue after this function returns
         return HttpResponse("".join([piece async for piece in pieces]), headers=HEADERS)
-    return StreamingHttpResponse(_alone(pieces), headers=HEADERS)
+    return StreamingHttpResponse(_alone(pieces, seat), headers=HEADERS)
 
 
-async def _alone(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    """Yield *pieces* without holding the request's thread: the middleware has seen the response by now."""
+async def _alone(pieces: AsyncGenerator[str, None], seat: Seat) -> AsyncGenerator[str, None]:
+    """
+    Yield *pieces* without holding the request's thread: the middleware has seen the response by now.
+
+    The *seat* is given up with this generator, also if no one ever begins to read it.
+    """
     await leave_thread()
     async with aclosing(pieces):
         async for piece in pieces:
@@ -266,9 +329,10 @@ async def _alone(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]
 def _assistant(request: HttpRequest) -> Assistant:
     path = conf.chat()["ASSISTANT"]
     if path is None:
-        raise ImproperlyConfigured(
+        logger.error(
             'Set CHATMEMORY["CHAT"]["ASSISTANT"] to the path of an Assistant, or of a function of the request.'
         )
+        raise NotAllowedError(503, _("This chat has no assistant."))
     found = import_string(path) if isinstance(path, str) else path
     assistant: Assistant = found if isinstance(found, Assistant) else found(request)
     return assistant
@@ -281,6 +345,19 @@ def _wants_json(request: HttpRequest) -> bool:
 
 def _encoded(chunks: Iterable[dict[str, Any]]) -> str:
     return "".join(map(encode, chunks))
+
+
+def _check_method(request: HttpRequest, methods: Collection[str]) -> None:
+    if request.method not in methods:
+        raise NotAllowedError(405, f"Use {' or '.join(methods)} here.", Allow=", ".join(methods))
+
+
+def _too_often(what: str, wait: int) -> NotAllowedError:
+    return NotAllowedError(429, f"{what}; wait {wait} seconds.", **{"Retry-After": str(wait)})
+
+
+def _too_many(error: TooManyError) -> NotAllowedError:
+    return NotAllowedError(429, str(error), **{"Retry-After": "5"})
 
 
 def _refusal(refused: NotAllowedError) -> HttpResponse:

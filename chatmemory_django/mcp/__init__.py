@@ -1,8 +1,8 @@
 """
 An MCP server whose tools search and read the conversations of the authenticated user.
 
-``get_mcp_app`` returns its ASGI application. Clients authenticate by ``Authorization: Bearer`` with a token of DRF's
-``authtoken``, and may read what the REST API's access policy allows owners to read.
+``get_mcp_app`` returns its ASGI application. Clients authenticate by ``Authorization: Bearer`` with a token of the
+access policy, by default one of DRF's ``authtoken``, and may read what the policy allows owners to read.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from asgiref.sync import ThreadSensitiveContext
+from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
 
-from chatmemory_django.access import user_of_token
+from chatmemory_django import conf
+from chatmemory_django.access import (
+    NotAllowedError,
+    access_policy,
+    is_trusted_origin,
+    seconds_to_sign_in,
+    seconds_to_wait,
+)
 from chatmemory_django.db.threads import in_thread, leave_thread
 from chatmemory_django.mcp.tools import TOOLS, ConversationTool, RefusedError, schema_of
 
 try:
-    from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
-    from mcp.server.auth.provider import AccessToken
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -37,8 +43,6 @@ try:
         ToolAnnotations,
     )
     from mcp_types import Tool as McpTool
-    from pydantic import Field
-    from starlette.middleware.authentication import AuthenticationMiddleware
 except ModuleNotFoundError as exc:
     raise ImportError("The MCP server requires mcp: pip install 'chatmemory_django[mcp]'.") from exc
 
@@ -56,52 +60,80 @@ UserOfToken: TypeAlias = Callable[[str], "AbstractBaseUser | None"]
 """A function that returns the user of a token, or None. It is called in a thread."""
 
 
-def get_mcp_app(user_of_token: UserOfToken = user_of_token) -> AsgiApp:
+def get_mcp_app(user_of_token: UserOfToken | None = None) -> AsgiApp:
     """
     Return the ASGI application of the MCP server, which a site can mount at any path.
 
-    It keeps no state between requests and needs no lifespan events, so it runs in any number of processes.
+    It keeps no state between requests and needs no lifespan events, so it runs in any number of processes. Tokens are
+    looked up by *user_of_token*; None stands for the method of the access policy.
     """
-    protected = RequireAuthMiddleware(_answer, required_scopes=[])
-    signed_in = AuthenticationMiddleware(protected, backend=BearerAuthBackend(_Tokens(user_of_token)))
 
     async def app(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
         async with ThreadSensitiveContext():  # as in Django, each request has its own thread
             try:
-                await signed_in(scope, receive, send)
+                user = await in_thread(_admitted, ASGIRequest({**scope}, BytesIO()), user_of_token)
+                await _answer({**scope, "user": user}, receive, _unstored(send))
+            except NotAllowedError as exc:
+                await _refuse(exc, _unstored(send))
             finally:
                 await leave_thread()
 
     return app
 
 
-class _UserToken(AccessToken):
-    """A token and its user."""
+def _admitted(request: ASGIRequest, user_of_token: UserOfToken | None) -> AbstractBaseUser:
+    """Return the user of *request*; raise ``NotAllowedError`` if the protocol or the site's settings refuse it."""
+    try:
+        request.get_host()
+    except DisallowedHost:
+        raise NotAllowedError(HTTPStatus.MISDIRECTED_REQUEST, "The Host is not in ALLOWED_HOSTS.") from None
+    if not is_trusted_origin(request):  # the protocol demands this, against pages that rebind their name to the server
+        raise NotAllowedError(HTTPStatus.FORBIDDEN, "The Origin is not in CSRF_TRUSTED_ORIGINS.")
+    kind, _, key = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() not in {"bearer", "token"}:
+        raise NotAllowedError(HTTPStatus.UNAUTHORIZED, "A token is required.", **_TOKEN_REQUIRED)
+    _wait(seconds_to_sign_in(request))
+    user = (user_of_token or access_policy().user_of_token)(key.strip())
+    if user is None:
+        seconds_to_sign_in(request, has_failed=True)
+        raise NotAllowedError(HTTPStatus.UNAUTHORIZED, "The token is invalid.", **_TOKEN_REQUIRED)
+    _wait(seconds_to_wait(f"mcp_{user.pk}", conf.mcp_throttle_rate()))
+    return user
 
-    user: Any = Field(exclude=True, repr=False)
+
+_TOKEN_REQUIRED = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
 
-class _Tokens:
-    """A verifier of tokens for the ``mcp`` package."""
+def _wait(seconds: int) -> None:
+    if seconds:
+        text = f"Too many requests; wait {seconds} seconds."
+        raise NotAllowedError(HTTPStatus.TOO_MANY_REQUESTS, text, **{"Retry-After": str(seconds)})
 
-    def __init__(self, user_of_token: UserOfToken) -> None:
-        self._user_of_token = user_of_token
 
-    async def verify_token(self, token: str) -> AccessToken | None:
-        """See ``mcp.server.auth.provider.TokenVerifier``."""
-        user = await in_thread(self._user_of_token, token.strip())
-        if user is None:
-            return None
-        return _UserToken(token=token, client_id=str(user.pk), subject=str(user.pk), scopes=[], user=user)
+async def _refuse(refused: NotAllowedError, send: _Send) -> None:
+    body = msgspec.json.encode({"error": str(refused)})
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **refused.headers}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": int(refused.status), "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _unstored(send: _Send) -> _Send:
+    """Return *send* with a header that keeps caches from storing responses: chats are personal."""
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            others = [(name, value) for name, value in message.get("headers", ()) if name.lower() != b"cache-control"]
+            message = {**message, "headers": [*others, (b"cache-control", b"no-store")]}
+        await send(message)
+
+    return sending
 
 
 async def _answer(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
     """Answer one request. Without sessions, only POST is supported: there are no streams to open or sessions to end."""
     if scope["method"] != "POST":
-        headers = [(b"allow", b"POST"), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": HTTPStatus.METHOD_NOT_ALLOWED, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-        return
+        raise NotAllowedError(HTTPStatus.METHOD_NOT_ALLOWED, "Use POST.", Allow="POST")
     manager = StreamableHTTPSessionManager(
         _server, json_response=True, stateless=True, max_request_body_size=MAX_REQUEST_BYTES
     )
@@ -120,7 +152,7 @@ async def _call_tool(context: ServerRequestContext[Any, Any], params: CallToolRe
         tool = msgspec.convert(params.arguments or {}, TOOLS[params.name])
         scope = context.request.scope  # type: ignore[union-attr]  # requests come by HTTP
         request = ASGIRequest({**scope, "user": None}, BytesIO())
-        request.user = scope["user"].access_token.user
+        request.user = scope["user"]
         found = msgspec.to_builtins(await in_thread(tool.run, request))
     except (msgspec.ValidationError, RefusedError) as exc:
         return CallToolResult(content=[TextContent(text=str(exc))], is_error=True)

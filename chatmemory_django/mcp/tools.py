@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
@@ -14,12 +16,16 @@ from chatmemory_django.core.limits import MAX_INTEGER, is_storable
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.messages import MESSAGE_SIZE
 
 MAX_TEXT = 4_000
 """Maximum number of characters of a message that are returned."""
 
 MAX_TEXTS = 40_000
 """Maximum number of characters of all messages together; the last message may exceed it."""
+
+MAX_READ = 5_000_000
+"""Maximum size of the messages that are read for a page of a conversation, see ``with_size``: one may exceed it."""
 
 ROLES = {
     MessageType.SYSTEM: "system",
@@ -103,18 +109,20 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         """Return the matching messages of the user of *request*."""
         reader = _Reader(request)
         found = Message.objects.search(self.query, owner=reader.user, types=reader.types)
-        rows = found.filter(conversation__in=reader.conversations).select_related("conversation")
+        hits = found.filter(conversation__in=reader.conversations).select_related("conversation")
+        rows = hits.defer("text", "payload", "verbatim", "metadata")[: self.limit]
+        snippets = Message.objects.filter(pk__in=[row.pk for row in rows]).snippets(self.query)
         return FoundMessages(
             [
                 FoundMessage(
                     row.conversation.memory_id,
-                    row.conversation.title,
+                    row.conversation.title if reader.types else "",
                     row.sequence,
                     ROLES[MessageType(row.type)],
-                    str(row.snippet(self.query)),
+                    str(snippets.get(row.pk, "")),
                     _moment(row),
                 )
-                for row in rows.defer("payload", "verbatim", "metadata")[: self.limit]
+                for row in rows
             ]
         )
 
@@ -138,20 +146,24 @@ class ReadConversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         conversation = named.first() if is_storable(self.conversation_id) else None
         if conversation is None:
             raise RefusedError("The user has no conversation with this id.")
-        rows = conversation.history().filter(type__in=reader.types).order_by("-sequence")
+        types = reader.types_in(conversation)
+        rows = conversation.history().filter(type__in=types).order_by("-sequence")
         if self.before is not None:
             rows = rows.filter(sequence__lt=self.before)
+        sizes: list[tuple[int, int]] = list(rows.values_list("sequence", MESSAGE_SIZE)[: self.limit + 1])
+        fitting = sum(total <= MAX_READ for total in accumulate(size for _, size in sizes)) or 1
+        read = [sequence for sequence, _ in sizes[:fitting]]
         messages: list[ConversationMessage] = []
         length = 0
-        before: int | None = None
-        for row in rows.defer("verbatim", "metadata")[: self.limit + 1]:
+        for row in rows.filter(sequence__in=read).defer("verbatim", "metadata"):
             if messages and (len(messages) == self.limit or length >= MAX_TEXTS):
-                before = messages[-1].sequence
                 break
             message = _message(row)
             messages.append(message)
             length += len(message.text) + sum(len(call.arguments) for call in message.calls)
-        return ConversationPage(conversation.memory_id, conversation.title, messages[::-1], before)
+        before = messages[-1].sequence if messages and len(messages) < len(sizes) else None
+        title = conversation.title if types else ""
+        return ConversationPage(conversation.memory_id, title, messages[::-1], before)
 
 
 ConversationTool: TypeAlias = SearchConversations | ReadConversation
@@ -173,13 +185,18 @@ class _Reader:
     """What the user of a request may read: the user's own conversations, as far as the access policy allows."""
 
     def __init__(self, request: HttpRequest) -> None:
-        policy: AccessPolicy = access_policy()
-        asked = Request(request)
-        asked.user = self.user = request.user
-        if not policy.is_allowed(asked):
+        self._policy: AccessPolicy = access_policy()
+        self._asked = Request(request)
+        self._asked.user = self.user = request.user
+        if not self._policy.is_allowed(self._asked):
             raise RefusedError("The user may not read conversations.")
-        self.types = policy.readable_types(asked, own=True)
-        self.conversations: QuerySet[Conversation] = policy.conversations(asked, "view").filter(owner=self.user.pk)
+        self.types = self._policy.readable_types(self._asked, own=True)
+        visible = self._policy.conversations(self._asked, "view")
+        self.conversations: QuerySet[Conversation] = visible.filter(owner=self.user.pk)
+
+    def types_in(self, conversation: Conversation) -> Collection[MessageType]:
+        """Return the types of messages that the user may read in *conversation*."""
+        return self._policy.readable_types(self._asked, own=self._policy.is_own(self._asked, conversation))
 
 
 def _message(row: Message) -> ConversationMessage:

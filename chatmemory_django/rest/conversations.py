@@ -23,7 +23,7 @@ from chatmemory_django import conf
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
-from chatmemory_django.operations import asynchronous, erase, export, fork
+from chatmemory_django.operations import admin_log, asynchronous, erase, export, fork
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
@@ -57,7 +57,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     """The serializer of the messages in a memory."""
     pagination_class = ConversationPagination
     filterset_class = ConversationFilter
-    ordering = ("-updated_at", "-pk")
+    ordering = ("-updated_at", "-memory_id")
     ordering_fields = ("updated_at", "created_at", "is_pinned")
     request_serializers = {  # noqa: RUF012
         "create": NewConversationSerializer,
@@ -100,11 +100,19 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def partial_update(self, request: Request, memory_id: str) -> Response:
         """Update a conversation. Metadata is replaced as a whole; omitted fields are kept."""
         wanted = self.body
-        with self.changing() as conversation:
-            changed = [name for name, value in wanted.items() if not is_same(getattr(conversation, name), value)]
+        with self.changing("change") as conversation:
+            # A title that the user may not read is written in any case: otherwise the ETag would reveal a right guess.
+            hidden = set() if self.readable_types else {"title"}
+            changed = [
+                name
+                for name, value in wanted.items()
+                if name in hidden or not is_same(getattr(conversation, name), value)
+            ]
             for name in changed:
                 setattr(conversation, name, wanted[name])
             conversation.save(update_fields=changed)
+            if changed:
+                self.log(conversation, admin_log.changed(changed))
             return self._described(conversation)
 
     def destroy(self, request: Request, memory_id: str) -> Response:
@@ -123,9 +131,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         if given.get("owner") == EVERYBODY:
             del given["owner"]
         if not any(given.values()):
-            raise InvalidQuery(
-                {"non_field_errors": "At least one filter is required; without one, this would erase everything."}
-            )
+            raise InvalidQuery(["At least one filter is required; without one, this would erase everything."])
         return Response(self._erase(self.filter_queryset(self.get_queryset())))
 
     @extend_schema(responses=MemorySerializer)
@@ -156,31 +162,35 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         if not self.policy.may_set_memory(request):
             raise exceptions.PermissionDenied
         messages = [item["message"] for item in self.body["messages"]]
-        with self.changing() as conversation:
+        with self.changing("set") as conversation:
             memory = get_chat_memory(conversation.memory_id)
             memory.set(messages)
             conversation.refresh_from_db()
+            self.log(conversation, admin_log.replaced(conversation.memory_messages))
             return Response(self._shown(conversation.read(memory), memory))
 
     @extend_schema(responses={204: None})
     @memory.mapping.delete
     def clear_memory(self, request: Request, memory_id: str) -> Response:
         """Clear the memory. The history is kept."""
-        with self.changing() as conversation:
+        with self.changing("clear") as conversation:
             get_chat_memory(conversation.memory_id).clear()
+            self.log(conversation, admin_log.cleared(conversation.memory_messages))  # as read before
         return Response(status=HTTPStatus.NO_CONTENT)
 
     @extend_schema(responses={201: ConversationSerializer})
-    @action(detail=True, methods=["post"], throttle_scope="export")
+    @action(detail=True, methods=["post"], throttle_scope="fork")
     def fork(self, request: Request, memory_id: str) -> Response:
         """Copy a conversation up to a message, with its memory at that point, to a new one of the same owner."""
         wanted = self.body
-        with self.changing() as conversation, found_at("$.through"):
+        with self.changing("add") as conversation, found_at("$.through"):
             window = get_chat_memory(conversation.memory_id).window()
             try:
                 forked = fork(conversation, wanted.get("memory_id"), through=wanted.get("through"), window=window)
             except MemoryIdTakenError:
                 raise _taken() from None
+            last = wanted.get("through", forked.next_sequence - 1)
+            self.log(conversation, admin_log.forked(last, forked.memory_id))
         return self._created(forked, request.path.rstrip("/").rpartition("/")[0].rpartition("/")[0])
 
     @extend_schema(responses=HeadSerializer)
@@ -188,9 +198,10 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def rewind(self, request: Request, memory_id: str) -> Response:
         """Continue from a message on any branch. Later messages are kept in the history, as another branch."""
         to = self.body["to"]
-        with self.changing() as conversation, found_at("$.to"):
+        with self.changing("change") as conversation, found_at("$.to"):
             get_chat_memory(conversation.memory_id).rewind(to)
             conversation.refresh_from_db()
+            self.log(conversation, admin_log.rewound(to))
         return Response({"to": to})
 
     @extend_schema(responses=HeadSerializer)
@@ -198,16 +209,17 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def switch(self, request: Request, memory_id: str) -> Response:
         """Switch to the branch of a message: continue from the newest message that follows it."""
         wanted = self.body["to"]
-        with self.changing() as conversation, found_at("$.to"):
+        with self.changing("change") as conversation, found_at("$.to"):
             to = get_chat_memory(conversation.memory_id).switch(wanted)
             conversation.refresh_from_db()
+            self.log(conversation, admin_log.switched(wanted, to))
         return Response({"to": to})
 
     @extend_schema(responses=RemovedSerializer)
     @action(detail=True, methods=["post"], url_path="memory/pop")
     def pop(self, request: Request, memory_id: str) -> Response:
         """Remove the newest message in the memory from the memory and the history."""
-        with self.changing() as conversation:
+        with self.changing("remove") as conversation:
             window = conversation.memory().exclude(sequence=conversation.summary_sequence or 0).order_by("sequence")
             return Response(self.remove(conversation, window.values_list("sequence", flat=True).last()))
 
@@ -220,6 +232,8 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         types = self.readable_types
         if not types or not self.policy.may_export(request, own=own):
             raise exceptions.PermissionDenied
+        if request.method == "GET":
+            self.log(conversation, admin_log.exported(conversation.total_messages))
         chunks = export(row_of(conversation), types=None if set(types) >= set(MessageType) else types)
         return StreamingHttpResponse(
             asynchronous(chunks) if isinstance(request._request, ASGIRequest) else chunks,
@@ -228,8 +242,11 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         )
 
     def _existing(self, wanted: Mapping[str, Any]) -> Conversation:
-        there: Conversation | None = self.get_conversations("change").filter(memory_id=wanted["memory_id"]).first()
-        if there is None or not all(is_same(getattr(there, name), value) for name, value in wanted.items()):
+        there: Conversation | None = self.get_conversations("view").filter(memory_id=wanted["memory_id"]).first()
+        # Of others' conversations, the answer would reveal whether a guess of the title is right.
+        if there is None or not self.policy.is_own(self.request, there):
+            raise _taken()
+        if not all(is_same(getattr(there, name), value) for name, value in wanted.items()):
             raise _taken()
         return there
 
@@ -247,7 +264,11 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 
     def _erase(self, rows: Any) -> dict[str, Any]:
         protected: list[str] = []
-        receipt = erase(rows, refused=lambda conversation, error: protected.append(conversation.memory_id))
+        receipt = erase(
+            rows,
+            each=lambda erased, _: self.log(erased, admin_log.erased(erased.total_messages), admin_log.DELETION),
+            refused=lambda conversation, error: protected.append(conversation.memory_id),
+        )
         return {"erased": len(receipt.messages), "protected": protected}
 
     def _seen_through(self, conversation: Conversation) -> Reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from drf_spectacular.utils import extend_schema_field
@@ -17,15 +17,17 @@ from chatmemory_django.core.limits import (
     MAX_INTEGER,
     MAX_MEMORY_ID_LENGTH,
     MAX_WHERE,
+    check_text_length,
     is_uuid,
     memory_key,
 )
+from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_chat import INVALID, message_from_openai, message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models.columns import to_columns, to_metadata
 from chatmemory_django.rest.filters import moment
-from chatmemory_django.rest.problems import InvalidQuery
+from chatmemory_django.rest.problems import FieldName, InvalidQuery
 
 MAX_REASON = 300
 """Maximum number of characters of an error detail, which may repeat keys that the client sent."""
@@ -46,11 +48,14 @@ class Strict:
             for name in sorted(data.keys() - {field.field_name for field in self._writable_fields}):  # type: ignore[attr-defined]
                 known = name in self.fields  # type: ignore[attr-defined]
                 detail = "This field is read-only." if known else "Unknown field."
-                found[name[:MAX_WHERE]] = [ErrorDetail(detail, "read_only" if known else "unknown")]
+                found[FieldName(name[:MAX_WHERE])] = [ErrorDetail(detail, "read_only" if known else "unknown")]
         try:
             value = super().to_internal_value(data)  # type: ignore[misc]
         except serializers.ValidationError as exc:
-            raise serializers.ValidationError({**exc.detail, **found}) from None  # type: ignore[dict-item]
+            is_of_fields = isinstance(data, Mapping)
+            for name, each in cast("dict[str, Any]", exc.detail).items():
+                found.setdefault(FieldName(name) if is_of_fields else name, each)
+            raise serializers.ValidationError(found) from None
         if found:
             raise serializers.ValidationError(found)
         return value
@@ -118,6 +123,13 @@ class MessageField(serializers.Field):
                 if unknown := dict(_unknown(data, message, "")):
                     raise serializers.ValidationError(unknown)
             to_columns(message)
+            check_text_length(message, conf.rest()["MAX_TEXT_LENGTH"])
+            view = self.context["view"]
+            check_files(message, remote=view.policy.may_link_files(view.request))
+        except AddressError as exc:
+            # In OpenAI's format, a part has its address elsewhere.
+            where = exc.where if "role" not in data else exc.where.replace("contents", "content", 1).partition(".")[0]
+            raise serializers.ValidationError({where: [sentence(exc)]}) from None
         except INVALID as exc:
             raise serializers.ValidationError(_located(str(exc))) from None
         return message
@@ -169,6 +181,12 @@ def in_format(message: ChatMessage, form: str | None) -> Any:
         return message_to_openai(message)
     except ValueError as exc:
         raise InvalidQuery({"as": f"OpenAI's format cannot represent a message: {exc}"}) from None
+
+
+def sentence(error: ValueError) -> str:
+    """Return the reason of *error* as a sentence of its own, without the location before it."""
+    reason = str(error)
+    return reason[:1].upper() + reason[1:]
 
 
 def _unknown(given: Any, made: Any, where: str) -> Iterator[tuple[str, list[str]]]:

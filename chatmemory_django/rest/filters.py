@@ -20,7 +20,7 @@ from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.db.moments import EARLIEST, LATEST
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.rest.problems import InvalidQuery
+from chatmemory_django.rest.problems import FieldName, InvalidQuery
 
 EVERYBODY = "*"
 """The value of ``?owner=`` that includes all owners, and conversations without one."""
@@ -77,12 +77,15 @@ class StrictFilterBackend(filters.DjangoFilterBackend):
         try:
             filtered: QuerySet[Any] = super().filter_queryset(request, queryset, view)
         except exceptions.ValidationError as exc:
-            raise InvalidQuery(exc.detail) from None
+            detail: Any = exc.detail
+            raise InvalidQuery({FieldName(name): each for name, each in detail.items()}) from None
         return filtered
 
 
 class StrictOrderingFilter(OrderingFilter):
     """A backend that orders by the view's ``ordering_fields``, and responds 400 to others."""
+
+    ordering_param = "ordering"  # DRF's own class takes it from the site's settings
 
     def get_ordering(self, request: Request, queryset: QuerySet[Any], view: APIView) -> tuple[str, ...]:
         """Return the requested ordering followed by the view's own, which together order any two rows."""
@@ -106,7 +109,9 @@ class ConversationFilter(filters.FilterSet):
         method="filter_owner", max_length=255, label="Owned by the user with this key, or `*` for all. Staff only."
     )
     title = filters.CharFilter(
-        lookup_expr="icontains", max_length=255, label="With this text in the title, case-insensitively."
+        method="filter_title",
+        max_length=255,
+        label="With this text in a title that the user may read, case-insensitively.",
     )
     metadata = filters.CharFilter(
         method="filter_metadata",
@@ -120,7 +125,7 @@ class ConversationFilter(filters.FilterSet):
     search = filters.CharFilter(
         method="filter_search",
         max_length=255,
-        label="With this text in the memory id, the title or a message that the user may read.",
+        label="With this text in the memory id, or in a title or a message that the user may read.",
     )
 
     class Meta:
@@ -135,6 +140,10 @@ class ConversationFilter(filters.FilterSet):
         """Return *queryset*: ``filter_queryset`` applies this filter, since it also applies without a value."""
         return queryset
 
+    def filter_title(self, queryset: Any, name: str, value: str) -> Any:
+        """Filter by a text in the title."""
+        return queryset.filter(title__icontains=value) if _view(self).listed_types else queryset.none()
+
     def filter_metadata(self, queryset: Any, name: str, value: str) -> Any:
         """Filter by a text in the metadata."""
         key, _, text = value.partition(":")
@@ -146,7 +155,8 @@ class ConversationFilter(filters.FilterSet):
 
     def filter_search(self, queryset: Any, name: str, value: str) -> Any:
         """Filter by a search, which includes only messages that the user may read."""
-        return queryset.search(value, types=_view(self).listed_types)
+        types = _view(self).listed_types
+        return queryset.search(value, types=types) if types else queryset.filter(memory_id__icontains=value)
 
 
 class MessageFilter(filters.FilterSet):

@@ -22,11 +22,11 @@ from rest_framework.viewsets import ViewSetMixin
 from chatmemory_django import conf
 from chatmemory_django.access import FEEDBACK
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.core.media import file_at, served_as
+from chatmemory_django.core.media import file_at
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_columns
-from chatmemory_django.operations import annotate
+from chatmemory_django.operations import admin_log, annotate
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import MessageFilter
 from chatmemory_django.rest.pagination import MessagePagination
@@ -102,11 +102,14 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         body = self.body
         refuse_types([item["message"] for item in body["messages"]], self.policy.writable_types(request))
         key = _idempotency_key(request)
-        with self.changing(check=False) as conversation, found_at("$.after"):
+        with self.changing("write", check=False) as conversation, found_at("$.after"):
             new = _new_messages(conversation, body["messages"], key)
-            if not _is_repeated(conversation, new, key):
+            is_repeated = _is_repeated(conversation, new, key)
+            if not is_repeated:
                 self.check_match()
             sequences = get_chat_memory(conversation.memory_id).add(*new, after=body.get("after"))
+            if not is_repeated:
+                self.log(conversation, admin_log.added(sequences))
             conversation.refresh_from_db()
             rows = {row.sequence: row for row in _shown(conversation).filter(sequence__in=sequences)}
         # Without a history, messages that are evicted immediately are deleted; a retry may repeat removed ones.
@@ -116,7 +119,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def partial_update(self, request: Request, memory_id: str, sequence: str) -> Response:
         """Update the metadata of a message, such as a user's feedback: other keys are kept, and null removes a key."""
         changes = self.body.get("metadata", {})
-        with self.changing(check=False) as conversation:
+        with self.changing("write", check=False) as conversation:
             row = self.find_message(conversation)
             self.check_match()
             if row.type not in self.readable_types:
@@ -132,6 +135,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 raise invalid("$.metadata", str(exc)) from None
             if is_there is None:  # it is only in the memory
                 raise Http404
+            self.log(conversation, admin_log.annotated(row.sequence))
             conversation.refresh_from_db()
             row = self.find_message(conversation)
         return Response(self.get_serializer(row).data)
@@ -139,7 +143,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses={200: RemovedSerializer})
     def destroy(self, request: Request, memory_id: str, sequence: str) -> Response:
         """Remove a message from the memory and the history. Its sequence is never used again."""
-        with self.changing(check=False) as conversation:
+        with self.changing("remove", check=False) as conversation:
             row = self.find_message(conversation)
             self.check_match()
             return Response(self.remove(conversation, row.sequence, with_results=self.query.get("with_results", False)))
@@ -159,9 +163,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         file = file_at(row.chat_message, int(index)) if is_readable else None
         if file is None:
             raise Http404
-        name = f"message-{row.sequence}-{int(index) + 1}.{file.extension}"
-        headers = served_as(name, is_inline=file.is_preview)
-        return HttpResponse(file.content, content_type=file.media_type, headers=headers)
+        return HttpResponse(file.content, headers=file.headers(row.sequence, int(index)))
 
     def find_message(self, conversation: Conversation) -> Message:
         """Return the message that the URL refers to; 404 if there is none."""

@@ -125,7 +125,7 @@ class BoundedCursorPagination(CursorPagination):
 class ConversationPagination(BoundedCursorPagination):
     """Pages of conversations, the most recently active first."""
 
-    ordering = ("-updated_at", "-pk")
+    ordering = ("-updated_at", "-memory_id")  # not the key, which is in cursors: it counts the site's conversations
 
 
 class MessagePagination(BoundedCursorPagination):

@@ -15,7 +15,7 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from chatmemory_django import conf
-from chatmemory_django.core.limits import BoundsError, check_bounds
+from chatmemory_django.core.limits import BoundsError, check_bounds, check_values
 from chatmemory_django.rest.problems import Problem, invalid
 
 
@@ -46,6 +46,10 @@ class JSONParser(BaseParser):
     ) -> Any:
         limits = conf.rest()
         body = b"".join(bounded(stream, limits["MAX_BODY_BYTES"]))
+        try:
+            check_values(body)
+        except ValueError as exc:
+            raise invalid("$", str(exc)) from None
         try:
             value = msgspec.json.decode(body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:

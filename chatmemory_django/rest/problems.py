@@ -31,6 +31,16 @@ class Problem(exceptions.APIException):
         self.path = path
 
 
+class FieldName(str):
+    """
+    The name of a field or a parameter that has errors.
+
+    This distinguishes it from the key of errors of a whole object, for which a site may have chosen the same name.
+    """
+
+    __slots__ = ()
+
+
 class InvalidQuery(exceptions.ValidationError):
     """Invalid query parameters; the detail is a dict of errors by name."""
 
@@ -79,7 +89,7 @@ def _joined(path: str, key: str | int) -> str:
     """Return the path of *key* below *path*; a key may be a path itself, from the root or relative to *path*."""
     if isinstance(key, int):
         return f"{path}[{key}]"
-    if key == api_settings.NON_FIELD_ERRORS_KEY:
+    if key == api_settings.NON_FIELD_ERRORS_KEY and not isinstance(key, FieldName):
         return path
     if key.startswith("$"):
         return key

@@ -248,7 +248,7 @@ class ConversationSerializer(serializers.Serializer[Any]):
 
     memory_id = serializers.CharField()
     owner = serializers.CharField(source="owner_id", allow_null=True, help_text="The primary key of the user.")
-    title = serializers.CharField()
+    title = serializers.CharField(allow_null=True, help_text="Null if the user may not read it.")
     metadata = MetadataField()
     is_pinned = serializers.BooleanField()
     is_archived = serializers.BooleanField()
@@ -260,6 +260,14 @@ class ConversationSerializer(serializers.Serializer[Any]):
     memory_tokens = serializers.IntegerField(help_text="0 if they are not counted.")
     created_at = MomentField()
     updated_at = MomentField(help_text="When the last message was added.")
+
+    def to_representation(self, conversation: Any) -> dict[str, Any]:
+        """See ``Serializer``. A title may quote messages, so users who may read none do not read it."""
+        shown: dict[str, Any] = super().to_representation(conversation)
+        view = self.context.get("view")  # without one, a site's own code asks
+        if "title" in shown and view is not None and not view.types_in(conversation):
+            shown["title"] = None
+        return shown
 
 
 class UsageRowSerializer(serializers.Serializer[Any]):
@@ -276,6 +284,8 @@ class UsageSerializer(serializers.Serializer[Any]):
     by = serializers.ChoiceField(choices=["day", "conversation", "model"])
     since = MomentField()
     until = MomentField()
+    limit = serializers.IntegerField(help_text="The maximum number of rows.")
+    has_more = serializers.BooleanField(help_text="Whether there are more rows than these.")
     results = UsageRowSerializer(many=True)
 
 

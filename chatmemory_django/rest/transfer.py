@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
+from django.db import router, transaction
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions
@@ -14,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory_django import conf
+from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import (
     ConversationExistsError,
@@ -31,7 +33,7 @@ from chatmemory_django.rest.serializers import ImportsSerializer, UsageSerialize
 from chatmemory_django.rest.views import ChatMemoryView
 
 MAX_CONVERSATIONS = 1_000
-"""Maximum number of conversations in an import; each is stored in its own transaction."""
+"""Maximum number of conversations in an import, which is one transaction."""
 
 MAX_MEMORY_MESSAGES = 1_000
 """Maximum number of messages in the memory of an imported conversation: every read loads all of them."""
@@ -43,14 +45,14 @@ class ImportView(ChatMemoryView):
     parser_classes = (LinesParser,)
     serializer_class = ImportsSerializer
     query_serializers = {"post": ImportQuery}  # noqa: RUF012
-    throttle_scope = "export"
+    throttle_scope = "import"
 
     @extend_schema(request={LinesParser.media_type: OpenApiTypes.BINARY}, responses={201: ImportsSerializer})
     def post(self, request: Request) -> Response:
         """
         Import exported conversations, which will belong to the user.
 
-        All lines are validated before the first conversation is stored; each is stored completely or not at all.
+        Either all of them are stored or, if a line is invalid or a memory id is taken, none.
         """
         if not self.policy.may_import(request):
             raise exceptions.PermissionDenied
@@ -68,6 +70,14 @@ class ImportView(ChatMemoryView):
                 }
             )
 
+        using = router.db_for_write(Conversation)
+
+        def store() -> None:
+            spooled.seek(0)
+            imported.clear()
+            with transaction.atomic(using=using):
+                import_lines(spooled, owner, trusted=False, rename=rename, using=using, each=note)
+
         settings = conf.rest()
         limits = ImportLimits(
             max_conversations=MAX_CONVERSATIONS,
@@ -77,6 +87,7 @@ class ImportView(ChatMemoryView):
             max_depth=settings["MAX_JSON_DEPTH"],
             max_metadata_bytes=settings["MAX_METADATA_BYTES"],
             uuids_only=not self.policy.may_name(request),
+            remote_files=self.policy.may_link_files(request),
         )
         with tempfile.SpooledTemporaryFile(max_size=1024 * 1024) as spooled:
             # A slow client blocks no one: the database is not used before the whole body has arrived.
@@ -87,11 +98,12 @@ class ImportView(ChatMemoryView):
             try:
                 spooled.seek(0)
                 check_lines(spooled, limits, rename=rename)
-                spooled.seek(0)
-                import_lines(spooled, owner, trusted=False, rename=rename, each=note)
+                tried_again(using, store)
             except ConversationExistsError as exc:
                 raise Problem(HTTPStatus.CONFLICT, "exists", exc.reason, f"line {exc.line}") from None
             except JsonLinesError as exc:
+                # A frame of its traceback holds the error itself, and another one the line, which may be very long.
+                exc.__traceback__ = None
                 raise invalid(f"line {exc.line}", exc.reason) from None
         return Response({"conversations": imported}, HTTPStatus.CREATED)
 
@@ -101,20 +113,27 @@ class UsageView(ChatMemoryView):
 
     serializer_class = UsageSerializer
     query_serializers = {"get": UsageQuery}  # noqa: RUF012
-    throttle_scope = "export"  # it reads every message of the requested time
+    throttle_scope = "usage"  # it reads every message of the requested time
 
     def get(self, request: Request) -> Response:
-        """Count messages and tokens by day (UTC), conversation or model."""
+        """
+        Count messages and tokens by day (UTC), conversation or model, by default of the last 30 days.
+
+        At most `limit` rows are returned; `has_more` is true if there are others.
+        """
         asked, limits = self.query, conf.rest()
+        limit = min(asked.get("limit", limits["PAGE_SIZE"]), limits["MAX_PAGE_SIZE"])
         by = asked.get("by", "day")
         until = asked.get("until", datetime.now(UTC))
         since = asked.get("since", until - timedelta(days=30))
-        rows = usage(
+        found = usage(
             owned(self, self.get_conversations("view"), asked.get("owner")),
             by,
             since=since,
             until=until,
-            limit=min(asked.get("limit", limits["PAGE_SIZE"]), limits["MAX_PAGE_SIZE"]),
+            limit=limit + 1,
         )
-        results = [{"key": row.key, "messages": row.messages, "tokens": row.tokens} for row in rows]
-        return Response({"by": by, "since": since, "until": until, "results": results})
+        rows = list(found)
+        results = [{"key": row.key, "messages": row.messages, "tokens": row.tokens} for row in rows[:limit]]
+        shown = {"by": by, "since": since, "until": until, "limit": limit, "has_more": len(rows) > limit}
+        return Response({**shown, "results": results})

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from django.db import router, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest
+from django.utils.crypto import salted_hmac
 from django.utils.http import parse_etags
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication
@@ -23,18 +24,19 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from chatmemory_django.access import AccessPolicy, Verb, access_policy
+from chatmemory_django.access import AccessPolicy, Verb, access_policy, seconds_to_sign_in
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.alternatives import Place
+from chatmemory_django.operations import admin_log
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
 from chatmemory_django.rest.permissions import IsAllowed, with_bearer
-from chatmemory_django.rest.problems import InvalidQuery, NotModified, Problem, handle_exception
+from chatmemory_django.rest.problems import FieldName, InvalidQuery, NotModified, Problem, handle_exception
 from chatmemory_django.rest.schema import Schema
-from chatmemory_django.rest.throttles import ScopedThrottle, SignInThrottle
+from chatmemory_django.rest.throttles import ScopedThrottle
 from chatmemory_django.stores.base import MessageNotFoundError
 
 
@@ -89,7 +91,8 @@ class ChatMemoryView(GenericAPIView[Any]):
             return {}
         serializer = serializer_class(data=self.request.query_params.dict())
         if not serializer.is_valid():
-            raise InvalidQuery(dict(serializer.errors))
+            detail = serializer.errors.items()
+            raise InvalidQuery({FieldName(name) if name in serializer.fields else name: each for name, each in detail})
         values: Mapping[str, Any] = serializer.validated_data
         return values
 
@@ -106,9 +109,11 @@ class ChatMemoryView(GenericAPIView[Any]):
     @property
     def readable_types(self) -> Collection[MessageType]:
         """The types of messages whose content the user may read in the conversation."""
-        if self.conversation is None:
-            return ()
-        return self.policy.readable_types(self.request, own=self.policy.is_own(self.request, self.conversation))
+        return () if self.conversation is None else self.types_in(self.conversation)
+
+    def types_in(self, conversation: Conversation) -> Collection[MessageType]:
+        """Return the types of messages whose content the user may read in *conversation*; without any, no title."""
+        return self.policy.readable_types(self.request, own=self.policy.is_own(self.request, conversation))
 
     @property
     def listed_types(self) -> Collection[MessageType]:
@@ -119,7 +124,7 @@ class ChatMemoryView(GenericAPIView[Any]):
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         made = super().initialize_request(request, *args, **kwargs)
         made.__class__ = ChunkedRequest  # DRF has no hook for it
-        made.authenticators = with_bearer(made.authenticators or ())
+        made.authenticators = with_bearer(made.authenticators or (), self.policy)
         return made
 
     def get_authenticators(self) -> list[BaseAuthentication]:
@@ -131,13 +136,13 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     def perform_authentication(self, request: Request) -> None:
         """See ``APIView.perform_authentication``. Clients that guess tokens are throttled before the next check."""
-        throttle = SignInThrottle()
-        if not throttle.allow_request(request, self):
-            raise exceptions.Throttled(throttle.wait())
+        wait = seconds_to_sign_in(request._request)
+        if wait:
+            raise exceptions.Throttled(wait)
         try:
             super().perform_authentication(request)
         except exceptions.AuthenticationFailed:
-            throttle.note_failure(request)
+            seconds_to_sign_in(request._request, has_failed=True)
             raise
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -149,9 +154,9 @@ class ChatMemoryView(GenericAPIView[Any]):
         _ = self.query
         known = self._query_names()
         unknown = exceptions.ErrorDetail("Unknown parameter.", "unknown")
-        found: dict[str, Any] = {name: [unknown] for name in request.query_params if name not in known}
+        found: dict[str, Any] = {FieldName(name): [unknown] for name in request.query_params if name not in known}
         found |= {
-            name: ["It must not contain NUL characters."]
+            FieldName(name): ["It must not contain NUL characters."]
             for name, value in request.query_params.items()
             if "\0" in value
         }
@@ -194,14 +199,24 @@ class ChatMemoryView(GenericAPIView[Any]):
         return self.conversation
 
     @contextmanager
-    def changing(self, verb: Verb = "change", *, check: bool = True) -> Iterator[Conversation]:
-        """Lock the conversation that the URL refers to in a transaction; 412 if ``If-Match`` does not match."""
+    def changing(self, verb: Verb, *, check: bool = True) -> Iterator[Conversation]:
+        """
+        Lock the conversation that the URL refers to in a transaction, to do *verb* to it.
+
+        If ``If-Match`` does not match, the response is 412.
+        """
         using = router.db_for_write(Conversation)
         with transaction.atomic(using=using):
             self.conversation = self._found(verb, lambda rows: rows.using(using).select_for_update())
             if check:
                 self.check_match()
             yield self.conversation
+
+    def log(self, conversation: Conversation, words: str, flag: int = admin_log.CHANGE) -> None:
+        """Log *words* in the admin's log if the user is staff and *conversation* is another user's."""
+        user = self.request.user
+        if getattr(user, "is_staff", False) and not self.policy.is_own(self.request, conversation):
+            admin_log.log(conversation, user.pk, words, flag)
 
     def check_match(self) -> None:
         """Respond 412 if ``If-Match`` does not match the state of the conversation."""
@@ -220,6 +235,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         types = conversation.messages.filter(sequence__in=removed).order_by().values_list("type", flat=True)
         if not removable.issuperset(types):
             raise exceptions.PermissionDenied  # rolls back the transaction
+        self.log(conversation, admin_log.removed(removed))
         conversation.refresh_from_db()
         return {"removed": removed}
 
@@ -290,8 +306,13 @@ def _nowhere(rows: object) -> Mapping[int, Place]:
 
 
 def etag(conversation: Conversation) -> str:
-    """Return the ETag of *conversation* and its messages: every write increments the version."""
-    return f'"{conversation.pk}-{conversation.version}"'
+    """
+    Return the ETag of *conversation* and its messages: every write increments the version.
+
+    It is hashed with the site's secret, since the key of a row counts the conversations of all users.
+    """
+    state = f"{conversation.pk} {conversation.version}"
+    return f'"{salted_hmac(__name__, state, algorithm="sha256").hexdigest()[:32]}"'
 
 
 def _matches(wanted: str, conversation: Conversation) -> bool:

@@ -36,7 +36,7 @@ def model_errors(lost: type[ChatModelError] = UnavailableError) -> Iterator[None
         yield
     except openai.OpenAIError as exc:
         raise _error(exc, lost) from exc
-    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise lost("The model's server sent something that is not JSON.") from exc
     except UnicodeEncodeError as exc:
         if exc.encoding == "ascii":  # headers are encoded as ASCII, messages as UTF-8

@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 from rest_framework import serializers
 
-from chatmemory_django.core.limits import is_storable
+from chatmemory_django import conf
+from chatmemory_django.core.limits import check_text_length, is_storable
+from chatmemory_django.core.media import AddressError, check_json_files
 from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS, ItemError, check_item, normalized
 from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models.columns import to_columns
-from chatmemory_django.rest.fields import Strict, TextField
+from chatmemory_django.rest.fields import Strict, TextField, sentence
 
 MAX_ITEMS = 20
 """Maximum number of items in a request, the same as OpenAI's."""
@@ -39,8 +41,14 @@ class ItemField(serializers.Field):
         try:
             check_item(data)
             item = normalized(data)
-            to_columns(CONVERSATION_ITEMS.to_message(item))
+            message = CONVERSATION_ITEMS.to_message(item)
+            to_columns(message)
+            check_text_length(message, conf.rest()["MAX_TEXT_LENGTH"])
+            view = self.context["view"]
+            check_json_files(data, remote=view.policy.may_link_files(view.request))
             return NewItem(item, to_new_message(item, CONVERSATION_ITEMS, "It"))
+        except AddressError as exc:
+            raise serializers.ValidationError({exc.where: [sentence(exc)]}) from None
         except ItemError as exc:
             raise serializers.ValidationError({exc.param: [str(exc)]}) from None
         except (TypeError, ValueError) as exc:

@@ -22,13 +22,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
-from chatmemory_django.access import user_of_token
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS
 from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations import erase
+from chatmemory_django.operations import admin_log, erase
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.messages import refuse_types
 from chatmemory_django.rest.openai.errors import handle_openai_exception
@@ -49,13 +49,16 @@ if TYPE_CHECKING:
 
 
 class BearerAuthentication(BaseAuthentication):
-    """Authentication by ``Authorization: Bearer`` with a token of ``rest_framework.authtoken``."""
+    """Authentication by ``Authorization: Bearer`` or ``Token`` with a token of *policy*."""
+
+    def __init__(self, policy: AccessPolicy) -> None:
+        self.policy = policy
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser, None] | None:
         kind, _, key = request.headers.get("Authorization", "").partition(" ")
         if not kind:
             return None
-        user = user_of_token(key.strip()) if kind.lower() == "bearer" else None
+        user = self.policy.user_of_token(key.strip()) if kind.lower() in {"bearer", "token"} else None
         if user is None:
             raise exceptions.AuthenticationFailed("The key is invalid; send a valid token as Authorization: Bearer.")
         return user, None
@@ -68,12 +71,15 @@ class OpenAIView(ChatMemoryView):
     """A view of the Conversations API. It is not in the site's OpenAPI schema, since OpenAI documents it."""
 
     schema: Any = None
-    authentication_classes: Any = (BearerAuthentication,)
     filter_backends: Any = ()
     query_serializers = dict.fromkeys(("get", "post", "delete"), IncludeQuery)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         return handle_openai_exception
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        """See ``APIView.get_authenticators``. Only tokens are accepted, never a session."""
+        return [BearerAuthentication(self.policy)]
 
     def get_throttles(self) -> list[BaseThrottle]:
         """See ``APIView.get_throttles``. Servers send the requests of all their users, so they are not throttled."""
@@ -84,6 +90,15 @@ class OpenAIView(ChatMemoryView):
         response = super().finalize_response(request, response, *args, **kwargs)
         response["x-request-id"] = f"req_{uuid4().hex}"
         return response
+
+    def shown(self, conversation: Conversation) -> dict[str, Any]:
+        """Return *conversation* in OpenAI's format. Clients keep titles in the metadata, so it is read like texts."""
+        return {
+            "id": conversation.memory_id,
+            "object": "conversation",
+            "created_at": int(aware(conversation.created_at).timestamp()),
+            "metadata": _pairs(conversation) if self.types_in(conversation) else {},
+        }
 
     def readable_items(self, conversation: Conversation) -> ConversationItems:
         """Return the items of *conversation* that the user may read."""
@@ -119,6 +134,7 @@ class OpenAIView(ChatMemoryView):
             sequences = get_chat_memory(conversation.memory_id).add(*named, repeats=True)
         except ValueError as exc:
             raise invalid("$.items", str(exc)) from None
+        self.log(conversation, admin_log.added(sequences))
         conversation.refresh_from_db()
         return items.of(sequences)
 
@@ -139,7 +155,7 @@ class ConversationsView(OpenAIView):
                 metadata=wanted.get("metadata") or {},
             )
             self.add(conversation, wanted.get("items") or [])
-        return Response(_shown(conversation))
+        return Response(self.shown(conversation))
 
 
 class ConversationView(OpenAIView):
@@ -149,23 +165,28 @@ class ConversationView(OpenAIView):
 
     def get(self, request: Request, memory_id: str) -> Response:
         """Retrieve a conversation."""
-        return Response(_shown(self.find()))
+        return Response(self.shown(self.find()))
 
     def post(self, request: Request, memory_id: str) -> Response:
         """Replace the metadata of a conversation, as far as this API shows it."""
         metadata = self.body["metadata"] or {}
-        with self.changing() as conversation:
+        with self.changing("change") as conversation:
             shown = _pairs(conversation)
             hidden = {key: value for key, value in conversation.metadata.items() if key not in shown}
             conversation.metadata = {**hidden, **metadata}
             conversation.save(update_fields=["metadata"])
-            return Response(_shown(conversation))
+            self.log(conversation, admin_log.changed(["metadata"]))
+            return Response(self.shown(conversation))
 
     def delete(self, request: Request, memory_id: str) -> Response:
         """Erase a conversation."""
         with self.changing("delete") as conversation:
             protected: list[Conversation] = []
-            erase(row_of(conversation), refused=lambda each, error: protected.append(each))
+            erase(
+                row_of(conversation),
+                each=lambda erased, _: self.log(erased, admin_log.erased(erased.total_messages), admin_log.DELETION),
+                refused=lambda each, error: protected.append(each),
+            )
             if protected:
                 detail = "Other objects of the site refer to this conversation; it cannot be deleted."
                 raise Problem(HTTPStatus.BAD_REQUEST, "protected", detail)  # not 409, which OpenAI's clients retry
@@ -192,7 +213,7 @@ class ItemsView(OpenAIView):
     def post(self, request: Request, memory_id: str) -> Response:
         """Add items at the end, all or none."""
         new = self.body["items"]
-        with self.changing() as conversation:
+        with self.changing("write") as conversation:
             return Response(_listed(self.add(conversation, new), has_more=False))
 
 
@@ -205,7 +226,7 @@ class ItemView(OpenAIView):
 
     def delete(self, request: Request, memory_id: str, item_id: str) -> Response:
         """Remove an item from the conversation, and return the conversation."""
-        with self.changing() as conversation:
+        with self.changing("remove") as conversation:
             item = self._find(conversation, item_id)
             rest = [] if item.of == 1 else self._rest(conversation, item)
             self.remove(conversation, item.sequence)
@@ -213,7 +234,7 @@ class ItemView(OpenAIView):
                 messages = (to_new_message(each, CONVERSATION_ITEMS, "It").message for each in rest)
                 get_chat_memory(conversation.memory_id).add(*messages)
                 conversation.refresh_from_db()
-            return Response(_shown(conversation))
+            return Response(self.shown(conversation))
 
     def _rest(self, conversation: Conversation, item: Item) -> list[dict[str, Any]]:
         """Return the other items of the message of *item*; 400 if they could not be added again in its place."""
@@ -237,15 +258,6 @@ class NotFoundView(OpenAIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         raise Http404
-
-
-def _shown(conversation: Conversation) -> dict[str, Any]:
-    return {
-        "id": conversation.memory_id,
-        "object": "conversation",
-        "created_at": int(aware(conversation.created_at).timestamp()),
-        "metadata": _pairs(conversation),
-    }
 
 
 def _pairs(conversation: Conversation) -> dict[str, str]:
