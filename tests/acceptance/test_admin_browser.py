@@ -13,7 +13,6 @@ from django.conf import settings
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.test import override_settings
 from pytest_django.live_server_helper import LiveServer
 
 from chatmemory_django.admin import ConversationAdmin
@@ -45,9 +44,8 @@ DJANGO_S = {("label-title-only", "#searchbar")}
 
 @pytest.fixture(scope="module")
 def site(django_db_setup, django_db_blocker):
-    """Return the URL of the example site, served under the strict policy."""
-    middleware = ["tests.acceptance.strict_policy.strict_policy", *settings.MIDDLEWARE]
-    with django_db_blocker.unblock(), override_settings(MIDDLEWARE=middleware):
+    """Return the URL of the example site, whose policy is strict."""
+    with django_db_blocker.unblock():
         server = LiveServer("localhost")
         yield server.url
         server.stop()

@@ -1,12 +1,15 @@
 """The view in the README, and the limits of that page."""
 
-import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.test import AsyncClient, Client, override_settings
+from django.urls import path
 
+from chatmemory_django.chat.assistant import Assistant
 from tests.asgi import run
 from tests.faces.chat.scripted import ScriptedModel
 
@@ -14,29 +17,69 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
+urlpatterns: list = []
+
+
 @pytest.mark.django_db(transaction=True)
-def test_the_view_that_it_opens_with_streams_and_remembers(rf):
-    view: dict = {}
+@pytest.mark.parametrize(
+    ("page", "first"), [("README.md", "```python"), ("docs/chat.md", "```python\nfrom chatmemory_django.chat.model")]
+)
+class TestTheView:
+    """The view that the README opens with, and the one of the guide to assistants."""
+
+    @pytest.fixture
+    def model(self, page, first, monkeypatch) -> ScriptedModel:
+        text = (ROOT / page).read_text()
+        block = text[text.index(first) + len("```python") :]
+        model = ScriptedModel("On its way.", "Tomorrow.")
+        view: dict = {
+            "__name__": "mysite.views",
+            "assistant": Assistant(model, system_message="You help with orders. Be brief."),
+        }
+        exec(block[: block.index("```")], view)
+        view["assistant"].model = model
+        monkeypatch.setattr(f"{__name__}.urlpatterns", [path("chat/<memory_id>/", view["chat"])])
+        return model
+
+    def ask(self, text: str, user: User | None, **options: Any) -> tuple[int, str]:
+        client = AsyncClient(**options)
+
+        async def ask() -> tuple[int, str]:
+            if user is not None:
+                await client.aforce_login(user)
+            response = await client.post("/chat/orders/", {"message": text})
+            if not response.streaming:
+                return response.status_code, ""
+            return response.status_code, b"".join([piece async for piece in response]).decode()
+
+        with override_settings(ROOT_URLCONF=__name__, LOGIN_URL="/sign-in/"):
+            return run(ask())
+
+    def test_streams_and_remembers(self, model):
+        ann = User.objects.create_user("ann")
+
+        assert self.ask("Where is my parcel?", ann) == (200, "On its way. ")
+        assert self.ask("And when?", ann) == (200, "Tomorrow. ")
+        assert [message.type for message in model.sent[1]] == ["SYSTEM", "USER", "AI", "USER"]
+
+    def test_refuses_others_before_the_model_is_called(self, model):
+        ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+        self.ask("Where is my parcel?", ann)
+
+        assert self.ask("Where is hers?", bob) == (403, "")
+        assert self.ask("Where is it?", None) == (302, "")
+        assert self.ask("Where is it?", ann, enforce_csrf_checks=True) == (403, "")
+        with override_settings(ROOT_URLCONF=__name__):
+            client = Client()
+            client.force_login(ann)
+            assert client.get("/chat/orders/", {"message": "planted"}).status_code == 405
+        assert len(model.requests) == 1
+
+
+def test_the_view_has_sixteen_lines_of_code():
     block = README[README.index("```python") + len("```python") :]
-    exec(block[: block.index("```")], view)
-    model = view["assistant"].model = ScriptedModel("On its way.", "Tomorrow.")
-    ann = User.objects.create_user("ann")
 
-    async def ask(text: str) -> list[str]:
-        request = rf.get("/", {"message": text})
-        request.auser = lambda: asyncio.sleep(0, ann)
-        response = await view["chat"](request, "orders")
-        return [piece.decode() async for piece in response]
-
-    assert run(ask("Where is my parcel?")) == ["On ", "its ", "way. "]
-    assert run(ask("And when?")) == ["Tomorrow. "]
-    assert [message.type for message in model.sent[1]] == ["SYSTEM", "USER", "AI", "USER"]
-
-
-def test_the_view_has_eight_lines_of_code():
-    block = README[README.index("```python") + len("```python") :]
-
-    assert len([line for line in block[: block.index("```")].splitlines() if line.strip()]) == 8
+    assert len([line for line in block[: block.index("```")].splitlines() if line.strip()]) == 16
 
 
 def test_it_has_at_most_two_hundred_lines():

@@ -16,7 +16,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.stores import InMemoryChatMemoryStore, SingleSlotChatMemoryStore
-from tests.estimators import WORDS
+from tests.estimators import WORDS, AdditiveWords
 
 PRIVATE = "whatnobodyelsemayread"
 S1, S2 = SystemMessage("be brief"), SystemMessage("be long")
@@ -183,6 +183,9 @@ class TestId:
         assert memory.id is id
         assert memory.messages() == [U1]
 
+    def test_a_text_may_look_like_an_address(self):
+        assert message_memory(id="<Order at 0x7f>").id == "<Order at 0x7f>"
+
     def test_ids_with_the_same_str_are_the_same_memory(self):
         store = InMemoryChatMemoryStore()
 
@@ -200,14 +203,41 @@ class TestId:
             ("x" * 256, ValueError, r"must have 1 to 255 characters; this one has 256: 'x{20}'\.$"),
             ("a\0b", ValueError, r"must not hold NUL characters or lone surrogates, but is 'a\\x00b'"),
             ("a\ud800", ValueError, r"must not hold NUL characters or lone surrogates, but is 'a\\ud800'"),
+            (object(), ValueError, r"must have a stable str\(\), but this object has an address in it: '<obj"),
+            (("a", object()), ValueError, r"must have a stable str\(\), but this tuple has an address in it"),
+            (message_memory, ValueError, r"must have a stable str\(\), but this function has an address in it"),
         ],
-        ids=["None", "empty", "too_long", "NUL", "surrogate"],
+        ids=["None", "empty", "too_long", "NUL", "surrogate", "object", "with_an_object", "function"],
     )
     def test_an_invalid_id_is_rejected(self, build, id, error, reason):
         with pytest.raises(error, match=f"^A memory id {reason}"):
             build(id=id)
         with pytest.raises(error, match=f"^A memory id {reason}"):
             InMemoryChatMemoryStore().get_messages(id)
+
+
+class TestTheNameOfAnEstimator:
+    @pytest.mark.parametrize(
+        ("name", "error", "reason"),
+        [
+            ("x" * 65, ValueError, r"must have at most 64 characters; 'x{20}'… has 65"),
+            ("a\0", ValueError, "must not hold NUL characters"),
+            (5, TypeError, "must be a str, not int"),
+        ],
+        ids=["too_long", "NUL", "int"],
+    )
+    def test_one_that_cannot_be_stored_with_a_count_is_refused_when_the_memory_is_made(self, name, error, reason):
+        estimator = AdditiveWords()
+        estimator.name = name
+
+        with pytest.raises(error, match=f"The name of an estimator {reason}"):
+            TokenWindowChatMemory(max_tokens=5, token_count_estimator=estimator)
+
+    def test_64_characters_are_enough(self):
+        estimator = AdditiveWords()
+        estimator.name = "x" * 64
+
+        assert TokenWindowChatMemory(max_tokens=5, token_count_estimator=estimator).window().counter == "x" * 64
 
 
 class TestAdd:

@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chatmemory_django.search.excerpts import ELLIPSIS, MAX_SNIPPET, snippet
+from chatmemory_django.search.terms import terms_of
 
 # Characters whose case folding has several characters, and some that become others.
 TEXTS = st.text(st.sampled_from("aAsSßẞİiςΣ ﬃfF.\n京é…") | st.characters(), max_size=800)
@@ -58,8 +59,71 @@ def test_a_hit_longer_than_the_excerpt_is_marked_as_far_as_shown():
     assert marked("Look: " + "x" * 500 + "!", "x" * 500) == "Look: [" + "x" * 294 + "]…"
 
 
-def test_a_hit_after_many_expanding_characters_is_found_quickly():
-    assert marked("ß" * 1_000_000 + "hit", "HIT", around=2) == "…ßß[hit]"
+def test_a_part_of_a_text_is_marked_as_cut():
+    assert marked("a hit b", "hit") == "a [hit] b"
+    assert marked("a hit b", "hit", is_cut_before=True) == "…a [hit] b"
+    assert marked("a hit b", "hit", is_cut_behind=True) == "a [hit] b…"
+    assert marked("0123456789hit", "hit", around=5, is_cut_before=True) == "…56789[hit]"
+
+
+class Folded(str):
+    """A text that counts how many of its characters are case-folded."""
+
+    folded = 0
+
+    def __getitem__(self, key):
+        return Folded(super().__getitem__(key))
+
+    def casefold(self):
+        Folded.folded += len(self)
+        return super().casefold()
+
+
+@pytest.mark.parametrize("length", [10_000, 40_000])
+@pytest.mark.parametrize("wanted", ["HIT", "not there, HIT", "not there"])
+def test_each_character_of_a_text_is_folded_a_few_times_at_any_length(length, wanted):
+    Folded.folded = 0
+
+    snippet(Folded("ß" * length + "hit"), wanted)
+
+    assert Folded.folded <= 5 * length
+
+
+def plain(text, wanted, around):
+    """Return an excerpt as the documentation of ``snippet`` describes it, character by character."""
+    around = min(around, MAX_SNIPPET // 2)
+    searched = [wanted] if hits_of(text, [wanted]) else terms_of(wanted)
+    hits = hits_of(text, searched)
+    start, behind = (max(0, hits[0][0] - around), hits[0][1] + around) if hits else (0, 2 * around)
+    end = min(len(text), start + MAX_SNIPPET, behind)
+    hits = hits_of(text[start:end], searched) if not hits or hits[0][1] <= end else [(hits[0][0] - start, end - start)]
+    excerpt = ELLIPSIS if start else ""
+    done = 0
+    for hit_start, hit_end in hits:
+        excerpt += text[start + done : start + hit_start]
+        excerpt += f"[{text[start + max(done, hit_start) : start + hit_end]}]"
+        done = hit_end
+    return excerpt + text[start + done : end] + (ELLIPSIS if end < len(text) else "")
+
+
+def hits_of(text, searched):
+    # Which character of the text each character of the folded text comes from.
+    sources = [place for place, character in enumerate(text) for _ in character.casefold()]
+    folded = "".join(character.casefold() for character in text)
+    hits, place = [], 0
+    while place < len(folded):
+        found = [len(each.casefold()) for each in searched if each and folded.startswith(each.casefold(), place)]
+        if found:
+            hits.append((sources[place], sources[place + max(found) - 1] + 1))
+        place += max(found, default=1)
+    return hits
+
+
+@given(TEXTS, TEXTS | st.text(st.sampled_from("aßs "), max_size=6), st.integers(0, 1_000))
+@example("x" * 200 + "ß a ss", "ss a", 60)
+@example("sßs", "ss", 60)
+def test_an_excerpt_is_what_its_documentation_describes(text, wanted, around):
+    assert marked(text, wanted, around=around) == plain(text, wanted, around)
 
 
 @given(TEXTS, TEXTS, st.integers(0, 1_000))

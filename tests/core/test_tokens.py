@@ -97,6 +97,29 @@ class TestModelNames:
     def test_models_with_cl100k_base(self, model_name):
         assert OpenAiTokenCountEstimator(model_name).name == "cl100k_base"
 
+    @pytest.mark.parametrize(
+        ("tuned", "base"),
+        [
+            ("ft:gpt-4.1-2025-04-14:org::id", "gpt-4.1-2025-04-14"),
+            ("ft:gpt-4.1-mini-2025-04-14:org:name:id", "gpt-4.1-mini-2025-04-14"),
+            ("ft:o4-mini-2025-04-16:org::id", "o4-mini-2025-04-16"),
+            ("ft:gpt-5-mini:x", "gpt-5-mini"),
+            ("ft:gpt-3.5-turbo-0125:org::id", "gpt-3.5-turbo-0125"),
+            ("ft:davinci-002:org::id", "davinci-002"),
+        ],
+    )
+    def test_a_fine_tuned_model_counts_like_the_one_it_was_made_from(self, tuned, base):
+        messages = [UserMessage("Ganz anders gezählt: señor, 東京"), AiMessage("ok")]
+        counts = [OpenAiTokenCountEstimator(name).estimate_token_count_in_messages(messages) for name in (tuned, base)]
+
+        assert counts[0] == counts[1]
+        assert OpenAiTokenCountEstimator(tuned).name == OpenAiTokenCountEstimator(base).name
+
+    @pytest.mark.parametrize("model_name", ["openai/gpt-4", "ollama/llama3", "openchat", "olmo", "ft:openchat:x"])
+    def test_a_name_is_not_taken_for_a_model_of_openai_because_of_its_first_letter(self, model_name):
+        with pytest.raises(ValueError, match="knows no encoding for the model"):
+            OpenAiTokenCountEstimator(model_name)
+
     def test_an_unknown_model_is_named_in_the_error(self):
         with pytest.raises(ValueError, match="'my-model'"):
             OpenAiTokenCountEstimator("my-model")

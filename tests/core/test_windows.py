@@ -705,5 +705,13 @@ class TestToolAnswers:
     def test_parallel_calls_are_matched_for_any_order_of_results(self):
         assert tool_answers([TWO_CALLS, R2, U1, R1]) == {(0, 0): 3, (0, 1): 1}
 
+    @pytest.mark.parametrize("call_id", ["1", None])
+    def test_parallel_calls_with_one_id_are_answered_in_their_order(self, call_id):
+        calls = AiMessage(tool_execution_requests=[ToolExecutionRequest(call_id, "tool", each) for each in "ab"])
+        answer = result(call_id)
+
+        assert tool_answers([calls, calls, answer, answer, answer]) == {(1, 0): 2, (1, 1): 3, (0, 0): 4}
+        assert repair_tools([calls, answer])[0].tool_execution_requests == calls.tool_execution_requests[:1]
+
     def test_unmatched_calls_and_results_are_in_no_pair(self):
         assert tool_answers([R1, CALL, U1]) == {}

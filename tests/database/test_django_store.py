@@ -593,9 +593,20 @@ class TestOwners:
             memory.clear()
         with pytest.raises(PermissionDenied):
             memory.set([])
+        for after in (None, 0, 1):
+            with pytest.raises(PermissionDenied, match="'c' belongs to another user"), memory.turn(after=after):
+                pass
 
         assert memory.messages() == []
         assert window(owner=ann).messages() == [user(1)]
+
+    @pytest.mark.parametrize(("messages", "statements"), [(1, 1), (0, 2)])
+    def test_a_turn_of_the_owner_takes_no_more_statements(self, django_assert_num_queries, messages, statements):
+        ann = User.objects.create_user("ann")
+        window(owner=ann).add(*[user(1)] * messages)
+
+        with django_assert_num_queries(statements), window(owner=ann).turn():
+            pass
 
 
 @pytest.fixture

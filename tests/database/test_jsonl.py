@@ -453,6 +453,13 @@ class TestLimits:
         with pytest.raises(JsonLinesError, match="Line 1: metadata has 12 bytes; at most 10 are allowed"):
             check_lines([changed(lines[0], metadata={"k": "long"}), *lines[1:]], ImportLimits(max_metadata_bytes=10))
 
+    def test_a_line_with_too_many_values_for_its_size_is_rejected(self, lines):
+        lines[1] = changed(lines[1], metadata={"a": [[]] * 20_000})
+
+        with pytest.raises(JsonLinesError, match=r"^Line 2: It has more than \d+ values in \d+ bytes"):
+            check_lines(lines, ImportLimits())
+        assert check_lines(lines) == ["a", "b"]  # without limits, a file is trusted
+
     @pytest.mark.parametrize(
         "memory_id", ["a", "support-4711", UUID.upper(), f"{{{UUID}}}", f"urn:uuid:{UUID}", f"{UUID} "]
     )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.test import RequestFactory
 
 from chatmemory_django.chat import views
 from chatmemory_django.chat.questions import question_again
@@ -119,7 +120,7 @@ def _handler_reads() -> int:
 
 
 LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
-    "the newest messages": lambda ann, it, length: views._messages(SimpleNamespace(user=ann), it.memory_id),
+    "the newest messages": lambda ann, it, length: views._messages(RequestFactory().get("/"), it.memory_id),
     "an answer": lambda ann, it, length: views._message(SimpleNamespace(memory_id=it.memory_id), f"m{length}"),
     "the newest question": lambda ann, it, length: question_again(it, None),
     "the question of an answer": lambda ann, it, length: question_again(it, f"m{length}"),

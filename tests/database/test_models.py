@@ -525,12 +525,12 @@ class TestConversation:
         with pytest.raises(IntegrityError), transaction.atomic():
             Conversation.objects.create(memory_id="a")
 
-    def test_its_str_is_its_title_or_its_memory_id(self):
+    def test_its_str_is_its_memory_id_and_never_its_title(self):
         memory_of(3).add(UserMessage(PRIVATE))
         conversation = Conversation.objects.get()
 
         assert str(conversation) == "a"
-        assert str(Conversation(memory_id="b", title="A talk")) == "A talk"
+        assert str(Conversation(memory_id="b", title=PRIVATE)) == "b"
         assert PRIVATE not in repr(conversation)
 
     def test_deleting_one_deletes_only_its_messages_in_a_few_statements(self, django_assert_max_num_queries):

@@ -563,6 +563,52 @@ class TestPrune:
         assert memory.messages() == [U1, S2]
         assert found_in() == []
 
+    @pytest.mark.parametrize(
+        ("leave", "left"),
+        [
+            (lambda memory: memory.pop(), [1, 2]),
+            (lambda memory: memory.remove(2), [1, 3]),
+            (lambda memory: memory.remove(1), [2, 3]),
+            (lambda memory: memory.rewind(2), [1, 2]),
+            (lambda memory: memory.set([U1]), [4]),
+            (lambda memory: (memory.set([A1]), memory.pop(), memory.add(U4)), [5]),
+            (lambda memory: memory.clear(), []),
+        ],
+        ids=["popped", "removed", "first_removed", "rewound", "set", "replaced", "cleared"],
+    )
+    def test_messages_that_left_without_being_evicted_are_deleted(self, leave, left):
+        memory = a_memory("a", limit=10)
+        memory.add(U1, U2, U3)
+        leave(memory)
+        before = memory.messages()
+        age(10 * DAY)
+
+        operations.prune(everyone(), history_older_than=5 * DAY)
+
+        assert self.left() == left
+        assert memory.messages() == before
+        assert found_in() == []
+
+    def test_a_client_message_id_is_known_until_its_message_is_pruned(self):
+        memory = a_memory("a", limit=2)
+        memory.add(NewMessage(U1, client_message_id="one"), NewMessage(U2, client_message_id="two"), U3)
+        memory.remove(2)
+        again = [NewMessage(U1, client_message_id="one"), NewMessage(U2, client_message_id="two")]
+        kept = memory.add(*again)
+        age(10 * DAY)
+        operations.prune(everyone(), history_older_than=5 * DAY)
+
+        assert kept == [1, 2]
+        assert memory.add(*again) == [4, 5]
+
+    def test_conversations_that_are_all_in_memory_are_not_visited(self, django_assert_num_queries):
+        for number in range(5):
+            a_memory(str(number), limit=10).add(U1, U2)
+        age(10 * DAY)
+
+        with django_assert_num_queries(1):
+            operations.prune(everyone(), history_older_than=5 * DAY)
+
     def test_pruning_is_a_write_but_not_activity(self, talk: ChatMemory):
         before = Conversation.objects.get()
 

@@ -1,6 +1,7 @@
 """Search: matches, order and visibility, the same with and without the app ``chatmemory_django.search``."""
 
 import datetime
+import tracemalloc
 
 import pytest
 from django.apps import apps
@@ -14,6 +15,7 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import export_lines, import_lines
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.search import ranking
+from chatmemory_django.search.excerpts import MAX_EXCERPTED
 from chatmemory_django.search.terms import MAX_SEARCH, MAX_TERMS, terms_of
 
 # InnoDB's FULLTEXT only indexes committed rows.
@@ -286,3 +288,52 @@ class TestQuerySet:
         assert row.snippet("PARCEL my").parts == (
             ("Where is ", False), ("my", True), (" blue ", False), ("parcel", True), ("?", False),
         )  # fmt: skip
+
+
+class TestSnippets:
+    """Excerpts of many messages, of whose texts only a part is read."""
+
+    def test_they_are_those_of_the_rows(self):
+        say("Where is my blue parcel?", "A PARCEL", "nothing", "x" * 500 + " my parcel " + "y" * 500)
+
+        snippets = Message.objects.all().snippets("PARCEL my")
+
+        assert snippets == {row.pk: row.snippet("PARCEL my") for row in Message.objects.all()}
+        assert len(snippets) == 4
+
+    @pytest.mark.parametrize("wanted", ["Hit", "a hit", "hit there", "other HIT"])
+    @pytest.mark.parametrize("before", [0, MAX_EXCERPTED // 2 + 3, MAX_EXCERPTED, 3 * MAX_EXCERPTED])
+    def test_a_match_far_into_a_long_text_is_shown(self, wanted, before):
+        say("ß" + "x " * (before // 2) + "a HIT" + " y" * MAX_EXCERPTED + " other there")
+        (row,) = Message.objects.all()
+
+        (shown,) = Message.objects.snippets(wanted).values()
+
+        assert ("HIT", True) in shown.parts or ("a HIT", True) in shown.parts or wanted == "other HIT"
+        assert ("other", True) in shown.parts or wanted != "other HIT"
+        if wanted != "other HIT":  # whose first term is not the first to occur
+            assert shown == row.snippet(wanted)
+
+    def test_without_a_match_it_is_the_beginning_of_the_text(self):
+        say("x" * 3 * MAX_EXCERPTED)
+
+        for wanted in ("hit", "", "a\0b"):
+            (shown,) = Message.objects.snippets(wanted).values()
+            assert shown.parts == (("x" * 120, False), ("…", False))
+
+    def test_a_part_of_each_text_is_read(self):
+        for number in range(30):
+            say("ß" + "x" * 10 * MAX_EXCERPTED + "hit", memory_id=str(number))
+
+        tracemalloc.start()
+        assert len(Message.objects.snippets("HIT")) == 30
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert peak < 30 * 10 * MAX_EXCERPTED / 2
+
+    def test_they_take_two_statements(self, django_assert_num_queries):
+        say(*["parcel"] * 5)
+
+        with django_assert_num_queries(2):
+            assert len(Message.objects.snippets("parcel")) == 5

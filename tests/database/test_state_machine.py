@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 from chatmemory_django.core.reasons import Reason
+from chatmemory_django.core.shortening import shortened
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -227,6 +228,7 @@ class InThisProcess(RuleBasedStateMachine):
             after_tokens=after,
             always_keep_system_message_first=self.system_first,
         )
+        note_no_failure(memory)
         try:
             stands = summarizing.summarize()
         except ValueError:
@@ -238,10 +240,14 @@ class InThisProcess(RuleBasedStateMachine):
 
     def summary_of_the_oracle(self, oracle: Oracle, text: str, after: int):
         summary, window = SystemMessage(text), self.window
-        covered, has_more = oracle.to_summarize(window, max(self.limit, after))
+        most = max(self.limit, after)
+        covered, has_more = oracle.to_summarize(window, most)
         messages = [oracle.messages[each] for each in covered]
-        if not covered or not (has_more or sum(map(window.cost, messages)) >= after):
+        tokens = sum(map(window.cost, messages))
+        if not covered or not (has_more or tokens >= after):
             return [], False
+        if tokens > most:
+            messages = shortened(messages, window, most)
         previous = None if oracle.summary is None else oracle.messages[oracle.summary].text
         if window.cost(summary) > self.limit - 1:
             return [(previous, messages)], "too large"
@@ -391,6 +397,14 @@ def tree_in_tables(memory: ChatMemory) -> tuple[int, dict[int, int], list[int]]:
         before = row.sequence
     head = before if conversation.parent_sequence is None else conversation.parent_sequence
     return head, parents, [row.sequence for row in conversation.history()]
+
+
+def note_no_failure(memory: ChatMemory) -> None:
+    """Let the next summary be as if the one before it had not failed: what follows failures has tests of its own."""
+    if isinstance(memory.store, DjangoChatMemoryStore):
+        Conversation.objects.filter(memory_id=memory.id).update(summary_failure=None)
+    elif memory.id in memory.store._conversations:
+        memory.store._conversations[memory.id].failure = None
 
 
 def pending_in(memory: ChatMemory) -> list[int]:

@@ -1,6 +1,7 @@
 """Storage for the streams of answers: one contract for the database and for Redis."""
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +13,23 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from chatmemory_django.chat import streams as streams_module
 from chatmemory_django.chat.deleting import Deletion
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
-from chatmemory_django.chat.streams import DEAD_AFTER, KEEP, DatabaseStreams, Maker, Piece, Streams, delete_old, streams
+from chatmemory_django.chat.streams import (
+    DEAD_AFTER,
+    KEEP,
+    DatabaseStreams,
+    Maker,
+    Piece,
+    Streams,
+    StreamsUnavailableError,
+    delete_old,
+    streams,
+)
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import erase, prune
@@ -67,7 +79,7 @@ class Case:
     def let_die(self, dead: Maker) -> None:
         """Pretend that the maker has sent no heartbeat for a long time."""
         if isinstance(self.streams, DatabaseStreams):
-            long_ago = timezone.now() - timedelta(seconds=DEAD_AFTER + 1)
+            long_ago = F("written_at") - timedelta(seconds=DEAD_AFTER + 1)
             AnswerStream.objects.filter(answer_id=dead.answer_id).update(written_at=long_ago)
         else:
             redis_streams._client(REDIS).delete(redis_streams._lease(dead.memory_id))
@@ -75,7 +87,7 @@ class Case:
     def let_pass(self, made: Maker) -> None:
         """Pretend that the pieces of an answer in progress are about to be deleted."""
         if isinstance(self.streams, DatabaseStreams):
-            AnswerChunk.objects.update(written_at=timezone.now() - timedelta(seconds=KEEP + 1))
+            AnswerChunk.objects.update(written_at=F("written_at") - timedelta(seconds=KEEP + 1))
         else:
             redis_streams._client(REDIS).pexpire(redis_streams._pieces(made), 200)
 
@@ -114,6 +126,23 @@ class TestContract:
 
         assert 0 <= silent_for < DEAD_AFTER
         assert case.streams.find(case.memory_id, "1") == first
+
+    def test_the_answers_that_an_owner_has_in_progress_are_counted(self, case):
+        owner = uuid4().hex
+        one, other = maker(case.memory_id, owner), maker(f"{case.memory_id} 2", owner)
+        case.streams.begin(maker(f"{case.memory_id} 3", "another owner"))
+
+        counts = [case.streams.running(owner)]
+        for begun in (one, other):
+            case.streams.begin(begun)
+            counts.append(case.streams.running(owner))
+        case.streams.write({one: Piece(0, "more"), other: NOTHING})
+        counts.append(case.streams.running(owner))
+        for ended in (one, other):
+            case.streams.end(ended, NOTHING)
+            counts.append(case.streams.running(owner))
+
+        assert counts == [0, 1, 2, 2, 1, 0]
 
     def test_the_next_answer_begins_when_the_previous_one_has_ended(self, case):
         first, second = maker(case.memory_id), maker(case.memory_id)
@@ -339,6 +368,129 @@ class TestErasing:
         assert not Conversation.objects.exists()
         assert "Error calling" in caplog.text
 
+    @pytest.mark.parametrize("seconds", [DEAD_AFTER + 1, -DEAD_AFTER - 1, 2 * KEEP])
+    def test_a_server_whose_clock_is_wrong_finds_answers_in_progress(self, case, monkeypatch, seconds):
+        made = maker(case.memory_id)
+        case.streams.begin(made)
+        case.streams.write({made: Piece(0, "Hi")})
+        ended = maker(f"{case.memory_id}-2")
+        case.streams.begin(ended)
+        case.streams.end(ended, Piece(0, "Bye"))
+        now = timezone.now
+        monkeypatch.setattr(timezone, "now", lambda: now() + timedelta(seconds=seconds))
+        monkeypatch.setattr(time, "time", lambda: now().timestamp() + seconds)
+
+        assert 0 <= case.streams.begin(maker(case.memory_id)) < DEAD_AFTER
+        assert case.streams.find(case.memory_id, "1") == made
+        assert case.streams.read(made, 0) == (["Hi"], True)
+        assert case.streams.begin(maker(ended.memory_id)) is None
+        case.delete_old()
+        assert case.streams.read(ended, 0) == (["Bye"], False)
+        case.streams.forget([ended.memory_id], erased=False)
+        assert case.streams.read(ended, 0) == ([], False)
+
+
+@pytest.fixture
+def in_redis(request, settings) -> Case:
+    settings.CHATMEMORY = {"CHAT": {"REDIS_URL": REDIS}}
+    try:
+        redis_streams._client(REDIS).ping()
+    except redis.ConnectionError:
+        pytest.skip("There is no Redis to test with: start one, or set REDIS_URL")
+    return Case(redis_streams.RedisStreams())
+
+
+class TestLossesOfRedis:
+    """Redis may lose what has an expiry when its memory is full, and everything when it is restarted."""
+
+    def test_an_answer_whose_lease_is_lost_takes_it_again(self, in_redis):
+        made, other = maker(in_redis.memory_id), maker(in_redis.memory_id)
+        in_redis.streams.begin(made)
+        in_redis.streams.write({made: Piece(0, "one ")})
+        redis_streams._client(REDIS).delete(redis_streams._lease(made.memory_id))
+
+        assert in_redis.streams.write({made: Piece(1, "two")}) == set()
+
+        assert in_redis.streams.read(made, 0) == (["one ", "two"], True)
+        assert in_redis.streams.begin(other) is not None
+
+    def test_an_answer_whose_lease_was_taken_by_another_does_not_take_it(self, in_redis):
+        made, other = maker(in_redis.memory_id), maker(in_redis.memory_id)
+        in_redis.streams.begin(made)
+        redis_streams._client(REDIS).delete(redis_streams._lease(made.memory_id))
+        in_redis.streams.begin(other)
+
+        assert in_redis.streams.write({made: Piece(0, "one ")}) == set()
+
+        assert in_redis.streams.find(made.memory_id, "1") == other
+        assert in_redis.streams.read(made, 0) == ([], False)
+
+    def test_who_listens_hears_what_follows_lost_pieces_and_no_one_a_stream_without_its_beginning(self, in_redis):
+        made = maker(in_redis.memory_id)
+        in_redis.streams.begin(made)
+        in_redis.streams.write({made: Piece(0, "one ")})
+        in_redis.streams.write({made: Piece(1, "two ")})
+        redis_streams._client(REDIS).delete(redis_streams._pieces(made))
+
+        in_redis.streams.write({made: Piece(2, "three")})
+
+        assert in_redis.streams.read(made, 2) == (["three"], True)
+        assert in_redis.streams.read(made, 0) == ([], True)
+
+    def test_an_answer_begins_once_even_if_the_reply_is_lost(self, in_redis):
+        made = maker(in_redis.memory_id)
+
+        assert in_redis.streams.begin(made) is None
+        assert in_redis.streams.begin(made) is None
+
+    def test_broken_keys_of_one_conversation_stop_no_other(self, in_redis, caplog):
+        broken, made = maker(in_redis.memory_id), maker(f"{in_redis.memory_id}-2")
+        for each in (broken, made):
+            in_redis.streams.begin(each)
+        redis_streams._client(REDIS).set(redis_streams._pieces(broken), "x", ex=60)
+
+        assert in_redis.streams.write({broken: Piece(0, "one"), made: Piece(0, "one")}) == set()
+
+        assert in_redis.streams.read(made, 0) == (["one"], True)
+        assert "could not be written" in caplog.text
+        with pytest.raises(StreamsUnavailableError):
+            in_redis.streams.read(broken, 0)
+        redis_streams._client(REDIS).set(redis_streams._lease(broken.memory_id), "x", ex=60)
+        for fail in (in_redis.streams.find, in_redis.streams.begin):
+            with pytest.raises(StreamsUnavailableError):
+                fail(*((broken.memory_id, "1") if fail == in_redis.streams.find else (broken,)))
+
+    def test_bytes_that_are_no_text_are_replaced(self, in_redis):
+        made = maker(in_redis.memory_id)
+        in_redis.streams.begin(made)
+        redis.Redis.from_url(REDIS).rpush(redis_streams._pieces(made), b"\xff")
+
+        assert in_redis.streams.read(made, 0) == (["\ufffd"], True)
+
+    def test_an_unreachable_redis_is_an_error_without_its_address(self, settings):
+        settings.CHATMEMORY = {"CHAT": {"REDIS_URL": "redis://:secret@127.0.0.1:1/0"}}
+        kept, made = redis_streams.RedisStreams(), maker("c")
+
+        for call in (
+            lambda: kept.begin(made),
+            lambda: kept.write({made: NOTHING}),
+            lambda: kept.end(made, NOTHING),
+            lambda: kept.find("c", "1"),
+            lambda: kept.read(made, 0),
+            lambda: kept.stop(made),
+            lambda: kept.forget(["c"], erased=True),
+        ):
+            with pytest.raises(StreamsUnavailableError, match=r"^Redis cannot keep .*: ConnectionError\.$"):
+                call()
+
+    def test_a_redis_that_does_not_answer_is_given_up(self, settings):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = f"redis://127.0.0.1:{silent.getsockname()[1]}/0?socket_timeout=0.1"
+            settings.CHATMEMORY = {"CHAT": {"REDIS_URL": address}}
+
+            with pytest.raises(StreamsUnavailableError, match="TimeoutError"):
+                redis_streams.RedisStreams().find("c", "1")
+
 
 class TestDeletion:
     def test_ended_streams_are_deleted_on_an_idle_site(self, monkeypatch):
@@ -390,7 +542,7 @@ class TestDeletion:
         kept, made = DatabaseStreams(), maker("c")
         kept.begin(made)
         kept.write({made: Piece(0, "early")})
-        AnswerChunk.objects.update(written_at=timezone.now() - timedelta(seconds=KEEP + 1))
+        AnswerChunk.objects.update(written_at=F("written_at") - timedelta(seconds=KEEP + 1))
         kept.write({made: Piece(1, "late")})
 
         delete_old("default")
@@ -398,7 +550,7 @@ class TestDeletion:
         kept.end(made, Piece(2, ""))
         delete_old("default")
         assert kept.read(made, 0) == (["early", "late"], False)
-        AnswerChunk.objects.update(written_at=timezone.now() - timedelta(seconds=KEEP + 1))
+        AnswerChunk.objects.update(written_at=F("written_at") - timedelta(seconds=KEEP + 1))
         delete_old("default")
         assert not AnswerChunk.objects.exists()
 

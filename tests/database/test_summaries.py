@@ -2,16 +2,24 @@
 
 import asyncio
 import logging
+import re
 import threading
+from contextlib import suppress
+from itertools import pairwise
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.pending import MAX_MESSAGES
 from chatmemory_django.memory import MessageWindowChatMemory, SummarizingChatMemory
 from chatmemory_django.messages import (
     AiMessage,
+    Image,
+    ImageContent,
     SystemMessage,
+    TextContent,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
     UserMessage,
@@ -164,17 +172,70 @@ class TestSummarizedMessages:
 
         assert len(summarizer.calls[0][1]) == MAX_MESSAGES
 
-    def test_a_message_above_the_limit_is_passed_alone(self, memory, summarizer):
-        talk = memory()
-        talk.add(UserMessage("long " * 30), *numbered(2, 3, 4, 5, 6))
+    @pytest.mark.parametrize(
+        "large",
+        [
+            UserMessage("long " * 3_000),
+            UserMessage([TextContent("long " * 3_000), TextContent("short"), TextContent("long " * 3_000)], name="ann"),
+            UserMessage([ImageContent(Image(url="https://a.example/1")), TextContent("long " * 3_000)]),
+            AiMessage("long " * 3_000, thinking="why " * 3_000),
+            AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "look", "long " * 3_000)]),
+            ToolExecutionResultMessage("1", "look", "long " * 3_000, is_error=True),
+        ],
+        ids=["user", "parts", "image", "answer", "call", "result"],
+    )
+    def test_a_message_above_the_limit_is_passed_alone_and_shortened(self, memory, large):
+        talk, passed = memory(max_tokens=60, after_tokens=50), []
+        talk.summarizer = lambda previous, messages: passed.append(messages) or "so far"
+        talk.add(large, *numbered(*range(20)))
+
+        assert talk.summarize()
+
+        [[message]] = passed
+        assert type(message) is type(large)
+        assert 15 < ADDITIVE_WORDS.estimate_token_count_in_message(message) <= 60
+        assert "characters left out]" in message_to_json(message)
+        assert talk.store.get_messages("c")[0] == SystemMessage("so far")
+
+    def test_a_shortened_message_keeps_its_beginning_and_reports_the_rest(self, memory, summarizer):
+        talk = memory(max_tokens=60)
+        talk.add(UserMessage("long " * 3_000), *numbered(*range(15)))
         summarizer.answers = ["so far"]
 
         talk.summarize()
 
-        assert summarizer.calls == [(None, ["long " * 30])]
+        [(_, [text])] = summarizer.calls
+        assert re.fullmatch(r"(long )+\w*… \[14,\d{3} characters left out\]", text)
+
+    def test_results_that_are_too_large_together_are_shortened_with_their_call(self, memory):
+        talk, passed = memory(max_tokens=100, after_tokens=50), []
+        talk.summarizer = lambda previous, messages: passed.append(messages) or "so far"
+        calls = [ToolExecutionRequest(id=str(number), name="look", arguments="{}") for number in range(3)]
+        results = [ToolExecutionResultMessage(call.id, "look", "found " * 400) for call in calls]
+        talk.add(UserMessage("look"), AiMessage(tool_execution_requests=calls), *results, *numbered(*range(30)))
+
+        assert talk.summarize()
+
+        question, call, *given = passed[0]
+        assert question == UserMessage("look")
+        assert call.tool_execution_requests == tuple(calls)
+        assert [(each.id, each.text[:6]) for each in given] == [("0", "found "), ("1", "found "), ("2", "found ")]
+        assert sum(map(ADDITIVE_WORDS.estimate_token_count_in_message, passed[0])) <= 100
+
+    def test_more_results_than_fit_are_covered_but_not_passed(self, memory, summarizer):
+        talk = memory()
+        results = [ToolExecutionResultMessage("1", "look", "found") for _ in range(30)]
+        talk.add(AiMessage("look", tool_execution_requests=[ToolExecutionRequest("1", "a", "{}")]), *results)
+        talk.add(*numbered(2, 3, 4, 5, 6))
+
+        while talk.summarize():
+            pass
+
+        assert 1 < len(summarizer.calls[0][1]) * 3 <= 19
+        assert summarizer.calls[1][1][:1] == ["2"]
 
     def test_tool_results_are_passed_with_their_call(self, memory, summarizer):
-        talk = memory()
+        talk = memory(max_tokens=31)
         call = ToolExecutionRequest(id="1", name="look", arguments="{}")
         results = [ToolExecutionResultMessage("1", "look", f"found {number}") for number in range(4)]
         talk.add(AiMessage("looking", tool_execution_requests=[call]), *results, *numbered(2, 3, 4, 5, 6))
@@ -356,6 +417,176 @@ class TestBranches:
         talk.rewind(4)
 
         assert talk.messages() == numbered(1, 2, 3, 4)
+
+
+class TestAFunctionThatFails:
+    """It is called less and less often, with fewer messages, and then without the first of them."""
+
+    @pytest.fixture
+    def talk(self, memory):
+        return memory(max_tokens=67)
+
+    def add(self, talk, *numbers: int) -> None:
+        """Add messages, and summarize as it is done after an ``add``: in a transaction, only after the commit."""
+        for number in numbers:
+            talk.add(*numbered(number))
+            with suppress(Exception):
+                talk.summarize(waits=True)
+
+    def refuse(self, talk, is_refused) -> list[list[str]]:
+        """Let the function of *talk* raise if a message *is_refused*, and return the texts of each of its calls."""
+        calls = []
+
+        def summarize(previous, messages):
+            calls.append([text(message) for message in messages])
+            if any(map(is_refused, calls[-1])):
+                raise RuntimeError("content_filter")
+            return f"until {calls[-1][-1]}"
+
+        talk.summarizer = summarize
+        return calls
+
+    def test_it_is_called_after_pauses_that_grow(self, talk):
+        calls, called_at = self.refuse(talk, lambda text: True), []
+
+        for number in range(1, 1_200):
+            before = len(calls)
+            self.add(talk, number)
+            called_at += [number] * (len(calls) - before)
+
+        pauses = [later - earlier for earlier, later in pairwise(called_at)]
+        assert pauses == [1, 4, 8, 16, 32, 64, 128, 256, 256, 256]
+        assert sum(4 * len(call) for call in calls) < 400
+
+    def test_a_message_that_it_always_refuses_is_left_out_of_the_summary_and_stays_in_the_history(self, talk):
+        calls = self.refuse(talk, lambda text: text == "3")
+
+        self.add(talk, *range(1, 150))
+
+        refused = [call for call in calls if "3" in call]
+        assert [len(call) for call in refused] == [3, 4, 8, 4, 2]
+        assert talk.messages()[0] == SystemMessage(f"until {calls[-1][-1]}")
+        assert int(calls[-1][-1]) > 120
+        assert "3" in [text(each.message) for each in talk.explain(200)]
+
+    def test_before_a_message_is_left_out_fewer_are_passed(self, talk):
+        calls = self.refuse(talk, lambda text: True)
+
+        self.add(talk, *range(1, 100))
+
+        assert [len(call) for call in calls] == [2, 3, 7, 4, 2, 2]
+        assert [call[0] for call in calls] == ["1", "1", "1", "1", "1", "3"]
+
+    def test_after_a_success_all_is_as_at_the_start(self, talk):
+        broken = [True]
+        calls = self.refuse(talk, lambda text: broken[0])
+        self.add(talk, *range(1, 60))
+        failed = len(calls)
+        broken[0] = False
+
+        self.add(talk, *range(60, 120))
+
+        later = calls[failed:]
+        assert sum(map(len, later[1:4])) > 3 * 10
+        assert talk.messages()[0] == SystemMessage(f"until {later[-1][-1]}")
+        assert int(later[-1][-1]) > 95
+
+    def test_who_calls_it_need_not_wait_and_its_failures_are_not_counted_then(self, talk):
+        calls = self.refuse(talk, lambda text: True)
+        self.add(talk, *range(1, 21))
+        counted = talk.store.read_pending("c", talk.window(), 100).failure
+        for _ in range(10):
+            with pytest.raises(RuntimeError):
+                talk.summarize()
+
+        assert talk.store.read_pending("c", talk.window(), 100).failure == counted
+        assert len(calls) == 12
+        self.refuse(talk, lambda text: False)
+        assert talk.summarize()
+
+    def test_other_processes_wait_as_well(self, memory, store):
+        talk = memory(max_tokens=67)
+        calls = self.refuse(talk, lambda text: True)
+        talk.add(*numbered(*range(1, 21)))
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                talk.summarize()
+        job = memory(max_tokens=67)
+        job.summarizer = talk.summarizer
+
+        assert [job.summarize(waits=True) for _ in range(3)] == [False] * 3
+        assert len(calls) == 2
+
+    def test_what_follows_a_clear_does_not_wait(self, talk):
+        calls = self.refuse(talk, lambda text: text == "1")
+        self.add(talk, *range(1, 24))
+        talk.clear()
+
+        talk.add(*numbered(*range(100, 120)))
+        talk.summarize()
+
+        assert [call for call in calls if "1" not in call] == [["100", "101", "102", "103"]]
+        assert talk.messages()[0] == SystemMessage("until 103")
+
+    @pytest.mark.parametrize("answer", ["one two three four", " ", None], ids=["too_large", "blank", "none"])
+    def test_an_answer_that_is_refused_counts_as_well(self, talk, answer):
+        calls = []
+        talk.summarizer = lambda previous, messages: calls.append(messages) or answer
+
+        self.add(talk, *range(1, 100))
+
+        assert len(calls) == 6
+
+    def test_a_summary_without_room_counts_as_well(self, talk):
+        calls = []
+        talk.summarizer = lambda previous, messages: calls.append(messages) or "so far"
+        talk.add(SystemMessage("You " * 58))
+
+        self.add(talk, *range(1, 100))
+
+        assert len(calls) < 10
+
+    @pytest.mark.django_db(transaction=True)
+    def test_asynchronous_adds_wait_as_well(self, memory):
+        talk = memory(max_tokens=67, summarize_after_add=True)
+        calls = self.refuse(talk, lambda text: True)
+
+        async def summarize(previous, messages, fail=talk.summarizer):
+            return fail(previous, messages)
+
+        async def main():
+            for number in range(1, 60):
+                await talk.aadd(*numbered(number))
+            talk.summarizer = summarize
+            for number in range(60, 100):
+                await talk.aadd(*numbered(number))
+
+        run(main())
+
+        assert len(calls) == 6
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_cancelled_call_is_no_failure(self, memory):
+        talk, started = memory(), []
+        talk.add(*numbered(*range(1, 12)))
+
+        async def summarize(previous, messages):
+            started.append(messages)
+            await asyncio.sleep(60)
+
+        async def main():
+            task = asyncio.ensure_future(talk.asummarize())
+            while not started and not task.done():
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.wait([task])
+
+        talk.summarizer = summarize
+        for _ in range(3):
+            started.clear()
+            run(main())
+
+        assert talk.store.read_pending("c", talk.window(), 100).failure is None
 
 
 class TestConcurrentChanges:
@@ -608,6 +839,35 @@ class TestInTheDatabase:
         with django_assert_num_queries(3):
             assert not talk.summarize()
 
+    def test_a_failure_changes_nothing_that_others_read(self, memory, summarizer):
+        talk = memory()
+        talk.add(*numbered(1, 2, 3, 4, 5, 6))
+        before = Conversation.objects.values().get()
+        summarizer.answers = [RuntimeError("no")]
+
+        with pytest.raises(RuntimeError):
+            talk.summarize()
+
+        after = Conversation.objects.values().get()
+        assert after == {**before, "summary_failure": [0, 1, 7]}
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_synchronous_function_uses_the_database_in_the_thread_of_the_store_in_asynchronous_code(self, memory):
+        talk, threads = memory(), []
+
+        def summarize(previous, messages):
+            threads.append(threading.get_ident())
+            return f"until {Conversation.objects.count()}"
+
+        async def main():
+            await talk.aadd(*numbered(1, 2, 3, 4, 5, 6))
+            threads.append(await sync_to_async(threading.get_ident)())
+            return await talk.asummarize()
+
+        talk.summarizer = summarize
+        assert run(main())
+        assert threads[0] == threads[1]
+
     def test_summarizing_requires_write_access(self, memory, django_user_model):
         talk = memory()
         talk.add(*numbered(1, 2, 3, 4, 5, 6))
@@ -691,3 +951,15 @@ class TestInTheDatabase:
         conversation = Conversation.objects.get()
         assert conversation.memory_messages == len(messages)
         assert conversation.memory_tokens == sum(row.token_count for row in conversation.memory())
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("after", range(1, 6))
+    def test_a_clear_between_any_two_statements_of_a_turn(self, memory, summarizer, after):
+        talk = memory()
+        talk.add(*numbered(1, 2, 3, 4, 5, 6))
+        talk.summarize()
+
+        with another_writer(lambda: again(talk, summarizer).clear(), after), talk.turn(after=6) as turn:
+            turn.add(UserMessage("7"))
+
+        assert talk.messages()[-1] == UserMessage("7")

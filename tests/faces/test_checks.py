@@ -116,7 +116,7 @@ class TestRegistration:
 
         ids = [message.id for message in run_checks() if str(message.id).startswith("chatmemory.")]
 
-        assert sorted(ids) == ["chatmemory.W001", "chatmemory.W002"]
+        assert sorted(ids) == ["chatmemory.W001", "chatmemory.W002", "chatmemory.W032"]
 
 
 class TestIds:
@@ -252,6 +252,23 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['REMOTE_MEDIA'] must be True or False, not {value!r}."
         assert message.hint == "Remove it to use the default of False."
 
+    @pytest.mark.parametrize("value", [None, 0, 1, "no"], ids=repr)
+    def test_E010_remote_files_is_not_a_boolean(self, settings, value):
+        [message] = found(settings, REMOTE_FILES=value)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E010"
+        assert message.msg == f"CHATMEMORY['REMOTE_FILES'] must be True or False, not {value!r}."
+        assert message.hint == "Remove it to use the default of True."
+
+    @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
+    def test_E025_the_rate_of_mcp_is_not_a_rate(self, settings, value):
+        [message] = found(settings, MCP_THROTTLE_RATE=value)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E025"
+        assert message.msg == f"CHATMEMORY['MCP_THROTTLE_RATE'] must be a rate or None, not {value!r}."
+
     def test_E008_the_encoding_is_not_found(self, settings, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", {"cl100k_base": None}.__getitem__)
 
@@ -288,8 +305,8 @@ class TestEachCheck:
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
             (
                 "colour",
-                "The settings are ACCESS_POLICY, ALLOW_NETWORK, CHAT, KEEP_HISTORY, MAX_MESSAGE_BYTES, MEMORY, "
-                "REMOTE_MEDIA, REST.",
+                "The settings are ACCESS_POLICY, ALLOW_NETWORK, CHAT, KEEP_HISTORY, MAX_MESSAGE_BYTES, "
+                "MCP_THROTTLE_RATE, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST.",
             ),
         ],
         ids=["misspelt", "invented"],

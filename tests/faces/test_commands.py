@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -22,8 +24,10 @@ from chatmemory_django.chat.streams import KEEP
 from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import Image, ImageContent, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import whole
+from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.test_operations import everything_is_whole, holding
 from tests.faces.admin.admin_site import TOKEN_WINDOW
@@ -53,6 +57,17 @@ def run(*arguments: object, stderr: io.StringIO | None = None) -> str:
     return out.getvalue()
 
 
+def interrupted_at(number: int) -> Callable:
+    """Return a function that simulates Ctrl-C when it is called the *number*th time."""
+    calls = iter(range(1, number))
+
+    def advance(*args: object) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+
+    return advance
+
+
 def make_old(days: int = 10) -> None:
     moment = timezone.now() - timedelta(days=days)
     Message.objects.update(created_at=moment)
@@ -70,6 +85,22 @@ class TestPrune:
         assert Message.objects.count() == 2
         assert run("prune_chatmemory", "--history-older-than", 9).endswith("and 0 old messages of others.\n")
 
+    def test_a_long_conversation_is_whole_if_it_is_stopped_in_the_middle_and_the_words_are_true(self, monkeypatch):
+        a_conversation(count=7)
+        make_old()
+        monkeypatch.setattr(whole, "PAGE", 2)
+        monkeypatch.setattr(Progress, "advance", interrupted_at(2))
+
+        with pytest.raises(CommandError, match=r"^Stopped\. What was deleted so far stays deleted") as stopped:
+            run("prune_chatmemory", "--history-older-than", 9)
+
+        assert stopped.value.returncode == base.INTERRUPTED
+        assert Message.objects.count() == 5
+        assert everything_is_whole()
+        monkeypatch.undo()
+        run("prune_chatmemory", "--history-older-than", 9)
+        assert Message.objects.count() == 2
+
     def test_prune_erases_idle_conversations(self):
         a_conversation("old")
         make_old()
@@ -79,8 +110,9 @@ class TestPrune:
         assert Conversation.objects.get().memory_id == "new"
 
     def test_prune_requires_an_age_or_an_index(self):
-        with pytest.raises(CommandError, match="--history-older-than DAYS, --idle DAYS, or --search-index"):
+        with pytest.raises(CommandError, match="--history-older-than DAYS, --idle DAYS, or --search-index") as found:
             run("prune_chatmemory")
+        assert found.value.returncode == 2
 
     @pytest.mark.skipif(apps.is_installed("chatmemory_django.search"), reason="It is of sites without an index.")
     def test_prune_cannot_remove_words_from_an_index_that_is_not_there(self):
@@ -205,6 +237,32 @@ class TestExportAndImport:
 
         assert everything_is_whole() == before
         assert [path.name for path in tmp_path.iterdir()] == ["conversations.jsonl"]
+
+    @pytest.mark.parametrize("left", ["conversations.jsonl", "conversations.jsonl.part", None])
+    def test_an_exported_file_can_only_be_read_by_the_account_that_exported(self, tmp_path: Path, left: str | None):
+        if left is not None:
+            (tmp_path / left).write_text("old")
+            (tmp_path / left).chmod(0o666)
+        a_conversation()
+        before = os.umask(0)
+        try:
+            run("export_chatmemory", "--output", tmp_path / "conversations.jsonl")
+        finally:
+            os.umask(before)
+
+        [file] = tmp_path.iterdir()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert "old" not in file.read_text()
+
+    def test_untrusted_lines_hold_only_addresses_of_the_web(self, tmp_path: Path):
+        file = tmp_path / "conversations.jsonl"
+        get_chat_memory("a").add(UserMessage([ImageContent(Image(url="file:///etc/passwd"))]))
+        run("export_chatmemory", "--output", file)
+        Conversation.objects.all().delete()
+
+        with pytest.raises(CommandError, match=r"Line 2: .*has the scheme 'file'"):
+            run("import_chatmemory", file, "--untrusted")
+        assert run("import_chatmemory", file) == "Imported 1 conversations.\n"
 
     def test_export_and_import_work_through_pipes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         a_conversation()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -145,6 +146,19 @@ class TestSearch:
         assert len(hits) == 2
         assert all(len(hit["excerpt"]) < 400 for hit in hits)
 
+    def test_a_part_of_each_long_text_is_read(self, anna, rf):
+        add_messages("long", anna, *(UserMessage("ß" + "hay " * 100_000 + "needle") for _ in range(20)))
+        request = rf.post("/mcp")
+        request.user = anna.user
+
+        tracemalloc.start()
+        found = tools.SearchConversations("NEEDLE").run(request)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert {hit.excerpt for hit in found.hits} == {"…" + "hay " * 15 + "needle"}
+        assert peak < 20 * 400_000 / 4
+
 
 class TestReading:
     def test_messages_are_returned_in_order(self, url: str, anna):
@@ -196,6 +210,20 @@ class TestReading:
         messages = page.structured_content["messages"]
         assert {(len(each["text"]), each["length"]) for each in messages} == {(tools.MAX_TEXT, 500_000)}
         assert page.structured_content["before"] == messages[0]["sequence"] == 11
+
+    def test_the_messages_read_for_a_page_are_bounded_in_size(self, anna, rf, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(tools, "MAX_READ", 25)
+        add_messages("c", anna, *(UserMessage(str(number) * 10) for number in range(1, 6)), UserMessage("6" * 90))
+        request = rf.post("/mcp")
+        request.user = anna.user
+
+        pages, before = [], None
+        while not pages or before is not None:
+            page = tools.ReadConversation("c", before=before).run(request)
+            pages.append([message.sequence for message in page.messages])
+            before = page.before
+
+        assert pages == [[6], [4, 5], [2, 3], [1]]
 
     def test_the_active_branch_is_returned(self, url: str, anna):
         add_messages("c", anna, UserMessage("Hi"), AiMessage("First"))
@@ -318,9 +346,9 @@ class TestServer:
         request = rf.post("/mcp")
         request.user = anna.user
 
-        with django_assert_num_queries(2):
+        with django_assert_num_queries(3):
             tools.ReadConversation("c").run(request)
-        with django_assert_num_queries(1):
+        with django_assert_num_queries(3):
             tools.SearchConversations("2").run(request)
 
     def test_no_thread_or_connection_stays_open(self, url: str, anna):

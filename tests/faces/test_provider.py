@@ -120,6 +120,17 @@ class TestSettings:
 
         assert get_chat_memory("a").token_count_estimator is ADDITIVE_WORDS
 
+    @pytest.mark.parametrize("estimator", [ADDITIVE_WORDS, "gpt-4o"], ids=["object", "model"])
+    def test_a_limit_in_tokens_comes_with_its_estimator(self, estimator):
+        memory = get_chat_memory("a", max_tokens=50, token_count_estimator=estimator, start_on_user=True)
+
+        assert (memory.window().limit, memory.start_on_user) == (50, True)
+        assert memory.token_count_estimator.estimate_token_count_in_text("one two") == 2
+
+    def test_an_unknown_option_is_an_error_beside_a_limit_in_tokens(self):
+        with pytest.raises(TypeError, match="unknown"):
+            get_chat_memory("a", max_tokens=50, token_count_estimator=ADDITIVE_WORDS, unknown=1)
+
     @pytest.mark.parametrize(
         ("memory", "error"),
         [

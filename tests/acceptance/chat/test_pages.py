@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.cache import cache
 
 import example_project
 from chatmemory_django.chat.tools import ToolError
@@ -24,6 +25,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from example_project import assistants, llm, memories
 from example_project.parrot import Parrot
+from example_project.policy import POLICY
 from tests.acceptance.chat.live_site import DEADLINE, ROOT, environment, manage, served
 
 PROJECT = Path(example_project.__file__).parent
@@ -46,6 +48,7 @@ class TestPages:
         response = client.get("/")
 
         policy = response.headers["Content-Security-Policy"]
+        assert policy == POLICY
         assert policy.startswith("default-src 'none'; script-src 'self'; ")
         assert "unsafe" not in policy
         assert "csrftoken" in response.cookies
@@ -67,6 +70,85 @@ class TestPages:
         assert "Accept-Language" in html.headers["Vary"]
         assert '<html lang="en' in client.get("/sign-in/", headers={"Accept-Language": "fr"}).content.decode()
         assert "Log in" in client.get("/admin/login/").content.decode()
+
+
+@pytest.mark.django_db
+class TestSigningIn:
+    @pytest.fixture(autouse=True)
+    def few(self, settings):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "REST": {"THROTTLE_RATES": {"sign_in": "3/min"}}}
+        cache.clear()
+        yield
+        cache.clear()
+
+    @pytest.mark.parametrize("address", ["/sign-in/", "/admin/login/", "/api/token/"])
+    def test_wrong_passwords_are_limited_everywhere(self, client, address):
+        User.objects.create_user("ann", password="right")
+        wrong, right = ({"username": "ann", "password": each} for each in ("wrong", "right"))
+
+        answers = [client.post(address, wrong).status_code for _ in range(3)]
+        refused = client.post("/sign-in/", right)
+
+        assert set(answers) <= {200, 400}
+        assert refused.status_code == 429
+        assert 0 < int(refused.headers["Retry-After"]) <= 60
+        assert "Try again in" in refused.content.decode()
+        assert {client.post(each, right).status_code for each in ("/admin/login/", "/api/token/")} == {429}
+        assert client.get("/sign-in/").status_code == 200
+
+    def test_right_passwords_are_not_limited(self, client):
+        User.objects.create_user("ann", password="right")
+
+        for _ in range(5):
+            assert client.post("/api/token/", {"username": "ann", "password": "right"}).status_code == 200
+            assert client.post("/sign-in/", {"username": "ann", "password": "right"}).status_code == 302
+
+
+@pytest.mark.django_db
+class TestPolicy:
+    @pytest.mark.parametrize("address", ["/sign-in/", "/admin/login/", "/api/conversations/", "/nowhere/"])
+    def test_every_response_has_a_policy(self, client, address):
+        assert client.get(address).headers["Content-Security-Policy"] == POLICY
+
+    def test_error_pages_of_DEBUG_have_none(self, client, settings):
+        settings.DEBUG = True
+
+        assert "Content-Security-Policy" not in client.get("/nowhere/").headers
+        assert "Content-Security-Policy" in client.get("/admin/login/").headers
+
+    def test_the_documentation_has_no_inline_script(self, client):
+        response = client.get("/api/docs/")
+
+        assert "script-src 'self';" in response.headers["Content-Security-Policy"]
+        assert not re.search(r"<script(?![^>]*\bsrc=)", response.content.decode())
+        [script] = re.findall(r'src="(/api/docs/[^"]+)"', response.content.decode())
+        assert "SwaggerUIBundle" in client.get(script).content.decode()
+
+
+class TestSettings:
+    def check(self, **environment):
+        code = (
+            "from django.conf import settings as s; import django; django.setup();"
+            "print(s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_SECONDS)"
+        )
+        kept = {name: value for name, value in os.environ.items() if name not in {"DEBUG", "SECRET_KEY"}}
+        made = {**kept, **environment, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=PROJECT.parent, env=made, capture_output=True, text=True, check=False
+        )
+
+    def test_with_DEBUG_nothing_has_to_be_set(self):
+        assert self.check().stdout == "False False 0\n"
+
+    @pytest.mark.parametrize("key", [{}, {"SECRET_KEY": "only good enough for a demo on your own machine"}])
+    def test_without_DEBUG_the_known_key_is_an_error(self, key):
+        failed = self.check(DEBUG="0", **key)
+
+        assert failed.returncode == 1
+        assert "ImproperlyConfigured: With DEBUG off, the environment variable SECRET_KEY must be" in failed.stderr
+
+    def test_without_DEBUG_cookies_are_secure_and_browsers_remember_https(self):
+        assert self.check(DEBUG="0", SECRET_KEY="of our own").stdout == "True True 86400\n"
 
 
 class TestTexts:

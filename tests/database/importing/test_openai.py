@@ -488,13 +488,15 @@ class TestMany:
 
     @pytest.mark.parametrize("options", [["--skip-existing"], ["--untrusted"]])
     def test_take_no_options_of_json_lines(self, tmp_path: Path, options: list[str]):
-        with pytest.raises(CommandError, match="--skip-existing and --untrusted cannot be used with --from"):
+        with pytest.raises(CommandError, match="--skip-existing and --untrusted cannot be used with --from") as found:
             moved("openai", tmp_path, *options)
+        assert found.value.returncode == 2
 
     @pytest.mark.parametrize("options", [["--table", "x"], ["--prefix", "x"]])
     def test_alone_have_the_options_table_and_prefix(self, tmp_path: Path, options: list[str]):
-        with pytest.raises(CommandError, match="--table and --prefix require --from"):
+        with pytest.raises(CommandError, match="--table and --prefix require --from") as found:
             call_command("import_chatmemory", str(tmp_path / "x.jsonl"), *options)
+        assert found.value.returncode == 2
 
 
 @st.composite

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatmemory_django.admin import markdown
-from chatmemory_django.admin.markdown import MAX_RENDERED, NESTING, TAGS, Markdown
+from chatmemory_django.admin.markdown import MAX_ADDRESSES, MAX_RENDERED, NESTING, TAGS, Markdown
 from chatmemory_django.admin.wording import EXCERPT
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionResultMessage, UserMessage
 from tests.faces.admin.admin_site import EVERYTHING, conversation, page, staff
@@ -178,6 +178,13 @@ class TestHostile:
 
         assert long < 5 * short
         assert long < 400 * EXCERPT  # Calls; the worst takes 317 per character.
+
+    def test_a_text_of_very_many_addresses_has_no_links(self):
+        many = "https://example.com/ " * (MAX_ADDRESSES - 1)
+
+        assert len(links(rendered(f"{many} [a](https://example.com/)"))) == MAX_ADDRESSES
+        assert links(rendered(f"{many} http://a.b [a](https://example.com/)")) == ["https://example.com/"]
+        assert "<p>https://example.com/ " in rendered(f"{many} http://a.b http://a.b")
 
     def test_a_page_stops_rendering_at_its_time_limit(self, monkeypatch):
         monkeypatch.setattr(markdown, "MAX_RENDERED", 10)

@@ -120,7 +120,7 @@ class TestText:
 
         html = client.get(page("change", talk.pk)).content.decode()
 
-        assert "A talk" in html
+        assert "A talk" not in html
         assert html.count("<article") == 3
         assert "You can see that there are messages, but you do not have permission to read them." in html
         assert not any(word in html for word in self.WORDS)

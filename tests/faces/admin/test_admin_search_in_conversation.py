@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from chatmemory_django.admin import search, transcript
+from chatmemory_django.admin import search
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
+from chatmemory_django.search.excerpts import MAX_EXCERPTED
 from tests.faces.admin.admin_site import EVERYTHING, conversation, long_conversation, page, shown, staff
 from tests.faces.admin.test_admin_hostile import BREAK_OUT, assert_harmless
 
@@ -124,23 +125,22 @@ def test_searching_requires_permission_to_read(client):
 
 
 @pytest.mark.parametrize("length", [60, 3000])
-def test_a_search_takes_7_statements_at_any_length(reader, length, django_assert_num_queries):
+def test_a_search_takes_8_statements_at_any_length(reader, length, django_assert_num_queries):
     talk = long_conversation(length)
 
-    # The session, the user, two for permissions; the conversation, the hits, their texts.
-    with django_assert_num_queries(7):
+    # The session, the user, two for permissions; the conversation, the hits, their excerpts.
+    with django_assert_num_queries(8):
         reader.get(page("change", talk.pk), {"q": "number"})
 
 
-def test_the_amount_of_text_read_is_limited(reader, monkeypatch):
-    monkeypatch.setattr(transcript, "PAGE_BYTES", 1500)
-    talk = conversation(*[UserMessage(f"parcel {number} " + "x" * 900) for number in range(3)])
+def test_a_hit_is_shown_wherever_it_is_in_a_long_message(reader):
+    text = "x" * (MAX_EXCERPTED + 900)
+    talk = conversation(UserMessage(f"{text} parcel"), UserMessage(f"parcel {text}"))
 
     html = shown(reader, talk, q="parcel")
 
-    assert numbers(html) == [3, 2, 1]
-    assert html.count("<mark>") == 1
-    assert html.count("This message is too large for this page.") == 2
+    assert numbers(html) == [2, 1]
+    assert html.count("<mark>parcel</mark>") == 2
 
 
 def _without_token(html: str) -> str:

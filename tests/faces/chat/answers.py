@@ -48,7 +48,13 @@ METADATA = st.builds(
 )
 RESPONSES = st.builds(
     ChatResponse,
-    st.builds(AiMessage, st.one_of(st.none(), TEXTS), st.one_of(st.none(), TEXTS), st.lists(CALLS, max_size=3)),
+    st.builds(
+        AiMessage,
+        st.one_of(st.none(), TEXTS),
+        st.one_of(st.none(), TEXTS),
+        st.lists(CALLS, max_size=3),
+        st.sampled_from([{}, {"refusal": "No."}]),
+    ),
     METADATA,
 )
 

@@ -1,19 +1,26 @@
 """Assistants: a model, a memory for each conversation, a system message and tools. An answer is a turn."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import aclosing, closing
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from enum import Enum
+from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import PermissionDenied
 from django.template import Template
+from django.utils.functional import lazystr
+from pydantic import BaseModel, ConfigDict
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.exchange import TooManyRoundsError
 from chatmemory_django.chat.model import (
+    ChatModel,
     ChatResponse,
     ModelTimeoutError,
     PartialText,
@@ -22,6 +29,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.returns import InvalidAnswerError
 from chatmemory_django.core.tool_calls import repair_tools
+from chatmemory_django.db.threads import in_background
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -33,6 +41,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from tests.asgi import run
@@ -41,6 +50,9 @@ from tests.faces.chat.scripted import ScriptedModel, calling
 pytestmark = pytest.mark.django_db(transaction=True)
 
 DOWN = UnavailableError("The model's server cannot be reached.")
+
+PATIENCE = 20
+"""Seconds after which a test gives up waiting."""
 
 
 async def _adrain(events) -> None:
@@ -161,16 +173,29 @@ class TestMemory:
         assert store.get_messages("c") == [AiMessage("Yes."), UserMessage("2"), AiMessage("Yes.")]
         assert not Conversation.objects.exists()
 
-    def test_another_users_conversation_is_refused(self, ask):
+    @pytest.mark.parametrize(
+        "options", [{}, {"persist": "early"}, {"after": 1}, {"after": 0, "persist": "early"}], ids=str
+    )
+    def test_another_users_conversation_is_refused_before_anything_is_called(self, ask, options):
         ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
-        model = ScriptedModel("Yes.")
-        ask(Assistant(model), "c", "Secret.", owner=ann)
+        ask(Assistant(ScriptedModel("Yes.")), "c", "Secret.", owner=ann)
+        get_chat_memory("c").clear()  # an empty memory has an owner, too
+        model, asked = ScriptedModel("Yes."), []
 
-        with pytest.raises(PermissionDenied):
-            ask(Assistant(model), "c", "What was that?", owner=bob)
+        with pytest.raises(PermissionDenied, match="'c' belongs to another user"):
+            ask(Assistant(model, system_message=asked.append), "c", "What was that?", owner=bob, **options)
 
+        assert (model.requests, asked) == ([], [])
         assert history() == [UserMessage("Secret."), AiMessage("Yes.")]
-        assert all("Secret." not in str(sent) for sent in model.sent[1:])
+
+    @pytest.mark.parametrize("owner", [AnonymousUser(), User(username="unsaved")], ids=str)
+    def test_an_owner_who_is_not_saved_is_refused_before_anything_is_called(self, ask, owner):
+        model, asked = ScriptedModel("Yes."), []
+
+        with pytest.raises(ValueError, match="owner must be a saved user, or None for no owner"):
+            ask(Assistant(model, system_message=asked.append), "c", "Hi.", owner=owner)
+
+        assert (model.requests, asked, Conversation.objects.count()) == ([], [], 0)
 
 
 class TestAnswers:
@@ -256,6 +281,49 @@ class TestSystemMessages:
         ask(Assistant(model, system_message=lambda memory_id: None), "c", "1")
 
         assert model.sent == [[UserMessage("1")]]
+
+    @pytest.mark.parametrize("given", [lazystr("Be brief."), lambda memory_id: lazystr("Be brief.")])
+    def test_a_lazy_translation_is_a_text(self, ask, given):
+        model = ScriptedModel("Yes.")
+
+        ask(Assistant(model, system_message=given), "c", "1")
+
+        assert model.sent[0][0] == SystemMessage("Be brief.")
+
+    @pytest.mark.parametrize("error", [StopIteration, GeneratorExit, SystemExit, asyncio.CancelledError])
+    def test_an_exception_that_a_coroutine_cannot_raise_is_a_runtime_error(self, error):
+        def fail(memory_id: object) -> str:
+            raise error
+
+        async def ask() -> None:
+            for _ in range(2):
+                async with asyncio.timeout(PATIENCE):
+                    with pytest.raises(RuntimeError, match=error.__name__):
+                        await Assistant(ScriptedModel("Yes."), system_message=fail).achat("c", "Hi.")
+
+        async def ask_in_background() -> None:
+            with in_background():
+                await ask()
+
+        run(ask())
+        run(ask_in_background())
+        assert history() == []
+
+    def test_the_timeout_ends_one_that_hangs(self):
+        may_return = threading.Event()
+
+        def hang(memory_id: object) -> str:
+            assert may_return.wait(PATIENCE)
+            return "Be brief."
+
+        async def ask() -> None:
+            with in_background(), pytest.raises(ModelTimeoutError):
+                await Assistant(ScriptedModel("Yes."), system_message=hang, timeout=0.05).achat("c", "Hi.")
+            assert not may_return.is_set()
+            may_return.set()
+
+        run(ask())
+        assert history() == []
 
 
 class TestTools:
@@ -364,6 +432,12 @@ class City:
     population: int
 
 
+class Visit(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    day: date
+
+
 class Mood(Enum):
     GOOD = "good"
     BAD = "bad"
@@ -390,6 +464,37 @@ class TestTypedAnswers:
 
         assert answer(Assistant(model), "c", "How?", returns=returns) == value
         assert model.requests[0].response_format.schema["type"] == "object"
+
+    @pytest.mark.parametrize(
+        ("returns", "text", "value"),
+        [
+            (int | None, '{"value": null}', None),
+            (list[Visit], '{"value": [{"day": "2026-11-23"}]}', [Visit(day=date(2026, 11, 23))]),
+            (date | str, '{"value": "2026-11-23"}', date(2026, 11, 23)),
+            (UUID | str, '{"value": "00000000-0000-0000-0000-000000000001"}', UUID(int=1)),
+            (Decimal, '{"value": 0.1}', Decimal("0.1")),
+        ],
+        ids=repr,
+    )
+    def test_a_wrapped_value_is_read_by_the_rules_of_json(self, answer, returns, text, value):
+        found = answer(Assistant(ScriptedModel(text)), "c", "How?", returns=returns)
+
+        assert (found, type(found)) == (value, type(value))
+
+    @pytest.mark.parametrize("text", ['{"wrong": 5}', "{}", "null", '"5"', "5", '{"value": "five"}'])
+    def test_a_value_that_is_not_wrapped_is_invalid(self, answer, text):
+        with pytest.raises(InvalidAnswerError):
+            answer(Assistant(ScriptedModel(text)), "c", "How?", returns=int | None)
+
+    def test_the_schema_of_a_wrapped_value_requires_it(self, answer):
+        model = ScriptedModel('{"value": [{"day": "2026-11-23"}]}')
+
+        answer(Assistant(model), "c", "How?", returns=list[Visit])
+
+        schema = model.requests[0].response_format.schema
+        assert schema["required"] == ["value"]
+        assert schema["properties"]["value"]["items"] == {"$ref": "#/$defs/Visit"}
+        assert list(schema["$defs"]) == ["Visit"]
 
     @pytest.mark.parametrize("text", ["Kyoto, of course", '{"name": "Kyoto"}', "", "[1", "null", '{"name": 1e999}'])
     def test_an_answer_of_the_wrong_type_raises_and_stores_nothing(self, answer, text):
@@ -475,6 +580,43 @@ class TestFailures:
         assert [message.type for message in history()] == ["USER", "AI", "TOOL_EXECUTION_RESULT", "AI"]
         assert history()[-1] == AiMessage("And")
         assert unanswered_calls() == []
+
+    def test_keep_partial_stores_nothing_of_an_answer_of_the_wrong_type(self, answer):
+        with pytest.raises(InvalidAnswerError):
+            answer(Assistant(ScriptedModel("five"), keep_partial=True), "c", "How many?", returns=int)
+
+        assert history() == []
+
+    def test_keep_partial_stores_an_answer_with_too_many_rounds_once(self, ask):
+        again = calling(("1", "weather", '{"city": "Kyoto"}'), text="One moment.")
+
+        with pytest.raises(TooManyRoundsError):
+            ask(Assistant(ScriptedModel(again), tools=[weather], max_rounds=2, keep_partial=True), "c", "Weather?")
+
+        assert [message.type for message in history()] == ["USER", "AI", "TOOL_EXECUTION_RESULT", "AI"]
+        assert history()[-1] == AiMessage("One moment.")
+        assert rows()[-1].metadata["partial"] is True
+        assert unanswered_calls() == []
+
+    @pytest.mark.parametrize("ask", [WAYS["achat"], WAYS["astream"]], ids=["achat", "astream"])
+    def test_a_cancellation_within_the_model_is_an_error(self, ask):
+        class Cancelled(ChatModel):
+            def do_chat(self, request):
+                raise AssertionError
+
+            async def do_achat(self, request):
+                raise asyncio.CancelledError
+
+        with pytest.raises(RuntimeError, match="CancelledError escaped from a model"):
+            ask(Assistant(Cancelled()), "c", "Hi.")
+
+    def test_a_model_that_raises_stop_iteration_in_a_thread_fails(self):
+        class Empty(ChatModel):
+            def do_chat(self, request):
+                return next(iter(()))
+
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            run(asyncio.wait_for(Empty().achat("Hi."), PATIENCE))
 
     def test_an_answer_that_exceeds_the_timeout_is_cancelled(self):
         slow = ScriptedModel("It is noon.", pause=30)
@@ -567,3 +709,23 @@ class TestRepeatedMessages:
         ids = [row.client_message_id for row in rows()]
         assert ids[:2] == ["u1", "a1"]
         assert "a1" not in ids[2:]
+
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_an_answer_id_that_is_taken_is_not_used(self, ask, persist):
+        assistant = Assistant(ScriptedModel("One.", "Two.", "Three.", "Four."), persist=persist)
+        ask(assistant, "c", "First.", answer_id="x")
+
+        ask(assistant, "c", "Second.", answer_id="x")
+        ask(assistant, "c", None, after=3, answer_id="x")
+        ask(assistant, "c", "Third.", answer_id="y", client_message_id="y")
+
+        assert [row.text for row in rows()] == ["First.", "One.", "Second.", "Three.", "Third.", "Four."]
+        assert [row.text for row in rows(client_message_id__in=["x", "y"])] == ["One.", "Third."]
+
+    def test_a_question_sent_again_with_the_id_of_its_answer_is_answered_again(self, ask):
+        assistant = Assistant(ScriptedModel("One.", "Two."))
+
+        for _ in range(2):
+            ask(assistant, "c", "Hi.", client_message_id="u1", answer_id="a1")
+
+        assert history() == [UserMessage("Hi."), AiMessage("Two.")]

@@ -4,7 +4,7 @@ import pytest
 from django.core.checks import run_checks
 
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.checks import check_chat
+from chatmemory_django.chat.checks import check_assistant, check_chat
 from chatmemory_django.chat.streams import DatabaseStreams, Streams
 from tests.faces.chat.scripted import ScriptedModel
 
@@ -60,6 +60,19 @@ def test_W031_an_unknown_setting(settings, name):
     assert found(settings, {name: "x"}) == ["chatmemory.W031"]
 
 
+@pytest.mark.django_db
+def test_W032_the_chat_has_no_assistant(settings):
+    for chat, ids in (({"ASSISTANT": None}, ["chatmemory.W032"]), ({"ASSISTANT": assistant}, [])):
+        settings.CHATMEMORY = {"CHAT": chat}
+        assert [each.id for each in run_checks() if each.id == "chatmemory.W032"] == ids
+    for without in ({}, {"CHAT": {}}):
+        settings.CHATMEMORY = without
+        assert [each.id for each in check_assistant()] == ["chatmemory.W032"]
+    for invalid in ([], {"CHAT": []}):  # other checks report it
+        settings.CHATMEMORY = invalid
+        assert check_assistant() == []
+
+
 def test_W031_suggests_a_setting(settings):
     settings.CHATMEMORY = {"CHAT": {"ASISTANT": "x"}}
 
@@ -70,14 +83,18 @@ def test_W031_suggests_a_setting(settings):
 
 
 @pytest.mark.parametrize("value", [-1, "1", 1.5, True, None], ids=repr)
-@pytest.mark.parametrize("name", ["MAX_BODY_BYTES", "MAX_TEXT_LENGTH", "MAX_PARTS", "MAX_MESSAGES", "WAIT_SECONDS"])
+@pytest.mark.parametrize(
+    "name",
+    ["MAX_BODY_BYTES", "MAX_TEXT_LENGTH", "MAX_PARTS", "MAX_MESSAGES", "MAX_STREAMS", "MAX_ANSWERS", "WAIT_SECONDS"],
+)
 def test_E032_a_limit_is_not_a_positive_whole_number(settings, name, value):
     assert found(settings, {name: value}) == ["chatmemory.E032"]
 
 
+@pytest.mark.parametrize("name", ["THROTTLE_RATE", "READ_THROTTLE_RATE"])
 @pytest.mark.parametrize("rate", ["often", "60", "60/", "/min", "60/month", "60/minutes", "0/min", 7, "-1/min"])
-def test_E033_an_invalid_rate(settings, rate):
-    assert found(settings, {"THROTTLE_RATE": rate}) == ["chatmemory.E033"]
+def test_E033_an_invalid_rate(settings, rate, name):
+    assert found(settings, {name: rate}) == ["chatmemory.E033"]
 
 
 @pytest.mark.parametrize("path", ["nowhere.assistant", f"{__name__}.Own", f"{__name__}.missing", 7, ""], ids=repr)

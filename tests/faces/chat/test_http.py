@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import wraps
@@ -13,25 +14,36 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.core.cache import cache
+from django.http import HttpRequest, HttpResponse
+from django.template import Template
 from django.test import AsyncClient, Client
 from django.utils import timezone
+from django.utils.deprecation import MiddlewareMixin
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.answers import Answers
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import (
+    ChatEvent,
+    ChatModel,
+    ChatRequest,
+    ChatResponse,
     ContextLengthError,
     ModelTimeoutError,
+    PartialText,
     RateLimitError,
     UnavailableError,
 )
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.chat.streams import DEAD_AFTER
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.chat.tools import Tool
+from chatmemory_django.db.threads import all_afterwards
+from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
+from tests.estimators import Words
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -116,7 +128,7 @@ def chat(settings, ann, bob) -> Callable[..., Chat]:
 
 
 def _model(given: tuple) -> ScriptedModel:
-    return given[0] if given and isinstance(given[0], ScriptedModel) else ScriptedModel(*given)
+    return given[0] if given and isinstance(given[0], ChatModel) else ScriptedModel(*given)
 
 
 def user(text: str, message_id: str | None = None) -> dict:
@@ -134,6 +146,50 @@ def parsed(text: str) -> list[dict]:
     *events, last, rest = text.split("\n\n")
     assert (last, rest) == ("data: [DONE]", "")
     return [json.loads(event.removeprefix("data: ")) for event in events if event != ": ping"]
+
+
+class RaisingModel(ChatModel):
+    """A model of the site's own that raises *error*."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def do_chat(self, request: ChatRequest) -> ChatResponse:
+        raise self.error
+
+
+class CuttingModel(ScriptedModel):
+    """A model whose server cuts its text as UTF-16."""
+
+    async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        for piece in ("Hello \ud83d", "\ude00!"):
+            yield PartialText(piece)
+        yield ChatResponse(AiMessage("Hello \ud83d\ude00!"))
+
+
+class InTokyo(MiddlewareMixin):
+    """Middleware that activates the user's time zone."""
+
+    def process_request(self, request: HttpRequest) -> None:
+        timezone.activate("Asia/Tokyo")
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        timezone.deactivate()
+        return response
+
+
+class Summaries:
+    """A function that summarizes once the test lets it."""
+
+    def __init__(self) -> None:
+        self.is_called, self.may_return = threading.Event(), threading.Event()
+        self.written = 0
+
+    def summarize(self, previous: str | None, messages: list[ChatMessage]) -> str:
+        self.is_called.set()
+        assert self.may_return.wait(60)
+        self.written += 1
+        return "Numbers."
 
 
 async def _joined(pieces: AsyncIterator[str]) -> str:
@@ -233,7 +289,7 @@ class TestAnswers:
         await client.say("Really?")
         everything = await client.messages()
 
-        for most, messages in [(6, 4), (5, 2), (4, 2), (2, 2), (1, 0)]:
+        for most, messages in [(6, 4), (5, 2), (4, 2), (2, 2), (1, 2)]:
             settings.CHATMEMORY["CHAT"]["MAX_MESSAGES"] = most
             assert await client.messages() == everything[4 - messages :]
 
@@ -268,6 +324,47 @@ class TestAnswers:
         assert await get_chat_memory(chat_id, owner=ann).amessages() == [UserMessage("Hello."), AiMessage("Hi.")]
 
 
+class TestSummaries:
+    """A summary is written after the answer, which does not wait for it."""
+
+    @pytest.fixture
+    def summaries(self, settings) -> Summaries:
+        summaries = Summaries()
+        options = {"max_tokens": 30, "summary_tokens": 10, "after_tokens": 1, "token_count_estimator": Words()}
+        options["summarize"] = summaries.summarize
+        path = "chatmemory_django.memory.SummarizingChatMemory"
+        settings.CHATMEMORY["MEMORY"] = {"CLASS": path, "OPTIONS": options}
+        return summaries
+
+    @asynchronous
+    async def test_the_next_question_does_not_wait_for_it(self, chat, ann, summaries):
+        client = chat("one two three four five six seven eight nine ten eleven twelve thirteen")
+
+        for _ in range(5):
+            found = await client.say("Count.")
+            assert found[-1]["type"] == "finish"
+        await asyncio.to_thread(summaries.is_called.wait, 30)
+        found = await client.say("Count.")
+
+        assert found[-1]["type"] == "finish"
+        assert not summaries.written
+        summaries.may_return.set()
+        await all_afterwards()
+        assert summaries.written
+        assert SystemMessage("Numbers.") in await get_chat_memory(f"{ann.pk}:c").amessages()
+
+    def test_under_wsgi_it_is_written_before_the_request_ends(self, chat, ann, summaries):
+        summaries.may_return.set()
+        chat("one two three four five six seven eight nine ten eleven twelve thirteen")
+
+        for number in range(5):
+            Client(headers=bearer(ann)).post(
+                URL, json.dumps({"id": "c", "message": user(f"Count {number}.")}), content_type="application/json"
+            )
+
+        assert summaries.written
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("error", "text"),
@@ -290,6 +387,104 @@ class TestErrors:
             assert response.content.decode() == text
 
         run(test())
+
+    @pytest.mark.parametrize("error", [StopIteration, asyncio.CancelledError, GeneratorExit, SystemExit])
+    @pytest.mark.parametrize("where", ["tool", "async tool", "system message", "model"])
+    @asynchronous
+    async def test_whatever_a_sites_function_raises_the_answer_ends(self, chat, where, error):
+        def fail(*args: object) -> str:
+            raise error
+
+        async def afail() -> str:
+            raise error
+
+        model = ScriptedModel(calling(("1", "fail", "{}")), "Sorry.", "Yes.")
+        options = {
+            "tool": {"tools": [Tool(lambda: fail(), name="fail")]},
+            "async tool": {"tools": [Tool(afail, name="fail")]},
+            "system message": {"system_message": fail},
+            "model": {},
+        }
+        client = chat(RaisingModel(error) if where == "model" else model, **options[where])
+
+        for _ in range(2):  # it keeps the conversation from no other
+            found = await client.say("Hi.")
+            assert found[-1]["type"] == ("finish" if "tool" in where else "error")
+            assert (await client.get("/c/stream")).status_code == 204
+
+    @asynchronous
+    async def test_stop_ends_a_system_message_that_hangs(self, chat):
+        is_called, may_return = threading.Event(), threading.Event()
+
+        def hang(memory_id: object) -> str:
+            is_called.set()
+            assert may_return.wait(60)
+            return "Be brief."
+
+        client = chat("Yes.", system_message=hang)
+        asked = asyncio.create_task(client.say("Hi."))
+        await asyncio.to_thread(is_called.wait, 30)
+
+        stopped = await client.post({}, "/c/stop")
+
+        assert not may_return.is_set()
+        may_return.set()
+        assert stopped.json() == {"stopped": True}
+        assert (await asked)[-1]["type"] == "abort"
+
+    @pytest.mark.parametrize(("method", "where"), [("post", ""), ("get", "/c/stream"), ("post", "/c/stop")])
+    def test_without_redis_the_chat_cannot_be_used_for_now(self, chat, settings, method, where):
+        async def test() -> None:
+            client = chat("Yes.")
+            settings.CHATMEMORY["CHAT"] |= {
+                "STREAMS": "chatmemory_django.chat.redis_streams.RedisStreams",
+                "REDIS_URL": "redis://127.0.0.1:1/0",
+            }
+            body = ({"id": "c", "message": user("Hi.")},) if method == "post" else ()
+            response = await getattr(client, method)(*body, where)
+            assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+            assert response.content == b"The chat cannot be used now; try again."
+            assert not client.model.requests
+
+        run(test())
+
+    @asynchronous
+    async def test_tools_and_system_messages_have_the_time_zone_of_the_request(self, chat, settings):
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.InTokyo"]
+
+        def zone() -> str:
+            return timezone.get_current_timezone_name()
+
+        client = chat(
+            calling(("1", "zone", "{}")),
+            "Good morning.",
+            tools=[zone],
+            system_message=Template("{% load tz %}{% get_current_timezone as zone %}You are in {{ zone }}."),
+        )
+
+        found = await client.say("Hi.")
+
+        assert [chunk["output"] for chunk in found if "output" in chunk] == ["Asia/Tokyo"]
+        assert client.model.sent[0][0] == SystemMessage("You are in Asia/Tokyo.")
+
+    @asynchronous
+    async def test_a_refusal_is_shown_in_the_stream_the_json_and_the_messages(self, chat):
+        client = chat(AiMessage(attributes={"refusal": "I may not."}))
+
+        assert text_of(await client.say("Do it.")) == "I may not."
+        response = await client.post({"id": "c", "message": user("Do it!")}, Accept="application/json")
+        assert response.json()["message"]["parts"][-1]["text"] == "I may not."
+        assert await client.texts() == ["Do it.", "I may not.", "Do it!", "I may not."]
+
+    @asynchronous
+    async def test_a_character_in_two_pieces_is_stored(self, chat):
+        client = chat(CuttingModel())
+
+        found = await client.say("Hi.")
+
+        assert text_of(found) == "Hello 😀!"
+        assert found[-1]["type"] == "finish"
+        assert await client.texts() == ["Hi.", "Hello 😀!"]
 
     @asynchronous
     async def test_errors_are_in_the_users_language(self, chat, settings):
@@ -315,7 +510,9 @@ class TestErrors:
             ("not json", 400, "The body must be JSON."),
             (b"\xff\xfe", 400, "The body must be JSON."),
             ('{"id":' + "[" * 100_000, 400, "`$.id`"),
-            ('{"id": "c", "messages": [' + "[" * 100_000, 400, "`$.messages[0]`"),
+            ('{"id": "c", "messages": [' + "[" * 100_000, 400, "The body must be JSON."),
+            ({"id": "c", "messages": [[]]}, 400, "`$.messages[0]`"),
+            ({"id": "c", "messages": {}}, 400, "Expected `array`, got `object` - at `$.messages`"),
             ('{"id": "c", "messages": [{"a":' + "[" * 100_000, 400, "The body must be JSON."),
             ([], 400, "Expected `object`, got `array`"),
             ({"messages": [user("Hi.")]}, 400, "Object missing required field `id`"),

@@ -1,13 +1,21 @@
 """How OpenAiChatModel reads answers, whole and streamed."""
 
 import base64
+import copy
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionChunk
 
 from chatmemory_django.chat.model import (
     BrokenStreamError,
+    ChatModel,
+    ChatModelError,
     ChatResponse,
     ChatResponseMetadata,
     FinishReason,
@@ -17,7 +25,10 @@ from chatmemory_django.chat.model import (
     TokenUsage,
     UnavailableError,
 )
+from chatmemory_django.chat.openai.answers import AnswerReader
+from chatmemory_django.chat.surrogates import whole
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest
+from chatmemory_django.models.columns import to_columns, to_metadata
 from tests.faces.chat.conftest import Way
 from tests.faces.chat.server import DONE, USAGE, ModelServer, Step, chunk, sse
 from tests.faces.chat.test_openai_requests import HI, model_at
@@ -154,6 +165,192 @@ class TestAnAnswer:
             model_at(server).chat(HI)
 
 
+ODD: list[object] = [
+    None,
+    True,
+    -1,
+    10**40,
+    0.5,
+    "",
+    "x",
+    "\ud83d",
+    "\0",
+    [],
+    [None],
+    ["x"],
+    [[]],
+    [{}],
+    {},
+    {"index": []},
+    {"name": 1},
+    float("nan"),
+]
+
+
+class TestAnUnusualAnswer:
+    def test_with_its_content_in_parts_has_their_texts(self, server: ModelServer, way: Way):
+        thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+        parts = [thinking, {"type": "text", "text": "It is "}, {"type": "text", "text": "noon."}]
+        server.answer({"content": parts})
+
+        assert way.ask(model_at(server), HI).ai_message == AiMessage("It is noon.", "Hm.")
+
+    def test_with_a_refusal_in_its_parts_is_a_refusal(self, server: ModelServer, way: Way):
+        server.answer({"content": [{"type": "refusal", "refusal": "I may not."}]})
+
+        assert way.ask(model_at(server), HI).ai_message == AiMessage(attributes={"refusal": "I may not."})
+
+    def test_with_arguments_as_an_object_has_their_json(self, server: ModelServer):
+        message = {"content": None, "tool_calls": [call("a", "clock", {"zone": "UTC"})]}  # as Ollama's own API
+        server.reply_json({"choices": [{"message": message, "finish_reason": "tool_calls"}]})
+
+        [called] = model_at(server).chat(HI).ai_message.tool_execution_requests
+        assert called == ToolExecutionRequest("a", "clock", '{"zone": "UTC"}')
+
+    def test_with_a_function_call_has_that_call(self, server: ModelServer, way: Way):
+        function = {"name": "clock", "arguments": "{}"}
+        server.answer({"content": None, "function_call": function}, "function_call")
+
+        [called] = way.ask(model_at(server), HI).ai_message.tool_execution_requests
+        assert (called.name, called.arguments) == ("clock", "{}")
+
+    def test_with_audio_without_padding_has_the_sound(self, server: ModelServer, stream: Way):
+        pieces = [base64.b64encode(sound).decode().rstrip("=") for sound in (b"one", b"four", b"five!")]
+
+        response = streamed(server, stream, *(chunk({"audio": {"data": piece}}) for piece in pieces), STOP)[-1]
+
+        assert base64.b64decode(response.ai_message.attributes["audio"]["data"]) == b"onefourfive!"
+
+    def test_with_audio_that_is_no_base64_raises(self, server: ModelServer, stream: Way):
+        with pytest.raises(UnavailableError, match="audio that is not Base64"):
+            streamed(server, stream, chunk({"audio": {"data": "A"}}), chunk({"audio": {"data": "A"}}), STOP)
+
+    @pytest.mark.parametrize(
+        "delta",
+        [{"tool_calls": [None]}, {"tool_calls": {"a": 1}}, {"annotations": 5}, {"audio": "x"}, {"content": {"a": 1}}],
+        ids=repr,
+    )
+    def test_without_what_it_should_have_is_read_all_the_same(
+        self, server: ModelServer, stream: Way, delta: dict[str, Any]
+    ):
+        response = streamed(server, stream, chunk(delta), chunk({"content": "Hello"}), STOP)[-1]
+
+        assert response.ai_message == AiMessage("Hello")
+
+    @pytest.mark.parametrize("odd", ODD, ids=ascii)
+    def test_is_read_or_is_an_error_of_the_model_whatever_is_odd_in_it(self, odd: object):
+        usual = {
+            **chunk({"content": "Hi", "tool_calls": [{"index": 0, **call("a", "clock", "{}")}], "audio": {"data": ""}}),
+            "usage": {**USAGE, "prompt_tokens_details": {"cached_tokens": 8}},
+            "system_fingerprint": "fp_1",
+        }
+
+        for path in paths_of(usual):
+            answer = AnswerReader()
+            with suppress(ChatModelError):
+                for _ in range(2):
+                    answer.add(ChatCompletionChunk.construct(**changed(usual, path, odd)))
+                answer.add(ChatCompletionChunk.construct(**STOP))
+                response = whole(answer.end())
+                assert to_columns(response.ai_message)
+                assert to_metadata(response.metadata.as_json()) is not None
+
+
+def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths to all that is in *value*."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield (*path, key)
+        yield from paths_of(each, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], odd: object) -> Any:
+    """Return *value* with *odd* at *path*."""
+    value = copy.deepcopy(value)
+    *parents, last = path
+    found = value
+    for key in parents:
+        found = found[key]
+    found[last] = odd
+    return value
+
+
+class TestCharacters:
+    """Some servers cut their text as UTF-16: within a character outside of the basic plane."""
+
+    def test_that_are_split_between_two_pieces_are_joined(self, server: ModelServer, stream: Way):
+        events = streamed(
+            server,
+            stream,
+            chunk({"reasoning_content": "H\ud83d"}),
+            chunk({"reasoning_content": "\ude00"}),
+            chunk({"content": "Hello \ud83d"}),
+            chunk({"content": "\ude00!"}),
+            chunk({"tool_calls": [{"index": 0, **call("a", "clock", '"\ud83d')}]}),
+            chunk({"tool_calls": [{"index": 0, "function": {"arguments": '\ude00"'}}]}),
+            STOP,
+        )
+
+        assert events[-1].ai_message == AiMessage("Hello 😀!", "H😀", [ToolExecutionRequest("a", "clock", '"😀"')])
+        assert events[:-1] == [
+            PartialThinking("H"),
+            PartialThinking("😀"),
+            PartialText("Hello "),
+            PartialText("😀!"),
+            PartialToolCall(0, "a", "clock", '"'),
+            PartialToolCall(0, arguments='😀"'),
+        ]
+
+    @pytest.mark.parametrize(
+        ("pieces", "text"),
+        [
+            (["a\ud83d"], "a\ufffd"),
+            (["a\ud83d", "b"], "a\ufffdb"),
+            (["\ude00", "b"], "\ufffdb"),
+            (["\ud83d\ud83d", "\ude00"], "\ufffd😀"),
+            (["a\0", "b"], "a\ufffdb"),
+        ],
+        ids=ascii,
+    )
+    def test_that_cannot_be_stored_are_replaced(self, server: ModelServer, stream: Way, pieces: list[str], text: str):
+        *events, response = streamed(server, stream, *(chunk({"content": piece}) for piece in pieces), STOP)
+
+        assert response.ai_message == AiMessage(text)
+        assert "".join(event.text for event in events) == text
+
+    def test_of_a_whole_answer_are_replaced_everywhere(self, server: ModelServer, way: Way):
+        message = {"content": "\ud83d", "refusal": "\ud83d", "tool_calls": [call("a\0", "b\ud83d", "c\ud83d")]}
+        server.answer(message, system_fingerprint="\ud83d")
+
+        response = way.ask(model_at(server), HI)
+
+        assert response.ai_message == AiMessage(
+            "\ufffd", None, [ToolExecutionRequest("a\ufffd", "b\ufffd", "c\ufffd")], {"refusal": "\ufffd"}
+        )
+        assert response.metadata.attributes == {"system_fingerprint": "\ufffd"}
+
+    @settings(deadline=None)
+    @given(st.text(st.sampled_from("aä😀\ud83d\ude00\0")), st.data())
+    def test_are_the_same_wherever_a_stream_is_cut(self, text: str, data: st.DataObject):
+        units = text.encode("utf-16-le", "surrogatepass")
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(units) // 2))))
+        bounds = zip([0, *cuts], [*cuts, len(units) // 2], strict=True)
+        pieces = [units[2 * start : 2 * end].decode("utf-16-le", "surrogatepass") for start, end in bounds]
+
+        class Cutting(ChatModel):
+            def do_chat(self, request):
+                return ChatResponse(AiMessage(text))
+
+            def do_stream(self, request):
+                yield from map(PartialText, pieces)
+                yield ChatResponse(AiMessage("".join(pieces)))
+
+        *events, response = Cutting().stream("hi")
+
+        assert response == Cutting().chat(HI)
+        assert "".join(event.text for event in events) == (response.ai_message.text or "")
+
+
 class TestAStream:
     def test_yields_each_piece_as_soon_as_it_arrives(self, server: ModelServer):
         seen = threading.Event()
@@ -228,6 +425,66 @@ class TestAStream:
             ToolExecutionRequest("a", "clock", "{}"),
             ToolExecutionRequest("b", "sum", "[]"),
         )
+
+    @pytest.mark.parametrize(
+        "pieces",
+        [
+            [{"id": "a", "function": {"name": "", "arguments": ""}}, {"function": {"name": "clock"}}, {}],
+            [{"id": "a", "function": {"name": "clo"}}, {"function": {"name": "ck"}}, {}],
+            [{"id": "a", "function": {"name": "clo"}}, {"id": "a", "function": {"name": "ck"}}, {}],
+            [{"id": "a"}, {"id": "a", "function": {"name": "clock"}}, {"id": "a", "function": {"name": "clock"}}],
+            [{"id": "a", "function": {"name": "clock"}}, {"id": "a", "function": {"name": "clock", "arguments": ""}}],
+        ],
+        ids=["late", "cut", "cut with id", "late and repeated", "repeated"],
+    )
+    def test_joins_the_name_of_a_call(self, server: ModelServer, stream: Way, pieces: list[dict[str, Any]]):
+        events = streamed(
+            server,
+            stream,
+            *(chunk({"tool_calls": [{"index": 0, **piece}]}) for piece in pieces),
+            chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}),
+            chunk({"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}),
+            chunk(finish_reason="tool_calls"),
+        )
+
+        assert events[-1].ai_message.tool_execution_requests == (ToolExecutionRequest("a", "clock", "{}"),)
+        assert events[0].id == "a"
+        assert "".join(event.name or "" for event in events[:-1]) == "clock"
+        assert "".join(event.arguments for event in events[:-1]) == "{}"
+
+    @pytest.mark.parametrize("names", [("clock", "sum"), ("clock", "clock")], ids=["two names", "one name"])
+    @pytest.mark.parametrize("number", [{"index": 0}, {"index": 0, "id": "a"}, {}], ids=["no id", "one id", "nothing"])
+    def test_separates_whole_calls_with_one_index(
+        self, server: ModelServer, stream: Way, number: dict[str, Any], names: tuple[str, str]
+    ):
+        first, second = ({**number, "function": {"name": name, "arguments": '{"a": 1}'}} for name in names)
+
+        response = streamed(
+            server,
+            stream,
+            chunk({"tool_calls": [first]}),
+            chunk({"tool_calls": [second]}),
+            chunk(finish_reason="tool_calls"),
+        )[-1]
+
+        calls = response.ai_message.tool_execution_requests
+        assert [(call.name, call.arguments) for call in calls] == [(name, '{"a": 1}') for name in names]
+
+    def test_joins_arguments_whose_name_is_repeated_in_every_piece(self, server: ModelServer, stream: Way):
+        pieces = ['{"a": {"b"', ": 1}", ', "c": {}}', ""]
+
+        response = streamed(
+            server,
+            stream,
+            *(
+                chunk({"tool_calls": [{"index": 0, "function": {"name": "sum", "arguments": piece}}]})
+                for piece in pieces
+            ),
+            chunk(finish_reason="tool_calls"),
+        )[-1]
+
+        [call] = response.ai_message.tool_execution_requests
+        assert (call.name, call.arguments) == ("sum", "".join(pieces))
 
     def test_skips_empty_chunks(self, server: ModelServer, stream: Way):
         events = streamed(

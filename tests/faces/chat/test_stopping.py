@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from chatmemory_django.chat.answers import Answer, Answers
+from chatmemory_django.chat.answers import Answer, Answers, Locale
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatResponse
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
@@ -38,10 +38,8 @@ class HeldStreams(DatabaseStreams):
 class Impatient(Answers):
     """Answers that are stopped as soon as they begin."""
 
-    async def _begin(
-        self, maker: Maker, make: Callable[[Answer], Awaitable[str]], language: str | None
-    ) -> Answer | float:
-        begun = await super()._begin(maker, make, language)
+    async def _begin(self, maker: Maker, make: Callable[[Answer], Awaitable[str]], locale: Locale) -> Answer | float:
+        begun = await super()._begin(maker, make, locale)
         assert isinstance(begun, Answer)
         begun.stop()
         return begun

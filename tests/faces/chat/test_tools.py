@@ -1,20 +1,31 @@
 """Tools: the specification that a model reads of a function, and the results of its calls."""
 
 import asyncio
+import concurrent.futures
+import functools
 import json
 from datetime import date
 from enum import Enum
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import OperationalError
+from django.utils.functional import lazystr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from chatmemory_django.chat.tools import Tool, ToolError
+from chatmemory_django.db.threads import in_background
 from chatmemory_django.messages import Image, ImageContent, TextContent, ToolExecutionRequest
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+PATIENCE = 20
+"""Seconds after which a test gives up waiting."""
 
 
 class Unit(Enum):
@@ -48,9 +59,22 @@ def call(function, arguments: str | None = "{}", **context: object):
     tool = Tool(function)
     request = ToolExecutionRequest("1", tool.name, arguments)
     result = tool.call(request, context)
-    assert asyncio.run(tool.acall(request, context)) == result
+    assert asyncio.run(acalled(tool, request, context)) == result
     assert (result.id, result.tool_name) == ("1", tool.name)
     return result
+
+
+async def acalled(tool, request, context):
+    """Return the result of a call in a request, which must be the same in the background."""
+    async with asyncio.timeout(PATIENCE):
+        result = await tool.acall(request, context)
+        with in_background():
+            assert await tool.acall(request, context) == result
+    return result
+
+
+def properties_of(function) -> dict:
+    return Tool(function).specification.parameters["properties"]
 
 
 class TestSpecification:
@@ -91,6 +115,59 @@ class TestSpecification:
         assert Tool(wait).specification.parameters["properties"]["minutes"]["maximum"] == 60
         assert call(wait, '{"minutes": 61}').is_error
 
+    def test_a_description_in_an_annotation_comes_before_the_docstrings(self):
+        def wait(
+            minutes: Annotated[int, Field(description="How long.")], reason: str, place: str = Field("here")
+        ) -> str:
+            """
+            Wait.
+
+            Args:
+                minutes: Some minutes.
+                reason: Why.
+                place: Where.
+            """
+            return f"{minutes} minutes {place}: {reason}"
+
+        assert [each["description"] for each in properties_of(wait).values()] == ["How long.", "Why.", "Where."]
+
+    def test_a_field_as_default_describes_the_parameter(self):
+        def wait(minutes: int = Field(ge=1, description="How long."), place: str = Field("here", max_length=9)) -> str:
+            return f"{minutes} minutes {place}"
+
+        parameters = Tool(wait).specification.parameters
+
+        assert parameters["required"] == ["minutes"]
+        assert parameters["properties"]["minutes"]["description"] == "How long."
+        assert parameters["properties"]["place"]["default"] == "here"
+        assert call(wait, '{"minutes": 3}').text == "3 minutes here"
+        assert call(wait, '{"place": "there"}').text == "The arguments are invalid: minutes: Field required"
+
+    @pytest.mark.parametrize("name", ["_city", "json", "copy", "model_dump", "model_config", "schema", "__class__"])
+    def test_parameters_can_have_any_name(self, name):
+        scope = {}
+        exec(f"def look({name}: str): return {name}", scope)
+
+        assert properties_of(scope["look"])[name]["type"] == "string"
+        assert call(scope["look"], json.dumps({name: "a tree"})).text == "a tree"
+
+    def test_what_the_assistant_fills_in_may_be_annotated_for_type_checkers_only(self):
+        def who(name: "str", request: "HttpRequest") -> "HttpRequest":
+            return f"{name} by {request}"
+
+        assert list(properties_of(who)) == ["name"]
+        assert call(who, '{"name": "Ann"}', request="HTTP").text == "Ann by HTTP"
+
+    def test_another_annotation_for_type_checkers_only_is_refused_by_name(self):
+        def who(page: "HttpRequest") -> str:
+            return str(page)
+
+        with pytest.raises(TypeError, match=r"^The tool 'who' has an annotation .* name 'HttpRequest' is not defined"):
+            Tool(who)
+
+    def test_a_lazy_description_is_a_text(self):
+        assert type(Tool(forecast, description=lazystr("The weather.")).specification.description) is str
+
     def test_name_and_description_can_be_overridden(self):
         specification = Tool(forecast, name="weather", description="The weather.").specification
 
@@ -104,12 +181,47 @@ class TestSpecification:
         with pytest.raises(TypeError, match="models can only pass arguments by name"):
             Tool(function)
 
+    def test_a_function_without_a_signature_is_refused(self):
+        with pytest.raises(TypeError, match=r"^The tool 'max' has no signature"):
+            Tool(max)
+
     def test_methods_are_supported(self):
         class Shop:
             def price(self, item: str) -> str:
                 return f"{item}: 3"
 
         assert call(Shop().price, '{"item": "tea"}').text == "tea: 3"
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_callable_objects_are_supported(self, is_async):
+        class Shop:
+            """Sells."""
+
+            def __call__(self, item: str) -> str:
+                return f"{item}: 3"
+
+        class AsyncShop:
+            """Sells."""
+
+            async def __call__(self, item: str) -> str:
+                return f"{item}: 3"
+
+        shop = AsyncShop() if is_async else Shop()
+
+        assert Tool(shop).specification.description == "Sells."
+        assert call(shop, '{"item": "tea"}').text == "tea: 3"
+
+    def test_a_model_cannot_change_what_a_partial_binds(self):
+        def price(item: str, currency: str, *, discount: int = 0) -> str:
+            """Return the price of an item."""
+            return f"{item}: 3 {currency} -{discount}"
+
+        bound = functools.partial(price, currency="EUR")
+
+        assert (Tool(bound).name, Tool(bound).specification.description) == ("price", "Return the price of an item.")
+        assert list(properties_of(bound)) == ["item", "discount"]
+        assert call(bound, '{"item": "tea"}').text == "tea: 3 EUR -0"
+        assert call(bound, '{"item": "tea", "currency": "USD"}').is_error
 
 
 class TestCalls:
@@ -226,6 +338,83 @@ class TestCalls:
 
         assert result.is_error
         assert len(result.text) < 1_000
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            StopIteration("secret"),
+            StopAsyncIteration("secret"),
+            GeneratorExit("secret"),
+            SystemExit("secret"),
+            asyncio.CancelledError("secret"),
+            concurrent.futures.CancelledError("secret"),
+        ],
+        ids=lambda error: f"{type(error).__module__}.{type(error).__name__}",
+    )
+    def test_an_exception_that_would_end_more_than_the_call_is_named_and_logged(self, error, caplog):
+        def fail() -> str:
+            raise error
+
+        assert call(fail).text == f"The tool failed: {type(error).__name__}."
+        assert caplog.text.count("The tool 'fail' failed.") == 3
+
+    @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, SystemExit, StopAsyncIteration])
+    def test_an_async_tool_cannot_end_more_than_its_call_either(self, error, caplog):
+        async def fail() -> str:
+            await asyncio.sleep(0)
+            raise error
+
+        assert call(fail).text == f"The tool failed: {error.__name__}."
+        assert caplog.text.count("The tool 'fail' failed.") == 3
+
+    def test_a_cancelled_call_of_an_async_tool_is_cancelled(self):
+        async def wait() -> str:
+            await asyncio.sleep(PATIENCE)
+            return "done"
+
+        async def cancelled() -> None:
+            calling = asyncio.create_task(Tool(wait).acall(ToolExecutionRequest("1", "wait", "{}"), {}))
+            await asyncio.sleep(0)
+            calling.cancel()
+            await calling
+
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(cancelled())
+
+    def test_whatever_is_awaitable_is_awaited(self):
+        async def look(place: str) -> str:
+            """Look at a place."""
+            await asyncio.sleep(0)
+            return f"a tree in {place}"
+
+        @functools.wraps(look)
+        def looking(*args, **kwargs):
+            return look(*args, **kwargs)
+
+        for function in (looking, functools.partial(look), lambda place: look(place)):
+            assert call(function, '{"place": "Kyoto"}').text == "a tree in Kyoto"
+
+    def test_an_adapter_of_asgiref_is_supported(self):
+        def look(place: str) -> str:
+            return f"a tree in {place}"
+
+        assert call(sync_to_async(look), '{"place": "Kyoto"}').text == "a tree in Kyoto"
+
+    @pytest.mark.parametrize(
+        ("returned", "text"), [(lazystr("noon"), "noon"), ({"time": lazystr("noon")}, '{"time":"noon"}')]
+    )
+    def test_lazy_translations_are_texts(self, returned, text):
+        assert call(lambda: returned).text == text
+
+    def test_an_exception_without_a_text_is_named(self):
+        class BrokenError(ValueError):
+            def __str__(self):
+                return self.args[7]
+
+        def fail() -> str:
+            raise BrokenError
+
+        assert call(fail).text == "The tool failed: BrokenError."
 
     def test_an_error_that_cannot_be_stored_is_named(self):
         def fail() -> str:

@@ -143,6 +143,23 @@ class TestRows:
         assert [part["toolCallId"] for part in parts[1:]] == ["c", "call-1-1", "call-1-2", "call-1-3"]
         assert [part.get("output") for part in parts[1:]] == [None, None, "none", None]
 
+    @pytest.mark.parametrize("call_id", ["c", None])
+    def test_parallel_calls_with_one_id_have_the_results_in_their_order(self, call_id):
+        calls = [ToolExecutionRequest(call_id, "tool", f'{{"n": {number}}}') for number in (1, 2)]
+        results = [ToolExecutionResultMessage.from_request(call, f"result {call.arguments}") for call in calls]
+
+        _, *parts = parts_of(AiMessage(tool_execution_requests=calls), *results)
+
+        assert [part["output"] for part in parts] == [f"result {call.arguments}" for call in calls]
+
+    @pytest.mark.parametrize(
+        ("refusal", "shown"), [("I may not.", "I may not."), ({"reason": "policy"}, None), (7, None)], ids=repr
+    )
+    def test_a_refusal_is_a_text(self, refusal, shown):
+        parts = parts_of(AiMessage(attributes={"refusal": refusal}))
+
+        assert [part["text"] for part in parts if part["type"] == "text"] == ([] if shown is None else [shown])
+
     def test_content_without_a_counterpart_is_left_out(self):
         nothing = UserMessage([None, AudioContent(), ImageContent(Image(url="file:///x")), VideoContent(Video())])
         pictures = [TextContent("See"), ImageContent(Image(url="x"))]

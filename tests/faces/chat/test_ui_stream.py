@@ -63,6 +63,11 @@ class TestPieces:
             {"type": "finish"},
         ]
 
+    def test_a_refusal_is_a_text(self):
+        refusing = ChatResponse(AiMessage(attributes={"refusal": "I may not."}))
+
+        assert [chunk.get("delta") for chunk in streamed(refusing) if chunk["type"] == "text-delta"] == ["I may not."]
+
     def test_thinking_ends_when_text_begins(self):
         chunks = streamed(PartialThinking("Hm"), PartialText("Hi"), response("Hi", "Hm"))
 
@@ -157,8 +162,8 @@ class TestTools:
         assert [(chunk["toolCallId"], chunk["output"]) for chunk in chunks if "output" in chunk] == [
             ("d", "1"),
             ("call-1-2", "2"),
-            ("call-1-3", "3"),
-            ("c", "4"),
+            ("c", "3"),
+            ("call-1-3", "4"),
         ]
 
     def test_a_call_whose_name_comes_late_is_shown_with_the_response(self):
@@ -167,6 +172,26 @@ class TestTools:
         )
 
         assert types(chunks) == ["start-step", "tool-input-available", "finish-step", "finish"]
+
+    def test_a_call_is_shown_once_its_name_is_whole(self):
+        chunks = streamed(
+            PartialToolCall(0, "c", "to"),
+            PartialToolCall(0, None, "ol"),
+            PartialToolCall(1, "d", "other", "{"),
+            PartialToolCall(0, arguments="{}"),
+            response(None, None, request(), request("d", "other", "{")),
+        )
+
+        starts = [chunk["toolName"] for chunk in chunks if chunk["type"] == "tool-input-start"]
+        assert starts == ["tool", "other"]
+
+    def test_parallel_calls_with_one_id_get_the_results_in_their_order(self):
+        calls = [request("c", arguments='{"n": 1}'), request("c", arguments='{"n": 2}')]
+
+        chunks = streamed(response(None, None, *calls), result("one"), result("two"))
+
+        found = {chunk["toolCallId"]: chunk["output"] for chunk in chunks if "output" in chunk}
+        assert found == {"c": "one", "call-1-1": "two"}
 
     def test_a_call_missing_from_the_response_is_closed(self):
         chunks = streamed(PartialToolCall(0, "c", "tool", "{"), response("Hi"))
@@ -286,7 +311,7 @@ class TestWire:
         assert (DONE, PING) == ("data: [DONE]\n\n", ": ping\n\n")
         assert {name.lower(): value for name, value in HEADERS.items()} == {
             "content-type": "text/event-stream",
-            "cache-control": "no-cache",
+            "cache-control": "no-store, no-cache",
             "x-accel-buffering": "no",
             "x-vercel-ai-ui-message-stream": "v1",
         }

@@ -24,10 +24,11 @@ ANSWER = {"type": "AI", "text": "hello"}
 PROMPT = {"type": "SYSTEM", "text": "be brief"}
 
 SEE, CHANGE, DELETE = "view_conversation", "change_conversation", "delete_conversation"
+CLEAR, FORK = "clear_conversation", "add_conversation"
 READ, EXPORT = "view_message_text", "export_conversation"
 WRITE, SET, BRING = "add_message", "set_conversation", "import_conversation"
 REMOVE = "delete_message"
-EVERYTHING = (SEE, CHANGE, DELETE, READ, EXPORT, WRITE, SET, BRING, REMOVE)
+EVERYTHING = (SEE, CHANGE, CLEAR, FORK, DELETE, READ, EXPORT, WRITE, SET, BRING, REMOVE)
 
 PEOPLE: dict[str, tuple[str, ...]] = {
     "owner": (),
@@ -40,7 +41,11 @@ PEOPLE: dict[str, tuple[str, ...]] = {
     "staff": (),
     "staff who see": (SEE,),
     "staff who change": (SEE, CHANGE),
-    "staff who remove": (SEE, CHANGE, REMOVE),
+    "staff who clear": (SEE, CLEAR),
+    "staff who fork": (SEE, FORK),
+    "staff who write": (SEE, WRITE),
+    "staff who set": (SEE, SET),
+    "staff who remove": (SEE, REMOVE),
     "staff who delete": (SEE, DELETE),
     "staff who delete unseen": (DELETE,),
     "staff who read": (SEE, READ),

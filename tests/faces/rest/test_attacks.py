@@ -1,10 +1,14 @@
 """Attacks: each test is a request that once revealed or changed too much, or could have."""
 
+import base64
 import json
+import re
 import uuid
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.core.asgi import get_asgi_application
 from django.core.cache import cache
 from django.test import Client
 from rest_framework.authtoken.models import Token
@@ -14,6 +18,7 @@ from chatmemory_django.messages import AiMessage, CustomMessage, SystemMessage, 
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations.jsonl import export_lines
 from chatmemory_django.provider import get_chat_memory
+from tests.asgi import run, send
 from tests.database.test_operations import holding
 from tests.faces.rest.conftest import (
     ANSWER,
@@ -30,6 +35,7 @@ from tests.faces.rest.conftest import (
     sequences,
     statements,
 )
+from tests.measuring import filled, measured
 
 pytestmark = pytest.mark.django_db
 
@@ -250,7 +256,7 @@ class TestViewingWithoutReading:
         assert SECRET not in body_of(odd.get(MESSAGES))
 
     def test_staff_without_it_do_not_get_back_what_they_write(self, client_of):
-        staff = client_of("staff who change")
+        staff = client_of("staff who write")
 
         response = staff.post(MESSAGES, adding(HI), format="json")
         retried = staff.post(MESSAGES, adding(HI, client_message_id="x"), format="json")
@@ -267,7 +273,7 @@ class TestGuessedTokens:
         return Token.objects.create(user=person("owner")).key
 
     def attempt(self, token: str, address: str = "10.0.0.1", forwarded: str | None = None) -> int:
-        headers = {"Authorization": f"Token {token}"} | ({"X-Forwarded-For": forwarded} if forwarded else {})
+        headers = {"Authorization": f"Bearer {token}"} | ({"X-Forwarded-For": forwarded} if forwarded else {})
         return Client(headers=headers, REMOTE_ADDR=address).get(ROOT).status_code
 
     def test_are_throttled(self, rates):
@@ -435,15 +441,15 @@ class TestSlowImports:
                 self.pieces = [lines[:10], lines[10:]]
 
             def read(self, size: int = -1) -> bytes:
-                asked.append(len(run))
+                asked.append(len(executed))
                 return self.pieces.pop(0) if self.pieces else b""
 
         monkeypatch.setattr("chatmemory_django.rest.parsers.LinesParser.parse", lambda *args, **kwargs: Slow())
-        with statements() as run:
+        with statements() as executed:
             importer.post(f"{IMPORT}?rename=1", lines, content_type="application/jsonl")
 
         assert asked == [0, 0, 0]
-        assert run
+        assert executed
 
     def test_reveal_no_texts_of_other_users(self, client_of, begin):
         response = client_of("owner who imports").post(
@@ -452,3 +458,77 @@ class TestSlowImports:
 
         assert response.status_code == 400
         assert "swordfish" not in response.content.decode()
+
+
+class TestCountingOthersConversations:
+    def test_neither_etags_nor_cursors_hold_a_key_that_counts_them(self, api, begin):
+        """Keys are given to the conversations of all users in turn."""
+        Conversation.objects.create(pk=987_654, owner=begin("c", UserMessage("hi")).owner, memory_id="d")
+        listed = api.get(ROOT, {"page_size": 1})
+        cursor = base64.b64decode(parse_qs(urlsplit(listed.json()["next"]).query)["cursor"][0])
+        tags = {memory_id: api.get(f"{ROOT}{memory_id}/")["ETag"] for memory_id in "cd"}
+
+        assert b"987654" not in cursor
+        assert all(re.fullmatch('"[0-9a-f]{32}"', tag) for tag in tags.values())
+        assert tags["c"] != tags["d"]
+
+    def test_an_etag_is_not_that_of_another_conversation_or_site(self, api, begin, settings):
+        begin("c", UserMessage("hi"))
+        tag = api.get(f"{ROOT}c/")["ETag"]
+        Conversation.objects.all().delete()
+        begin("c", UserMessage("hi"))
+
+        assert api.get(f"{ROOT}c/", headers={"If-None-Match": tag}).status_code == 200
+        tag = api.get(f"{ROOT}c/")["ETag"]
+        assert api.get(f"{ROOT}c/", headers={"If-None-Match": tag}).status_code == 304
+        settings.SECRET_KEY = "another"
+        assert api.get(f"{ROOT}c/", headers={"If-None-Match": tag}).status_code == 200
+
+
+class TestLargeBodies:
+    MESSAGE = '{"messages":[{"message":{"type":"USER","contents":[{"type":"TEXT","text":"Hi."}]},"metadata":'
+    LINE = '{"record":"message","sequence":1,"created_at":"2026-01-01T00:00:00Z","message":'
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize(
+        ("where", "media_type", "opening", "part", "end"),
+        [
+            (MESSAGES, "application/json", "[", "{},", "{}]"),
+            (MESSAGES, "application/json", "[", '{"":1},', "{}]"),
+            (MESSAGES, "application/json", "[", '{"":{}},', "{}]"),
+            (MESSAGES, "application/json", MESSAGE + '{"a":[', "99999,", "1]}}]}"),
+            (MESSAGES, "application/json", MESSAGE + '"', "ab", '"}]}'),
+            ("/openai/v1/conversations", "application/json", '{"items":[', "{},", "{}]}"),
+            (IMPORT, "application/jsonl", LINE, "{},", "{}]}"),
+            (IMPORT, "application/jsonl", LINE + '{"type":"USER"},"metadata":{"a":[', "{},", "{}]}}"),
+        ],
+    )
+    def test_refused_take_five_times_their_size_and_are_freed_with_the_answer(
+        self, begin, person, where, media_type, opening, part, end
+    ):
+        begin("c", UserMessage("hi"))
+        token = Token.objects.create(user=person("owner who imports")).key
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": media_type}
+        body = filled(opening, part, end, 5 * 1024 * 1024 - 1000)
+
+        async def test() -> None:
+            application = get_asgi_application()
+            await send(application, where, headers, b"{}")
+            with measured() as found:
+                status, content = await send(application, where, headers, body)
+            assert (status, b"values in" in content or b"characters; at most" in content) == (400, True)
+            assert found["most"] / len(body) < 5.1
+            assert found["left"] < 1024 * 1024
+
+        run(test())
+
+    def test_that_mean_something_are_accepted(self, writer, begin):
+        begin("c")
+        metadata = {f"key {number}": number for number in range(100)}
+        call = {"id": "1", "name": "f", "arguments": json.dumps([{}] * 100_000)}
+        for body in (
+            {"messages": [{"message": HI, "metadata": metadata}] * 100},
+            adding({"type": "USER", "contents": [{"type": "TEXT", "text": "," * 1_000_000}]}),
+            adding({"type": "AI", "toolExecutionRequests": [call]}),
+        ):
+            assert writer.post(MESSAGES, json.dumps(body), content_type="application/json").status_code == 201

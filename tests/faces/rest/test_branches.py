@@ -500,7 +500,7 @@ class TestForking:
     def test_keeps_the_owner_for_any_caller(self, api, client_of, begin):
         begin("c", *users(1))
 
-        made = post(client_of("staff who change"), FORK, {}).json()
+        made = post(client_of("staff who fork"), FORK, {}).json()
 
         assert api.get(f"{ROOT}{made['memory_id']}/").status_code == 200
         assert client_of("other").get(f"{ROOT}{made['memory_id']}/").status_code == 404
@@ -511,11 +511,12 @@ class TestForking:
         assert post(api, FORK, {}, **{"If-Match": '"old"'}).status_code == 412
         assert Conversation.objects.count() == 1
 
-    def test_counts_as_an_export(self, api, begin, settings):
-        settings.CHATMEMORY["REST"]["THROTTLE_RATES"] = {"export": "1/min"}
+    def test_has_a_rate_of_its_own(self, api, begin, settings):
+        settings.CHATMEMORY["REST"]["THROTTLE_RATES"] = {"fork": "1/min", "export": "1/min"}
         begin("c", *users(1))
 
         assert [post(api, FORK, {}).status_code for _ in range(2)] == [201, 429]
+        assert api.get(f"{ROOT}c/export/").status_code == 200
 
 
 class OwnWords(AccessPolicy):

@@ -584,7 +584,7 @@ class TestRetries:
 
 class TestAccess:
     @pytest.mark.parametrize(
-        "header", ["", "Bearer", "Bearer nope", "Token {key}", "Basic eDp5", "Bearer \xff", "Bearer a b"]
+        "header", ["", "Bearer", "Bearer nope", "Token nope", "Basic eDp5", "Bearer \xff", "Bearer a b"]
     )
     def test_needs_a_token(self, server, header):
         conversation = server.create(HI)
@@ -594,6 +594,13 @@ class TestAccess:
             response = Client(headers=headers).get(f"{ROOT}/{conversation}{path}")
             assert error(response, 401)["code"] == "invalid_api_key"
             assert response["WWW-Authenticate"] == "Bearer"
+
+    def test_the_key_may_also_be_sent_as_a_token(self, server):
+        conversation = server.create(HI)
+
+        response = Client(headers={"Authorization": f"Token {server.key}"}).get(f"{ROOT}/{conversation}")
+
+        assert response.status_code == 200
 
     def test_a_session_is_not_enough(self, server):
         client = Client()

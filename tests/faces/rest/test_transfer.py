@@ -8,7 +8,7 @@ from asgiref.sync import async_to_sync
 from django.test import AsyncClient
 from rest_framework.authtoken.models import Token
 
-from chatmemory_django.messages import SystemMessage, UserMessage
+from chatmemory_django.messages import SystemMessage, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.rest import transfer
 from tests.faces.rest.conftest import IMPORT, ROOT, USAGE, paths
@@ -114,6 +114,23 @@ class TestTransfer:
         assert (response.status_code, paths(response)) == (400, ["line 5"])
         assert not Conversation.objects.exists()
 
+    def test_to_a_taken_id_stores_nothing_so_that_it_can_be_repeated(self, importer, begin):
+        other, third = str(uuid.uuid4()), str(uuid.uuid4())
+        begin(NAMED, UserMessage("hi"))
+        begin(other, UserMessage("hi"), UserMessage("hello"))
+        lines = exported(importer) + exported(importer, other)
+        Conversation.objects.filter(memory_id=NAMED).delete()
+
+        refused = imported(importer, lines)
+
+        assert (refused.status_code, paths(refused)) == (409, ["line 3"])
+        assert other in refused.json()["detail"]
+        assert list(Conversation.objects.values_list("memory_id", flat=True)) == [other]
+        assert Message.objects.count() == 2
+        again = imported(importer, lines.replace(other.encode(), third.encode()))
+        assert again.status_code == 201
+        assert [each["memory_id"] for each in again.json()["conversations"]] == [NAMED, third]
+
     def test_ignores_counts_in_the_file(self, importer, begin, settings):
         settings.CHATMEMORY["MEMORY"] = {
             "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
@@ -126,6 +143,18 @@ class TestTransfer:
         imported(importer, lines)
 
         assert importer.get(f"{ROOT}{NAMED}/memory/").json()["messages"][0]["token_count"] == 5
+
+    def test_bounds_the_texts_of_a_message_together(self, importer, begin, settings):
+        begin(NAMED, UserMessage([TextContent("x" * 50), TextContent("x" * 51)]))
+        lines = exported(importer)
+        importer.delete(f"{ROOT}{NAMED}/")
+        settings.CHATMEMORY["REST"]["MAX_TEXT_LENGTH"] = 120
+
+        assert imported(importer, lines).status_code == 201
+        importer.delete(f"{ROOT}{NAMED}/")
+        settings.CHATMEMORY["REST"]["MAX_TEXT_LENGTH"] = 100
+
+        assert (imported(importer, lines).status_code, Conversation.objects.count()) == (400, 0)
 
     def test_refuses_a_memory_that_would_slow_every_read(self, importer, begin, monkeypatch):
         monkeypatch.setattr(transfer, "MAX_MEMORY_MESSAGES", 2)
@@ -189,7 +218,44 @@ def test_an_export_under_asgi_is_streamed_too(begin, person):
     assert b"".join(chunks).count(b"\n") == 251
 
 
+class TestRates:
+    @pytest.mark.parametrize(
+        ("name", "send"),
+        [
+            ("import", lambda client: imported(client, b"{}").status_code),
+            ("usage", lambda client: client.get(USAGE).status_code),
+            ("export", lambda client: client.get(f"{ROOT}{NAMED}/export/").status_code),
+        ],
+    )
+    def test_each_has_one_of_its_own(self, importer, begin, settings, name, send):
+        begin(NAMED, UserMessage("hi"))
+        others = dict.fromkeys({"import", "usage", "export", "fork", "read", "write"} - {name}, "1/day")
+        settings.CHATMEMORY["REST"]["THROTTLE_RATES"] = {**others, name: "2/min"}
+
+        statuses = [send(importer) for _ in range(3)]
+
+        assert 429 not in statuses[:2]
+        assert statuses[2] == 429
+
+
 class TestUsage:
+    def test_the_answer_names_its_limit_and_whether_there_is_more(self, api, begin):
+        for number in range(3):
+            begin(str(number), UserMessage("hi"))
+
+        found = [api.get(USAGE, {"by": "conversation", **query}).json() for query in ({}, {"limit": 2}, {"limit": 3})]
+
+        assert [(each["limit"], each["has_more"], len(each["results"])) for each in found] == [
+            (50, False, 3),
+            (2, True, 2),
+            (3, False, 3),
+        ]
+
+    def test_the_limit_has_a_maximum(self, api, settings):
+        settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 7
+
+        assert api.get(USAGE, {"limit": 100}).json()["limit"] == 7
+
     @pytest.mark.parametrize(
         "query",
         [

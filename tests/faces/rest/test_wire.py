@@ -19,7 +19,7 @@ import chatmemory_django.rest
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from tests.database.test_models import PRIVATE
-from tests.faces.rest.conftest import HI, IMPORT, MEMORY, MESSAGES, ROOT, USAGE, adding, paths, statements, text
+from tests.faces.rest.conftest import HI, MEMORY, MESSAGES, ROOT, USAGE, adding, paths, statements, text
 
 pytestmark = pytest.mark.django_db
 
@@ -169,6 +169,10 @@ class TestHostileBodies:
         assert staff.get(MESSAGES).json()["results"][0]["message"]["attributes"]["n"] == number
 
 
+def several(*texts: str) -> dict:
+    return {"type": "USER", "contents": [{"type": "TEXT", "text": each} for each in texts]}
+
+
 class TestLimits:
     @pytest.fixture(autouse=True)
     def limits(self, settings) -> None:
@@ -185,6 +189,12 @@ class TestLimits:
             (body(text("x" * 100)), 201, None),
             (body(text("x" * 101)), 400, f"{M}.contents[0].text"),
             (body({"type": "AI", "thinking": "x" * 101}), 400, f"{M}.thinking"),
+            (body(several("x" * 50, "x" * 50)), 201, None),
+            (body(several("x" * 50, "x" * 51)), 400, M),
+            (body({"type": "AI", "text": "x" * 60, "thinking": "x" * 41}), 400, M),
+            (body({"type": "AI", "text": "x" * 60, "attributes": {"a": ["x" * 41]}}), 400, M),
+            (body({"role": "user", "content": [{"type": "text", "text": "x" * 51}] * 2}), 400, M),
+            (body(*[text("x" * 60)] * 3), 201, None),
             (body({"type": "USER", "contents": [{"type": "IMAGE", "image": {"base64Data": "A" * 1000}}]}), 201, None),
             (json.dumps(adding(HI, metadata={"a": ["x" * 90, "x" * 90]})), 201, None),
             (json.dumps(adding(HI, metadata={"a": ["x" * 95, "x" * 95]})), 400, "$.messages[0].metadata"),
@@ -360,12 +370,6 @@ class TestThrottles:
         assert 0 < int(refused["Retry-After"]) <= 60
         assert refused.json()["type"] == "urn:chatmemory:throttled"
         assert Conversation.objects.count() == 2
-
-    def test_count_importing_and_usage_as_exporting(self, client_of):
-        importer = client_of("owner who imports")
-
-        assert importer.get(USAGE).status_code == 200
-        assert post(importer, "{}", IMPORT, "application/jsonl").status_code == 429
 
     def test_count_each_user_separately(self, api, client_of):
         assert [api.get(ROOT).status_code for _ in range(3)][-1] == 429

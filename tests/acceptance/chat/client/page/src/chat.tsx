@@ -1,6 +1,6 @@
 import { useChat } from '@ai-sdk/react';
-import { DefaultChatTransport, getToolName, isToolUIPart, type UIMessage } from 'ai';
-import { useRef, useState } from 'react';
+import { DefaultChatTransport, getToolName, isToolUIPart, type FileUIPart, type UIMessage } from 'ai';
+import { useEffect, useRef, useState } from 'react';
 import { headers } from './headers';
 
 type Metadata = {
@@ -90,7 +90,7 @@ export function Chat({ id, initialMessages, sendsLast }: Props) {
 function Part({ part }: { part: Message['parts'][number] }) {
   if (part.type === 'text') return <p className="text">{part.text}</p>;
   if (part.type === 'reasoning') return <p className="reasoning">{part.text}</p>;
-  if (part.type === 'file') return <img src={part.url} alt={part.filename} />;
+  if (part.type === 'file') return <File part={part} />;
   if (isToolUIPart(part)) {
     return (
       <dl data-state={part.state}>
@@ -102,6 +102,19 @@ function Part({ part }: { part: Message['parts'][number] }) {
     );
   }
   return null;
+}
+
+function File({ part }: { part: FileUIPart }) {
+  const [content, setContent] = useState<string>();
+  const isStored = /^https?:[^?]*\/api\/chat\/.*\/files\//.test(part.url);
+  useEffect(() => {
+    if (!isStored) return;
+    // For an address, the browser would send no token.
+    fetch(new URL(part.url).pathname, { headers })
+      .then((response) => response.blob())
+      .then((blob) => setContent(URL.createObjectURL(blob)));
+  }, [isStored, part.url]);
+  return <img src={isStored ? content : part.url} alt={part.filename} />;
 }
 
 function textOf(message: Message) {

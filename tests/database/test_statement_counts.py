@@ -1,0 +1,57 @@
+"""The calls of a memory send as many statements as docs/databases.md lists."""
+
+import re
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = (Path(__file__).parents[2] / "docs/databases.md").read_text()
+LISTED = {
+    call: (int(one), int(other)) for call, one, other in re.findall(r"^\| (.+) \| (\d) \| (\d) \|$", PAGE, re.MULTILINE)
+}
+
+
+def memory(memory_id: str = "c", most: int = 200) -> MessageWindowChatMemory:
+    return MessageWindowChatMemory(max_messages=most, id=memory_id, store=DjangoChatMemoryStore())
+
+
+def turn(memory_id: str) -> None:
+    with memory(memory_id).turn() as begun:
+        begun.add(UserMessage("q"), AiMessage("a"))
+
+
+CALLS = {
+    "`memory.messages()`": lambda: memory().messages(),
+    "`memory.add(…)`": lambda: memory().add(UserMessage("x")),
+    "the first `memory.add(…)` of a conversation": lambda: memory("new").add(UserMessage("x")),
+    "`memory.add(…)` that evicts a hundred messages": lambda: memory(most=20).add(UserMessage("x")),
+    "`memory.add(…)` that replaces the system message": lambda: memory().add(SystemMessage("t")),
+    "`memory.add(…)` that evicts a message without `KEEP_HISTORY`": lambda: memory(most=121).add(UserMessage("x")),
+    "`memory.turn()`": lambda: turn("c"),
+    "the first `memory.turn()` of a conversation": lambda: turn("new"),
+}
+
+
+def test_every_call_of_the_page_is_counted():
+    assert list(LISTED) == list(CALLS)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_sends_as_many_statements_as_the_page_lists(call, settings):
+    memory().add(SystemMessage("s"), *(UserMessage(str(number)) for number in range(120)))
+    if "KEEP_HISTORY" in call:
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}
+
+    with CaptureQueriesContext(connection) as captured:
+        CALLS[call]()
+
+    sent = [query["sql"] for query in captured if query["sql"] not in {"BEGIN", "BEGIN IMMEDIATE", "COMMIT"}]
+    assert len(sent) == LISTED[call][connection.vendor != "postgresql"]
