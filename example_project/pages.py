@@ -6,7 +6,9 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import LoginView
+from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -15,24 +17,21 @@ from django.utils import translation
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import ensure_csrf_cookie
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
+from chatmemory_django.access import seconds_to_sign_in
 from example_project.llm import IS_REAL, model
+from example_project.policy import DOCUMENTATION_POLICY
 from example_project.texts import TEXTS
 
 View = Callable[..., HttpResponseBase]
-
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
-"""Pages load nothing from other sites, and inline scripts and styles are forbidden."""
 
 DEMO = "demo"
 """The user name and the password that ``manage.py demo`` creates."""
 
 
-def strict(view: View) -> View:
-    """Return *view* with the header of ``POLICY``, and in the language of the browser."""
+def translated(view: View) -> View:
+    """Return *view* in the language of the browser."""
 
     @wraps(view)
     def respond(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -40,14 +39,33 @@ def strict(view: View) -> View:
             response = view(request, *args, **kwargs)
             if isinstance(response, TemplateResponse):
                 response.render()
-        response.headers["Content-Security-Policy"] = POLICY
         patch_vary_headers(response, ["Accept-Language"])
         return response
 
     return respond
 
 
-@strict
+def limited(view: View) -> View:
+    """Return *view* with the limit of the app's APIs on failed attempts to sign in from an IP address."""
+
+    @wraps(view)
+    def respond(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if request.method == "POST" and (seconds := seconds_to_sign_in(request)):
+            text = f"Too many failed attempts. Try again in {seconds} seconds."
+            return HttpResponse(text, "text/plain", status=429, headers={"Retry-After": str(seconds)})
+        return view(request, *args, **kwargs)
+
+    return respond
+
+
+@receiver(user_login_failed)
+def count_failure(request: Any, **kwargs: Any) -> None:
+    """Count a wrong password, wherever it was sent."""
+    if request is not None:
+        seconds_to_sign_in(request, has_failed=True)
+
+
+@translated
 @never_cache
 @login_required
 @ensure_csrf_cookie  # the scripts send the token with unsafe requests
@@ -67,4 +85,11 @@ class SignIn(LoginView):
         return super().get_context_data(offered=DEMO if settings.DEBUG else "", **kwargs)
 
 
-sign_in = strict(SignIn.as_view())
+sign_in = limited(translated(SignIn.as_view()))
+
+
+def documentation(request: HttpRequest) -> HttpResponseBase:
+    """Render the REST API's documentation, whose scripts are not inline."""
+    response: HttpResponseBase = SpectacularSwaggerSplitView.as_view(url_name="schema")(request)
+    response.headers["Content-Security-Policy"] = DOCUMENTATION_POLICY
+    return response

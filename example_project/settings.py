@@ -4,11 +4,18 @@ import os
 from pathlib import Path
 
 import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-SECRET_KEY = os.environ.get("SECRET_KEY", "only good enough for a demo on your own machine")
 DEBUG = os.environ.get("DEBUG", "1") == "1"
+KNOWN_KEY = "only good enough for a demo on your own machine"
+SECRET_KEY = os.environ.get("SECRET_KEY", KNOWN_KEY)
+if SECRET_KEY == KNOWN_KEY and not DEBUG:
+    raise ImproperlyConfigured(
+        "With DEBUG off, the environment variable SECRET_KEY must be a secret, such as the output of "
+        "python -c 'import secrets; print(secrets.token_urlsafe(50))'. The key of the demo is known to everyone."
+    )
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 INSTALLED_APPS = [
@@ -28,7 +35,12 @@ INSTALLED_APPS = [
     "chatmemory_django.integrations.records",
 ]
 
+# Without DEBUG, the site is served by HTTPS only: browsers remember that for a day.
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not DEBUG
+SECURE_HSTS_SECONDS = 0 if DEBUG else 86_400
+
 MIDDLEWARE = [
+    "example_project.policy.ContentSecurityPolicyMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView
 from rest_framework.authtoken.views import obtain_auth_token
 
 from example_project import pages
@@ -12,11 +12,12 @@ urlpatterns = [
     path("", pages.chat, name="chat"),
     path("sign-in/", pages.sign_in, name="sign-in"),
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
+    path("admin/login/", pages.limited(admin.site.login)),
     path("admin/", admin.site.urls),
     path("api/", include("chatmemory_django.rest.urls")),
     path("api/chat", include("chatmemory_django.chat.urls")),
     path("openai/v1/", include("chatmemory_django.rest.openai.urls")),
-    path("api/token/", obtain_auth_token),
+    path("api/token/", pages.limited(obtain_auth_token)),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    path("api/docs/", pages.documentation, name="docs"),
 ]

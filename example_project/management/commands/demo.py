@@ -155,7 +155,7 @@ class Command(BaseCommand):
                 conversation.memory_tokens,
                 evicted.get(conversation.pk, 0),
             )
-            rows.append((str(conversation), *(f"{figure:,}" for figure in figures)))
+            rows.append((conversation.title, *(f"{figure:,}" for figure in figures)))
         widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             gaps = [" " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=True)]

@@ -1,17 +1,19 @@
 // Conversion of Markdown to elements. Texts only become text nodes, so messages cannot inject anything: HTML stays text,
 // no image is fetched, and links can only lead to http and https URLs.
+//
+// Everything takes time in proportion to the text: a pattern never has two ways to match the same characters, and what
+// it did not find once is not looked for again.
 
 import {element} from "./dom.js";
 
 const MAX_DEPTH = 6;
 const MAX_INLINE = 20_000; // characters; longer texts are shown unformatted
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})\s/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const QUOTE = /^ {0,3}> ?/;
-const ITEM = /^( *)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const DELIMITERS = /^ *\|?(?: *:?-+:? *\|)+ *:?-*:? *$/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])\s+(.*)$/s;
 
 /** Return the blocks of *source*. */
 export function markdown(source, depth = 0) {
@@ -20,17 +22,17 @@ export function markdown(source, depth = 0) {
     let at = 0;
     while (at < lines.length) {
         const line = lines[at];
-        const [, fence, language] = FENCE.exec(line) ?? [];
+        const [, fence, info] = FENCE.exec(line) ?? [];
         const heading = HEADING.exec(line);
         if (!line.trim()) {
             at += 1;
         } else if (fence) {
-            const end = lines.findIndex((other, place) => place > at && other.trim().startsWith(fence));
-            made.append(codeBlock(lines.slice(at + 1, end < 0 ? lines.length : end).join("\n"), language));
-            at = end < 0 ? lines.length : end + 1;
+            const code = taken(lines, at + 1, other => !other.trim().startsWith(fence));
+            made.append(codeBlock(code.join("\n"), /^[\w+#.-]*/.exec(info.trim())[0]));
+            at += code.length + 2;
         } else if (heading) {
             // Below the levels of the page's own headings.
-            made.append(element(`h${Math.min(6, heading[1].length + 3)}`, {}, inline(heading[2])));
+            made.append(element(`h${Math.min(6, heading[1].length + 3)}`, {}, inline(titleOf(line))));
             at += 1;
         } else if (RULE.test(line)) {
             made.append(element("hr"));
@@ -41,12 +43,12 @@ export function markdown(source, depth = 0) {
             at += quoted.length;
         } else if (ITEM.test(line) && depth < MAX_DEPTH) {
             at = list(made, lines, at, depth);
-        } else if (line.includes("|") && DELIMITERS.test(lines[at + 1] ?? "")) {
+        } else if (line.includes("|") && areDelimiters(lines[at + 1] ?? "")) {
             const rows = taken(lines, at, other => other.includes("|"));
             made.append(table(rows));
             at += rows.length;
         } else {
-            const paragraph = taken(lines, at, (other, place) => other.trim() && (place === at || !beginsBlock(other)));
+            const paragraph = [line, ...taken(lines, at + 1, other => other.trim() && !beginsBlock(other))];
             made.append(element("p", {}, inline(paragraph.map(each => each.trim()).join("\n"))));
             at += paragraph.length;
         }
@@ -61,8 +63,13 @@ function beginsBlock(line) {
 /** Return the lines from *begin* on for which *wanted* is true. */
 function taken(lines, begin, wanted) {
     let end = begin;
-    while (end < lines.length && wanted(lines[end], end)) end += 1;
-    return lines.slice(begin, Math.max(end, begin + 1));
+    while (end < lines.length && wanted(lines[end])) end += 1;
+    return lines.slice(begin, end);
+}
+
+/** Return the text of a heading, without the marks around it. */
+function titleOf(line) {
+    return line.trim().replace(/^#+/, "").replace(/(?<!\S)#+$/, "").trim();
 }
 
 function codeBlock(code, language) {
@@ -93,27 +100,44 @@ function list(made, lines, at, depth) {
         }
         const blocks = markdown(content.join("\n"), depth + 1);
         const isTight = blocks.firstChild?.nodeName === "P" && content.every(line => line.trim());
-        items.append(element("li", {}, ...(isTight ? [...blocks.firstChild.childNodes, ...[...blocks.childNodes].slice(1)] : [blocks])));
+        if (isTight) blocks.firstChild.replaceWith(...blocks.firstChild.childNodes);
+        items.append(element("li", {}, blocks));
         if (!(lines[at] ?? "x").trim() && ITEM.test(lines[at + 1] ?? "")) at += 1;
     }
     made.append(items);
     return at;
 }
 
+/** Whether *line* separates the head of a table from its rows. */
+function areDelimiters(line) {
+    const cells = line.split("|").map(cell => cell.trim());
+    const last = cells.pop();
+    if (!cells[0]) cells.shift();
+    return cells.length > 0 && cells.every(cell => /^:?-+:?$/.test(cell)) && /^:?-*:?$/.test(last);
+}
+
+/** Return an element with *children*, of which there may be more than a function can have arguments. */
+function containing(tag, children) {
+    const made = element(tag);
+    for (const child of children) made.append(child);
+    return made;
+}
+
 function table(lines) {
     const cells = line => line.trim().replace(/^\||\|$/g, "").split("|").map(cell => cell.trim());
     const [head, , ...rows] = lines.map(cells);
-    const row = (tag, texts) => element("tr", {}, ...head.map((_, column) => element(tag, {}, inline(texts[column] ?? ""))));
-    const made = element("table", {}, element("thead", {}, row("th", head)), element("tbody", {}, ...rows.map(texts => row("td", texts))));
+    // Rows are not filled up to the length of the head: a long head and many rows would make a million cells.
+    const row = (tag, texts) => containing("tr", texts.slice(0, head.length).map(cell => element(tag, {}, inline(cell))));
+    const made = element("table", {}, element("thead", {}, row("th", head)), containing("tbody", rows.map(texts => row("td", texts))));
     return element("div", {class: "wide", tabindex: 0}, made);
 }
 
 const INLINE = new RegExp([
     /\\([!-/:-@[-`{-~])/, // escaped character
-    /(`+)(?!`)([^\n]*?[^`\n])\2(?!`)/, // code
-    /\*\*(?=\S)([^\n]*?\S)\*\*|\*(?=[^\s*])([^*\n]*?[^\s*])\*/, // strong, em
-    /(?<!\w)_(?=[^\s_])([^_\n]*?[^\s_])_(?!\w)/, // em
-    /~~(?=\S)([^\n]*?\S)~~/, // deleted
+    /(?<!(?<!\\)`)(`+)(?!`)([^\n]*?[^`\n])\2(?!`)/, // code
+    /\*\*(?=\S)((?:[^*\n]|\*(?!\*))+)(?<=\S)\*\*|\*(?=[^\s*])([^*\n]+)(?<=\S)\*/, // strong, em
+    /(?<!\w)_(?=[^\s_])([^_\n]+)(?<=\S)_(?!\w)/, // em
+    /~~(?=\S)((?:[^~\n]|~(?!~))+)(?<=\S)~~/, // deleted
     /!?\[([^\][\n]{1,500})\]\(\s*<?([^\s()<>]{1,2000}(?:\([^\s()<>]*\))?)>?(?:\s+"[^"\n]*")?\s*\)/, // link
     /(https?:\/\/[^\s<>"'`]{1,2000}[^\s<>"'`.,;:!?)\]*_])/, // URL
     /(\n)/,
