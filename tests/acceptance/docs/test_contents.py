@@ -48,9 +48,11 @@ def test_the_defaults_in_the_settings_page_are_the_defaults():
         "MAX_MESSAGE_BYTES": conf.DEFAULT_MAX_MESSAGE_BYTES,
         "ALLOW_NETWORK": conf.allow_network(),
         "REMOTE_MEDIA": conf.remote_media(),
+        "REMOTE_FILES": conf.remote_files(),
         "ACCESS_POLICY": conf.access_policy_class(),
         "REST": {},
         "CHAT": {},
+        "MCP_THROTTLE_RATE": conf.mcp_throttle_rate(),
     }
     assert set(defaults_shown("MEMORY")) == conf.NAMES
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from chatmemory_django.chat.tools import READABLE
 from tests.acceptance.docs.pages import DOCS
 
 ROOT = DOCS.parent
@@ -16,6 +17,12 @@ TESTS = [each for each in REFERENCES if "/test_" in each]
 
 def test_the_page_refers_to_tests():
     assert len(TESTS) > 20
+
+
+def test_the_page_names_the_exceptions_that_the_model_reads():
+    [row] = re.findall(r"^\| A tool's exception .*", (DOCS / "security.md").read_text(), re.MULTILINE)
+
+    assert set(re.findall(r"`([A-Z]\w+)`", row)) == {each.__name__ for each in READABLE}
 
 
 @pytest.mark.parametrize("reference", sorted(set(REFERENCES) - set(TESTS)))

@@ -21,7 +21,19 @@ from rest_framework.test import APIClient
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.openai import OpenAiChatModel
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    AudioContent,
+    CustomMessage,
+    DetailLevel,
+    Image,
+    ImageContent,
+    SystemMessage,
+    TextContent,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from example_project.models import Feedback
@@ -90,6 +102,26 @@ class TestSummaries:
         assert summarize(None, [UserMessage("Where is it?"), AiMessage("In Hamburg.")]) == "On its way."
         assert "user: Where is it?\nassistant: In Hamburg." in models[0].sent[0][0].single_text
 
+    def test_its_model_is_sent_any_message(self, models):
+        line = execute(skipped("summaries.md")[1])["line"]
+        call = ToolExecutionRequest(None, "look", None)
+        image = ImageContent(Image(url="https://a.example/1"), DetailLevel.MEDIUM)
+        messages = [
+            AiMessage(None),
+            AiMessage("Let me see.", tool_execution_requests=[call]),
+            ToolExecutionResultMessage(None, "look", [image, TextContent("seen")]),
+            UserMessage([None, AudioContent()]),
+            CustomMessage({"a": "b"}),
+        ]
+
+        assert list(map(line, messages)) == [
+            "assistant: ",
+            "assistant: Let me see. look(None)",
+            "tool: (a file) seen",
+            "user: (a file) (a file)",
+            "tool: b",
+        ]
+
 
 @pytest.mark.django_db
 def test_the_settings_of_a_token_window_are_valid(settings):
@@ -147,7 +179,7 @@ class TestChat:
         assert capsys.readouterr().out == "On its way.\n"
         view = execute(second, **names)["chat"]
         ann = User.objects.create_user("ann")
-        request = rf.get("/", {"message": "And when?"})
+        request = rf.post("/", {"message": "And when?"})
         request.user, request.auser = ann, lambda: asyncio.sleep(0, ann)
 
         async def ask() -> list[str]:
