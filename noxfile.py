@@ -1,4 +1,4 @@
-"""The checks that contributors and CI run: ``nox`` alone needs neither a database server nor root access."""
+"""The checks of contributors, most of those of CI. ``nox`` alone needs neither a database server nor root access."""
 
 import os
 import shutil

@@ -11,7 +11,7 @@ from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
 
 from benchmarks.chat.model import Clock
-from chatmemory_django.access import user_of_token
+from chatmemory_django.access import access_policy
 from chatmemory_django.chat.model import ChatResponse, PartialText
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.messages import UserMessage
@@ -20,7 +20,7 @@ HISTORY = [UserMessage(f"Message {number}") for number in range(60)]
 
 
 async def _asked(request: HttpRequest) -> list[UserMessage]:
-    await in_thread(user_of_token, request.headers["Authorization"].partition(" ")[2])
+    await in_thread(access_policy().user_of_token, request.headers["Authorization"].partition(" ")[2])
     [part] = json.loads(request.body)["message"]["parts"]
     return [*HISTORY, UserMessage(part["text"])]
 

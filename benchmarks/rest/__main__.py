@@ -10,6 +10,7 @@ from pathlib import Path
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
 os.environ.setdefault("DATABASE_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'rest.sqlite3'}")
 os.environ["DEBUG"] = "0"
+os.environ.setdefault("SECRET_KEY", "of a site that no one else can reach")
 
 if __name__ == "__main__":
     import django

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from chatmemory_django.core.pending import Pending
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -95,6 +96,22 @@ def memory_of(conversation: str, window: int, *, keep_history: bool = True) -> C
 WINDOWS: tuple[Window, ...] = tuple(memory_of("any", number).window() for number in range(len(LIMITS)))
 
 
+class _Summaries(DjangoChatMemoryStore):
+    """
+    A store that hands over all messages that a summary covers, whole, since the judge knows them by their texts.
+
+    Otherwise, large ones are shortened, and the first ones are left out after failures.
+    """
+
+    def read_pending(
+        self, memory_id: object, window: Window, max_tokens: int, *, waits: bool = False
+    ) -> Pending | None:
+        pending = super().read_pending(memory_id, window, max_tokens, waits=waits)
+        if pending is None:
+            return None
+        return pending._replace(messages=[entry.message for entry in pending.entries if entry.message is not None])
+
+
 def summarizing(
     conversation: str, window: int, summarize: Callable[[str | None, list[ChatMessage]], str]
 ) -> SummarizingChatMemory:
@@ -110,7 +127,7 @@ def summarizing(
         after_tokens=20,
         summarize_after_add=False,
         id=conversation,
-        store=DjangoChatMemoryStore(keep_history=True),
+        store=_Summaries(keep_history=True),
         always_keep_system_message_first=first,
     )
 

@@ -246,7 +246,7 @@ class Worker:
         if isinstance(error, Undone):
             return ""
         kind, is_known = kind_of(error)
-        detail = "" if is_known else "".join(traceback.format_exception(error)[-4:])
+        detail = "" if is_known else "".join(traceback.format_exception(error)[-14:])
         verb = attempt.intent.id if attempt is not None and attempt.intent is not None else ""
         self._log(Fault(kind, in_transaction, is_known, detail, verb))
         if kind == CONNECTION and not connection.in_atomic_block:
