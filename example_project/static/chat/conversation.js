@@ -31,8 +31,9 @@ export class Conversation {
         this.id = id;
         const {signal} = this.#leaving;
         await this.#guard(signal, async () => {
-            await this.refresh(signal);
+            await this.#loadHistory(signal);
             this.page.transcript.toEnd();
+            await this.page.memory.load(this.id, this.#rows, signal);
             const response = id === null ? null : await resume(id, signal);
             if (response) await this.#follow(response, signal);
         });
@@ -40,11 +41,7 @@ export class Conversation {
 
     /** Reload the history and the memory. */
     async refresh(signal = this.#leaving.signal) {
-        const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
-        const page = this.id === null ? null : await this.#read(`messages/?page_size=${size}`, signal);
-        this.#rows = page?.results.reverse() ?? [];
-        this.#older = page?.next ?? null;
-        this.#show();
+        await this.#loadHistory(signal);
         await this.page.memory.load(this.id, this.#rows, signal);
     }
 
@@ -227,6 +224,14 @@ export class Conversation {
             if (!(error instanceof Refused)) console.error(error);
             await otherwise().catch(() => {}); // the first error is the one to show
         }
+    }
+
+    async #loadHistory(signal) {
+        const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
+        const page = this.id === null ? null : await this.#read(`messages/?page_size=${size}`, signal);
+        this.#rows = page?.results.reverse() ?? [];
+        this.#older = page?.next ?? null;
+        this.#show();
     }
 
     async #read(path, signal) {

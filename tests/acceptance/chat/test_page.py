@@ -46,6 +46,15 @@ BY_REST = """async words => {
 AT_REST = "Promise.all(document.getAnimations().map(each => each.finished.catch(() => null)))"
 """Resolves once all transitions have ended."""
 
+HELD_MEMORY = """() => {
+    // Hold requests for the memory back until release() is called.
+    const [held, {fetch}] = [new Promise(resolve => { window.release = resolve; }), window];
+    window.fetch = async (path, options) => {
+        if (path.includes("/memory/")) await held;
+        return fetch(path, options);
+    };
+}"""
+
 WATCH = """() => {
     // The answer's text after each piece that arrived.
     window.seen = [];
@@ -654,6 +663,18 @@ class TestConversations:
         assert talk.page.locator(".message").nth(1).get_attribute("class") == "message user out shared"
         assert talk.tokens[1] == 4000
 
+    def test_a_reader_who_scrolls_up_stays_there_while_the_memory_is_loaded(self, chat):
+        talk = chat()
+        talk.page.evaluate(HELD_MEMORY)
+
+        talk.page.locator("#conversations li", has_text="Bread").click()
+        talk.page.wait_for_selector("#older:visible")
+        talk.page.evaluate("document.getElementById('scroller').scrollTop = 0")
+        talk.page.evaluate("release()")
+        talk.page.wait_for_load_state("networkidle")
+
+        assert talk.page.evaluate("document.getElementById('scroller').scrollTop") == 0
+
     def test_a_user_who_is_not_on_the_staff_cannot_see_system_messages(self, chat):
         talk = chat(user="ann")
 
@@ -750,6 +771,7 @@ MARKDOWN = [
     ("**bold *and* both** _em_ ~~no~~", "<p><strong>bold <em>and</em> both</strong> <em>em</em> <del>no</del></p>"),
     ("snake_case_name and 2 * 3 * 4 and \\*stars\\*", "<p>snake_case_name and 2 * 3 * 4 and *stars*</p>"),
     ("# Title\n### Third", "<h4>Title</h4><h6>Third</h6>"),
+    ("# C#\n## Closed ## \n# #", "<h4>C#</h4><h5>Closed</h5><h4></h4>"),
     ("- a\n- b\n  - c", "<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>"),
     ("1. x\n2. y\n\n7) z", "<ol><li>x</li><li>y</li><li>z</li></ol>"),
     ("3. c\n4. d", '<ol start="3"><li>c</li><li>d</li></ol>'),
@@ -765,6 +787,21 @@ MARKDOWN = [
         '<div class="wide" tabindex="0"><table><thead><tr><th>a</th><th>b</th></tr></thead>'
         "<tbody><tr><td>1</td><td><strong>2</strong></td></tr></tbody></table></div>",
     ),
+    (
+        "a | b\n:-|-:\nc\n",
+        '<div class="wide" tabindex="0"><table><thead><tr><th>a</th><th>b</th></tr></thead><tbody></tbody></table>'
+        "</div><p>c</p>",
+    ),
+    (
+        "a|\n-|\nb|c|d\n",
+        '<div class="wide" tabindex="0"><table><thead><tr><th>a</th></tr></thead>'
+        "<tbody><tr><td>b</td></tr></tbody></table></div>",
+    ),
+    ("a|b\n- -|-", "<p>a|b</p><ul><li>-|-</li></ul>"),
+    ("**a **b** and ***c***", "<p>**a <strong>b</strong> and <strong>*c</strong>*</p>"),
+    ("```not `code`", "<p>```not <code>code</code></p>"),
+    ("\\``a`", "<p>`<code>a</code></p>"),
+    ("- a\n- b\n\n  c", "<ul><li>a</li><li><p>b</p><p>c</p></li></ul>"),
     ("a\n\n---\n\nb", "<p>a</p><hr><p>b</p>"),
     ("[text](https://example.com/a_(b))", f"<p>{link('https://example.com/a_(b)', 'text')}</p>"),
     ("See https://example.com/x.", f"<p>See {link('https://example.com/x', 'https://example.com/x')}.</p>"),
@@ -775,6 +812,30 @@ MARKDOWN = [
     ),
     ("<img src=x onerror=alert(1)>", "<p>&lt;img src=x onerror=alert(1)&gt;</p>"),
 ]
+
+
+def paragraphs(piece):
+    """Return a function to text of a given size, of the longest paragraphs that are formatted."""
+    paragraph = piece * (19_000 // len(piece))
+    return lambda size: "\n\n".join([paragraph[:size]] * max(1, size // 20_000))
+
+
+HOSTILE = {
+    "heading with spaces": lambda size: "# a" + " " * size + "b",
+    "heading with marks": lambda size: "# " + "#" * size + "b",
+    "fence with spaces": lambda size: "```" + " " * size + "`",
+    "fence with a long language": lambda size: "```" + "a" * size + "`",
+    "long fence": lambda size: "~" * size + "`",
+    "many fences": lambda size: "```\n```\n" * (size // 8),
+    "delimiters with spaces": lambda size: "|\n-|" + " " * size + "x",
+    "delimiters in vain": lambda size: "|\n" + "-|" * (size // 2) + "x",
+    "item with spaces": lambda size: "- " + " " * size + "a\u2028",
+    "rule in vain": lambda size: "- " * (size // 2) + "x",
+    "long and wide table": lambda size: "|" * (size // 3) + "\n-|-\n" + "|\n" * (size // 3),
+    "link with spaces": lambda size: "[a](" + " " * size,
+    "ticks before text": lambda size: "\n\n".join(["`" * 9_000 + "a" * 9_000] * (1 + size // 20_000)),
+    **{each: paragraphs(each) for each in ("**a ", "~~a ", "*a ", "_a ", "`a``", '[a](b "', "http://.", "**a `b ~~c ")},
+}
 
 
 class TestMarkdown:
@@ -790,6 +851,23 @@ class TestMarkdown:
         )
 
         assert text.endswith("end")
+
+    @pytest.mark.parametrize("shape", HOSTILE)
+    def test_it_takes_time_in_proportion_to_a_hostile_text(self, markdown_page, shape):
+        for size in (2_000, 200_000):
+            milliseconds = markdown_page.evaluate(
+                """async source => {
+                    const {markdown} = await import("/static/chat/markdown.js");
+                    const start = performance.now();
+                    markdown(source);
+                    return performance.now() - start;
+                }""",
+                HOSTILE[shape](size),
+            )
+            assert milliseconds < max(150, size / 40)
+
+    def test_more_rows_than_a_function_can_have_arguments_are_rendered(self, markdown_page):
+        assert rendered(markdown_page, "a|b\n-|-\n" + "|\n" * 200_000).count("<tr>") == 200_001
 
 
 @pytest.fixture(scope="module")
@@ -825,6 +903,11 @@ class TestPolicy:
         assert evil in talk.questions[0]
         assert evil in talk.answers[1]
         assert talk.page.locator("#messages :is(img, script)").count() == 0
+
+    def test_the_documentation_of_the_api_works_under_its_policy(self, open_page):
+        opened = open_page("/api/docs/")
+
+        opened.locator(".opblock").first.wait_for()
 
     def test_the_policy_is_in_force(self, chromium, site, sessions):
         context = chromium.new_context(base_url=site)
