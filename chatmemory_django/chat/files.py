@@ -90,7 +90,7 @@ def stored_file(conversation: Conversation | None, files: Files, url: str) -> Co
     sequence, index = place
     message = None if conversation is None else question_at(conversation, sequence)
     content = message.contents[index] if message is not None and index < len(message.contents) else None
-    if not _is_shown_by_address(content):
+    if _type_by_address(content) is None:
         raise ValueError("there is no such file in this chat.")
     return content
 
@@ -105,12 +105,14 @@ def with_addresses(message: ChatMessage, sequence: int, files: Files) -> ChatMes
 
 
 def _with_address(content: Content | None, address: str) -> Content | None:
-    if not _is_shown_by_address(content):
+    media_type = _type_by_address(content)
+    if media_type is None:
         return content
-    media_type = (to_part(content) or {})["mediaType"]
     return to_content(media_type, address, "$", DetailLevel.AUTO)  # pages are not shown the level
 
 
-def _is_shown_by_address(content: Content | None) -> bool:
-    """Return whether *content* holds a file that a page can show."""
-    return ((to_part(content) or {}).get("url") or "").startswith("data:")
+def _type_by_address(content: Content | None) -> str | None:
+    """Return the media type of the file that *content* holds, if a page can show it by an address; otherwise None."""
+    part = to_part(content) or {}
+    media_type: str | None = part["mediaType"] if (part.get("url") or "").startswith("data:") else None
+    return media_type

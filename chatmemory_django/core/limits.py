@@ -38,6 +38,8 @@ EDIT = "#edit-"
 FILES = frozenset({"base64Data", "binaryData", "data", "file_data", "image_url", "result", "url"})
 """Fields that may hold a whole file; only the limit on the total size applies to them."""
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 _ADDRESS = re.compile(r"<[^<>]+ at 0x[0-9a-fA-F]+>")
 """The ``str()`` of an object whose class defines none: its address, which another object has tomorrow."""
 
@@ -64,12 +66,12 @@ _TO_NEXT_VALUE = re.compile(rb'(?:[^"\[{,]++|"(?:[^"\\]++|\\.)*+"?)*+(?:[\[{,]|\
 
 
 def is_storable(text: str) -> bool:
-    """Return whether every database can store *text*: NUL characters and lone surrogates are not supported."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
+    """
+    Return whether every database can store *text*: NUL characters and lone surrogates are not supported.
+
+    The text, which may be a whole file, is not copied.
+    """
+    return "\0" not in text and (text.isascii() or _SURROGATE.search(text) is None)
 
 
 def storable(text: str) -> str:

@@ -51,11 +51,12 @@ def base64_of(file: Image | Audio | Video | PdfFile) -> str | None:
 
 def media_type_of(file: Image | Audio | Video | PdfFile, data: str) -> str:
     """Return the media type of *file*, whose content is *data*: the stated one, else the detected one."""
-    return file.mime_type or _detected(data) or ASSUMED[type(file)]
+    return file.mime_type or detected_type(data) or ASSUMED[type(file)]
 
 
-def _detected(data: str) -> str | None:
+def detected_type(data: str) -> str:
+    """Return the media type that the first bytes of *data*, in Base64, indicate; empty if it is unknown."""
     try:
         return file_type(base64.b64decode(data[:_HEAD]))
     except ValueError:
-        return None
+        return ""

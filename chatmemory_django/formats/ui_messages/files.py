@@ -6,7 +6,8 @@ import base64
 import re
 from typing import Any, NamedTuple
 
-from chatmemory_django.core.media import check_address, file_type, source_of
+from chatmemory_django.core.media import check_address, source_of
+from chatmemory_django.formats.files import PDF, base64_of, detected_type
 from chatmemory_django.messages import (
     Audio,
     AudioContent,
@@ -21,7 +22,6 @@ from chatmemory_django.messages import (
     VideoContent,
 )
 
-PDF = "application/pdf"
 KINDS = {ImageContent: "image", AudioContent: "audio", VideoContent: "video", PdfFileContent: PDF}
 """The prefix of the media types of each content."""
 
@@ -29,8 +29,6 @@ _MEDIA_TYPE = re.compile(
     r"((image|audio|video)(/[\w.+*-]{1,100})?|application/pdf)(; ?[\w.+-]{1,50}=[\w.+,-]{1,50}){0,5}", re.ASCII
 )
 _BASE64 = ";base64,"
-_HEAD = 64
-"""The number of Base64 characters with enough bytes to detect a file's type."""
 
 
 class _FileUrl(NamedTuple):
@@ -49,11 +47,11 @@ def to_part(content: Content | None) -> dict[str, Any] | None:
         return None
     kind = KINDS[type(content)]
     media_type = source.mime_type if _kind(source.mime_type) == kind else None
-    data = source.base64_data
-    if data is None and isinstance(source, Audio) and source.binary_data is not None:
-        data = base64.b64encode(source.binary_data).decode()
+    data = base64_of(source)
     if data is not None:
-        media_type = media_type or _detected_type(data, kind) or _any(kind)
+        if media_type is None:
+            detected = detected_type(data)
+            media_type = detected if _kind(detected) == kind else _any(kind)
         return {"type": "file", "mediaType": media_type, "url": f"data:{media_type}{_BASE64}{data}"}
     try:
         there = _read_url(source.url or "")
@@ -104,15 +102,6 @@ def _kind(media_type: str | None) -> str | None:
 
 def _any(kind: str) -> str:
     return kind if "/" in kind else f"{kind}/*"
-
-
-def _detected_type(data: str, kind: str) -> str | None:
-    """Return the media type that the first bytes of *data* indicate, if it is of *kind*."""
-    try:
-        detected = file_type(base64.b64decode(data[:_HEAD]))
-    except ValueError:
-        return None
-    return detected if _kind(detected) == kind else None
 
 
 def _read_url(url: str) -> _FileUrl:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from chatmemory_django.core.limits import MAX_INTEGER, is_storable
 from chatmemory_django.formats.ui_messages.files import to_content, to_part
 from chatmemory_django.messages import BLANK, Content, DetailLevel, TextContent, UserMessage, copy_json
 
@@ -19,9 +20,6 @@ The attribute for the fields of a ``UIMessage`` other than texts and files: ``pa
 MAX_DEPTH = 20
 """The maximum nesting depth of these fields."""
 
-MAX_SEQUENCE = 2**31 - 1
-"""The maximum value of the database's column."""
-
 PART_LENGTH = 500
 """How many characters the fields of a part have at most that are not kept: its type and its media type."""
 
@@ -29,7 +27,6 @@ SERVERS_METADATA = "createdAt"
 """The key of a user message's metadata that only the server sets."""
 
 _UI_ID = re.compile(r"message-([1-9][0-9]{0,9})")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSING = object()
 
 
@@ -93,7 +90,7 @@ def message_sequence(ui_id: str) -> int | None:
     """
     match = _UI_ID.fullmatch(ui_id)
     sequence = 0 if match is None else int(match[1])
-    return sequence if 0 < sequence <= MAX_SEQUENCE else None
+    return sequence if 0 < sequence <= MAX_INTEGER else None
 
 
 def _read_part(part: object, where: str, image_detail: DetailLevel) -> tuple[Content | None, dict[str, Any]]:
@@ -185,5 +182,5 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _check_characters(text: str, where: str) -> None:
-    if "\0" in text or not (text.isascii() or _SURROGATE.search(text) is None):
+    if not is_storable(text):
         raise ValueError(f"{where}: it has a NUL character or a lone surrogate, which databases cannot store.")
