@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from django.apps import apps
 from django.core.cache import cache
@@ -62,6 +62,11 @@ class NotAllowedError(Exception):
         self.status = status
         self.headers = headers
 
+    @classmethod
+    def too_often(cls, seconds: int, what: str = "Too many requests") -> Self:
+        """Return the refusal of a client that may try again after so many *seconds*."""
+        return cls(429, f"{what}; wait {seconds} seconds.", **{"Retry-After": str(seconds)})
+
 
 class AccessPolicy:
     """
@@ -82,9 +87,8 @@ class AccessPolicy:
         By default, this is the ``user_of_token``, sent as ``Authorization: Bearer …`` or ``Token …``, or the user of a
         session, which must come with a valid CSRF token. This method is called in a thread.
         """
-        kind, _, key = request.headers.get("Authorization", "").partition(" ")
-        if kind.lower() in {"bearer", "token"}:
-            user = self.user_of_token(key.strip())
+        if (key := token_in(request)) is not None:
+            user = self.user_of_token(key)
             if user is None:
                 raise NotAllowedError(401, "The token is invalid.", **{"WWW-Authenticate": "Bearer"})
             return user
@@ -216,6 +220,12 @@ def access_policy() -> AccessPolicy:
     """Return an instance of the policy in the settings."""
     policy: AccessPolicy = import_string(conf.access_policy_class())()
     return policy
+
+
+def token_in(request: HttpRequest) -> str | None:
+    """Return the token that *request* has as ``Authorization: Bearer …`` or ``Token …``; None without one."""
+    kind, _, key = request.headers.get("Authorization", "").partition(" ")
+    return key.strip() if kind.lower() in {"bearer", "token"} else None
 
 
 def is_trusted_origin(request: HttpRequest) -> bool:

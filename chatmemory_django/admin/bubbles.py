@@ -13,7 +13,8 @@ from django.utils.translation import gettext_lazy as _
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.media import Media, media_of
 from chatmemory_django.admin.reasons import Words, words_of
-from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json, visible
+from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json
+from chatmemory_django.core.characters import visible
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,

@@ -12,7 +12,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.admin.wording import moment, visible
+from chatmemory_django.admin.wording import moment
+from chatmemory_django.core.characters import visible
 from chatmemory_django.core.windows import Window
 from chatmemory_django.models import Conversation
 

@@ -26,8 +26,7 @@ from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
 from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
-from chatmemory_django.admin.wording import visible
-from chatmemory_django.core.media import served_as
+from chatmemory_django.core.characters import visible
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 
 
@@ -252,9 +251,7 @@ class ConversationAdmin(admin.ModelAdmin):
         file = downloads.file_of(row, index)
         if file is None:
             raise Http404
-        name = f"message-{pk}-{sequence}-{index + 1}.{file.extension}"
-        headers = served_as(name, is_inline=file.is_preview)
-        return HttpResponse(file.content, content_type=file.media_type, headers=headers)
+        return HttpResponse(file.content, headers=file.headers(f"message-{pk}-{sequence}-{index + 1}"))
 
     def _readable(self, request: HttpRequest, pk: int) -> Conversation:
         conversation: Conversation | None = self.get_object(request, str(pk))

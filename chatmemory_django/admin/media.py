@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from django.utils.translation import gettext as _
 
-from chatmemory_django.admin.wording import visible
+from chatmemory_django.core.characters import visible
 from chatmemory_django.core.media import File, Source, file_of, holds_file
 from chatmemory_django.messages import (
     AudioContent,

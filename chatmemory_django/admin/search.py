@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from chatmemory_django.admin.bubbles import Bubble
 from chatmemory_django.admin.navigation import link_to
-from chatmemory_django.admin.wording import visible
+from chatmemory_django.core.characters import visible
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.models import Conversation
 from chatmemory_django.search.excerpts import Snippet

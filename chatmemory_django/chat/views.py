@@ -191,7 +191,7 @@ def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[Access
     """Return the access policy, and the user of *request*, who may chat by it, within the *rate* of this *kind*."""
     has_token = "Authorization" in request.headers
     if has_token and (wait := seconds_to_sign_in(request)):
-        raise _too_often("Too many failed attempts", wait)
+        raise NotAllowedError.too_often(wait, "Too many failed attempts")
     policy = access_policy()
     try:
         user = policy.user(request)
@@ -203,7 +203,7 @@ def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[Access
     if not policy.is_allowed(request):
         raise NotAllowedError(403, "You may not chat.")
     if wait := seconds_to_wait(f"chat_{kind}_{user.pk}", rate):
-        raise _too_often("Too many requests", wait)
+        raise NotAllowedError.too_often(wait)
     return policy, user
 
 
@@ -237,7 +237,7 @@ def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> Http
     found = None if message is None else file_at(message, index)
     if found is None:
         raise NotAllowedError(404, "There is no such file.")
-    return HttpResponse(found.content, headers=found.headers(sequence, index))
+    return HttpResponse(found.content, headers=found.headers(f"message-{sequence}-{index + 1}"))
 
 
 def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
@@ -350,10 +350,6 @@ def _encoded(chunks: Iterable[dict[str, Any]]) -> str:
 def _check_method(request: HttpRequest, methods: Collection[str]) -> None:
     if request.method not in methods:
         raise NotAllowedError(405, f"Use {' or '.join(methods)} here.", Allow=", ".join(methods))
-
-
-def _too_often(what: str, wait: int) -> NotAllowedError:
-    return NotAllowedError(429, f"{what}; wait {wait} seconds.", **{"Retry-After": str(wait)})
 
 
 def _too_many(error: TooManyError) -> NotAllowedError:

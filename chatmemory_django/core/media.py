@@ -118,10 +118,10 @@ class File(NamedTuple):
         """The extension of its file name."""
         return {"image/jpeg": "jpg", "audio/mpeg": "mp3", "": "bin"}.get(self.type, self.type.rpartition("/")[2])
 
-    def headers(self, sequence: int, index: int) -> dict[str, str]:
-        """Return the headers with which it is served, as the content at *index* of message *sequence*."""
-        name = f"message-{sequence}-{index + 1}.{self.extension}"
-        return {"Content-Type": self.media_type, **served_as(name, is_inline=self.is_preview)}
+    def headers(self, name: str) -> dict[str, str]:
+        """Return the headers with which it is served as *name*, which has no extension yet."""
+        served = served_as(f"{name}.{self.extension}", is_inline=self.is_preview)
+        return {"Content-Type": self.media_type, **served}
 
 
 def served_as(name: str, *, is_inline: bool = False) -> dict[str, str]:

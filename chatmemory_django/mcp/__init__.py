@@ -25,6 +25,7 @@ from chatmemory_django.access import (
     is_trusted_origin,
     seconds_to_sign_in,
     seconds_to_wait,
+    token_in,
 )
 from chatmemory_django.db.threads import in_thread, leave_thread
 from chatmemory_django.mcp.tools import TOOLS, ConversationTool, RefusedError, schema_of
@@ -89,25 +90,21 @@ def _admitted(request: ASGIRequest, user_of_token: UserOfToken | None) -> Abstra
         raise NotAllowedError(HTTPStatus.MISDIRECTED_REQUEST, "The Host is not in ALLOWED_HOSTS.") from None
     if not is_trusted_origin(request):  # the protocol demands this, against pages that rebind their name to the server
         raise NotAllowedError(HTTPStatus.FORBIDDEN, "The Origin is not in CSRF_TRUSTED_ORIGINS.")
-    kind, _, key = request.headers.get("Authorization", "").partition(" ")
-    if kind.lower() not in {"bearer", "token"}:
+    key = token_in(request)
+    if key is None:
         raise NotAllowedError(HTTPStatus.UNAUTHORIZED, "A token is required.", **_TOKEN_REQUIRED)
-    _wait(seconds_to_sign_in(request))
-    user = (user_of_token or access_policy().user_of_token)(key.strip())
+    if wait := seconds_to_sign_in(request):
+        raise NotAllowedError.too_often(wait)
+    user = (user_of_token or access_policy().user_of_token)(key)
     if user is None:
         seconds_to_sign_in(request, has_failed=True)
         raise NotAllowedError(HTTPStatus.UNAUTHORIZED, "The token is invalid.", **_TOKEN_REQUIRED)
-    _wait(seconds_to_wait(f"mcp_{user.pk}", conf.mcp_throttle_rate()))
+    if wait := seconds_to_wait(f"mcp_{user.pk}", conf.mcp_throttle_rate()):
+        raise NotAllowedError.too_often(wait)
     return user
 
 
 _TOKEN_REQUIRED = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
-
-
-def _wait(seconds: int) -> None:
-    if seconds:
-        text = f"Too many requests; wait {seconds} seconds."
-        raise NotAllowedError(HTTPStatus.TOO_MANY_REQUESTS, text, **{"Retry-After": str(seconds)})
 
 
 async def _refuse(refused: NotAllowedError, send: _Send) -> None:

@@ -163,7 +163,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         file = file_at(row.chat_message, int(index)) if is_readable else None
         if file is None:
             raise Http404
-        return HttpResponse(file.content, headers=file.headers(row.sequence, int(index)))
+        return HttpResponse(file.content, headers=file.headers(f"message-{row.sequence}-{int(index) + 1}"))
 
     def find_message(self, conversation: Conversation) -> Message:
         """Return the message that the URL refers to; 404 if there is none."""
