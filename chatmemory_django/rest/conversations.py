@@ -23,7 +23,7 @@ from chatmemory_django import conf
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
-from chatmemory_django.operations import admin_log, asynchronous, erase, export, fork
+from chatmemory_django.operations import admin_log, asynchronous, export, fork
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
@@ -118,7 +118,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def destroy(self, request: Request, memory_id: str) -> Response:
         """Erase a conversation with its memory, its history and everything else."""
         with self.changing("delete") as conversation:
-            if self._erase(row_of(conversation))["protected"]:
+            if self.erase(row_of(conversation))["protected"]:
                 detail = "Other objects of the site refer to this conversation; it cannot be erased."
                 raise Problem(HTTPStatus.CONFLICT, "protected", detail)
         return Response(status=HTTPStatus.NO_CONTENT)
@@ -132,7 +132,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             del given["owner"]
         if not any(given.values()):
             raise InvalidQuery(["At least one filter is required; without one, this would erase everything."])
-        return Response(self._erase(self.filter_queryset(self.get_queryset())))
+        return Response(self.erase(self.filter_queryset(self.get_queryset())))
 
     @extend_schema(responses=MemorySerializer)
     @action(detail=True)
@@ -261,15 +261,6 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         self.conversation = conversation
         self.conversation = row_of(conversation).with_preview(self.readable_types).get()
         return Response(self.get_serializer(self.conversation).data, status, headers=headers)
-
-    def _erase(self, rows: Any) -> dict[str, Any]:
-        protected: list[str] = []
-        receipt = erase(
-            rows,
-            each=lambda erased, _: self.log(erased, admin_log.erased(erased.total_messages), admin_log.DELETION),
-            refused=lambda conversation, error: protected.append(conversation.memory_id),
-        )
-        return {"erased": len(receipt.messages), "protected": protected}
 
     def _seen_through(self, conversation: Conversation) -> Reader:
         limits = {name: self.query.get(name) for name in ("max_messages", "max_tokens")}

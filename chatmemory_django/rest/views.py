@@ -29,7 +29,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.operations import admin_log
+from chatmemory_django.operations import admin_log, erase
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
@@ -238,6 +238,16 @@ class ChatMemoryView(GenericAPIView[Any]):
         self.log(conversation, admin_log.removed(removed))
         conversation.refresh_from_db()
         return {"removed": removed}
+
+    def erase(self, conversations: Any) -> dict[str, Any]:
+        """Erase *conversations*; return how many were, and the memory ids of those that other objects protect."""
+        protected: list[str] = []
+        receipt = erase(
+            conversations,
+            each=lambda erased, _: self.log(erased, admin_log.erased(erased.total_messages), admin_log.DELETION),
+            refused=lambda conversation, error: protected.append(conversation.memory_id),
+        )
+        return {"erased": len(receipt.messages), "protected": protected}
 
     def _found(self, verb: Verb, locked: Callable[[QuerySet[Conversation]], QuerySet[Conversation]]) -> Conversation:
         try:

@@ -22,13 +22,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
-from chatmemory_django.access import AccessPolicy
+from chatmemory_django.access import AccessPolicy, token_in
 from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS
 from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations import admin_log, erase
+from chatmemory_django.operations import admin_log
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.messages import refuse_types
 from chatmemory_django.rest.openai.errors import handle_openai_exception
@@ -55,10 +55,10 @@ class BearerAuthentication(BaseAuthentication):
         self.policy = policy
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser, None] | None:
-        kind, _, key = request.headers.get("Authorization", "").partition(" ")
-        if not kind:
+        if not request.headers.get("Authorization"):
             return None
-        user = self.policy.user_of_token(key.strip()) if kind.lower() in {"bearer", "token"} else None
+        key = token_in(request._request)
+        user = None if key is None else self.policy.user_of_token(key)
         if user is None:
             raise exceptions.AuthenticationFailed("The key is invalid; send a valid token as Authorization: Bearer.")
         return user, None
@@ -181,13 +181,7 @@ class ConversationView(OpenAIView):
     def delete(self, request: Request, memory_id: str) -> Response:
         """Erase a conversation."""
         with self.changing("delete") as conversation:
-            protected: list[Conversation] = []
-            erase(
-                row_of(conversation),
-                each=lambda erased, _: self.log(erased, admin_log.erased(erased.total_messages), admin_log.DELETION),
-                refused=lambda each, error: protected.append(each),
-            )
-            if protected:
+            if self.erase(row_of(conversation))["protected"]:
                 detail = "Other objects of the site refer to this conversation; it cannot be deleted."
                 raise Problem(HTTPStatus.BAD_REQUEST, "protected", detail)  # not 409, which OpenAI's clients retry
         self.conversation = None
