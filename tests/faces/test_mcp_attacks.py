@@ -12,13 +12,13 @@ from django.test import Client
 
 pytest.importorskip("mcp", reason="These tests require the MCP server: pip install mcp")
 
-from rest_framework.authtoken.models import Token
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.mcp import get_mcp_app
 from chatmemory_django.messages import SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
+from tests.faces.test_mcp import signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,11 +34,6 @@ def site(settings) -> None:
 @pytest.fixture
 def anna() -> SimpleNamespace:
     return signed_in("anna")
-
-
-def signed_in(name: str, **columns: bool) -> SimpleNamespace:
-    user = get_user_model().objects.create_user(name, **columns)
-    return SimpleNamespace(user=user, token=Token.objects.create(user=user).key)
 
 
 def post(
