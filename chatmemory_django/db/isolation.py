@@ -1,4 +1,4 @@
-"""What MySQL shows a transaction of the others: not always what is there, and at times what never was."""
+"""What a connection sees of other writers: on MySQL not always what is there, and at times what never was."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
         return False
     level = connection.isolation_level  # type: ignore[attr-defined]
     return level == "read uncommitted" or (connection.in_atomic_block and level != "read committed")
+
+
+def sees_committed(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a SELECT sees only what is committed, and cannot be rolled back: outside of a transaction."""
+    return connection.get_autocommit() and not connection.in_atomic_block
 
 
 def as_now(rows: _Q) -> _Q:

@@ -1,9 +1,10 @@
 """A turn takes one read and one write, or stores nothing."""
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
@@ -121,6 +122,92 @@ class TestStatements:
             sent = turn.messages
 
         assert chat.messages() == sent == [ANSWER, QUESTION, ANSWER]
+
+
+def window(memory_id: str) -> ChatMemory:
+    return MessageWindowChatMemory(max_messages=6, id=memory_id, store=DjangoChatMemoryStore())
+
+
+def filled(memory_id: str) -> ChatMemory:
+    """Return a memory that is full, with a system message in front."""
+    found = window(memory_id)
+    found.add(SystemMessage("Be brief."), *(UserMessage(str(number)) for number in range(9)))
+    return found
+
+
+def rows_of(memory_id: str) -> list:
+    columns = ("sequence", "type", "text", "superseded", "in_history", "on_path", "is_complete", "parent_sequence")
+    return list(Message.objects.filter(conversation__memory_id=memory_id).order_by("sequence").values_list(*columns))
+
+
+OTHERS = {
+    "nothing": lambda other: None,
+    "an add": lambda other: other.add(UserMessage("by another")),
+    "many adds": lambda other: [other.add(UserMessage(f"{number} by another")) for number in range(7)],
+    "a new system message": lambda other: other.add(SystemMessage("Be kind.")),
+    "a clear": lambda other: other.clear(),
+    "a set": lambda other: other.set([UserMessage("set")]),
+    "an eviction": lambda other: other.evict(3),
+    "a removal": lambda other: other.remove(10),
+    "a rewind": lambda other: other.rewind(7),
+    "a new title": lambda other: Conversation.objects.filter(memory_id=other.id).update(title="new"),
+}
+ADDED = {
+    "a question and an answer": [QUESTION, ANSWER],
+    "the same system message": [SystemMessage("Be brief.")],
+    "another system message": [SystemMessage("Be bold."), QUESTION],
+    "more than the window": [UserMessage(f"new {number}") for number in range(8)],
+}
+
+
+@pytest.mark.django_db(transaction=True)
+class TestOtherWriters:
+    @pytest.mark.parametrize("added", ADDED)
+    @pytest.mark.parametrize("other", OTHERS)
+    def test_a_turn_ends_like_an_add_after_what_others_wrote_since_it_began(self, other, added):
+        turned, expected = filled("turned"), filled("expected")
+
+        with turned.turn() as turn:
+            OTHERS[other](window("turned"))
+            turn.add(*ADDED[added])
+        OTHERS[other](expected)
+        expected.add(*ADDED[added])
+
+        assert turned.messages() == expected.messages()
+        assert rows_of("turned") == rows_of("expected")
+
+    @pytest.mark.parametrize("outer", [nullcontext, transaction.atomic])
+    def test_a_turn_that_began_on_what_was_rolled_back_ends_on_what_is_there(self, outer):
+        turned, expected = filled("turned"), filled("expected")
+        turn = turned.turn()
+
+        with outer():
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
+                turned.add(*(UserMessage(f"{number} rolled back") for number in range(5)))
+                turn.begin()
+                raise ZeroDivisionError
+            turned.add(UserMessage("instead"))  # this has the version that was rolled back
+            turn.add(QUESTION)
+            turn.end()
+        expected.add(UserMessage("instead"))
+        expected.add(QUESTION)
+
+        assert turned.messages() == expected.messages()
+        assert rows_of("turned") == rows_of("expected")
+
+    @pytest.mark.skipif(connection.vendor != "postgresql", reason="others read the conversation when they write")
+    @pytest.mark.parametrize(("overtaken", "statements"), [(False, 1), (True, 3)])
+    def test_only_a_turn_that_another_writer_overtook_reads_again(
+        self, overtaken, statements, django_assert_num_queries
+    ):
+        turned = filled("turned")
+        turn = turned.turn().begin()
+        turn.add(QUESTION)
+        if overtaken:
+            turned.add(UserMessage("by another"))
+
+        with django_assert_num_queries(statements):
+            turn.end()
 
 
 class TestEarlyTurns:

@@ -21,7 +21,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.db.isolation import sees_otherwise
+from chatmemory_django.db.isolation import sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
@@ -84,19 +84,30 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return window.trim(messages, costs_of(rows, messages, window), summary=summary_index(rows))
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
-        key = memory_key(memory_id)
-        rows = self._read(key, window.counter)
+        key, using = memory_key(memory_id), self.using or router.db_for_read(Conversation)
+        conversation: object
+        if connections[using].vendor == "postgresql":
+            with connections[using].cursor() as cursor:
+                snapshot, rows = statements.read_with_memory(cursor, key, window.counter, self._owner_key)
+            if snapshot is not None and not snapshot.is_own:
+                raise not_own(key)
+            # What a transaction sees may be rolled back, and then another writer may store the same version.
+            conversation = snapshot if snapshot is None or sees_committed(cursor.db) else snapshot.state.id
+        else:
+            rows = self._read(key, window.counter)
+            conversation = rows[0][-1] if rows else self._own_key(key, using)
         messages = messages_of(rows)
         eviction = window.trimmed(messages, costs_of(rows, messages, window), summary=summary_index(rows))
-        if rows:
-            return Reading(eviction, rows[0][-1])
-        using = self.using or router.db_for_read(Conversation)
+        return Reading(eviction, conversation)
+
+    def _own_key(self, key: str, using: str) -> object:
+        """Return the primary key of the conversation *key*, or None; ``PermissionDenied`` if it has another owner."""
         there = Conversation.objects.using(using).filter(memory_id=key)
         is_own = Value(1) if self.owner is None else Case(When(owner=self._owner_key, then=Value(1)), default=Value(0))
         pk, owns = there.values_list("pk", is_own).first() or (None, 1)
         if not owns:
             raise not_own(key)
-        return Reading(eviction, pk)
+        return pk
 
     def read_history(
         self, memory_id: object, *, before: int | None = None, count: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -25,8 +25,8 @@ FRONT = 8
 """How many sequences of the window are read with a conversation: an add rarely evicts more."""
 
 
-PINNED, SUMMARY, WINDOW = range(3)
-"""The parts of a memory, see ``models.memory_parts``."""
+STATE, PINNED, SUMMARY, WINDOW = range(-1, 3)
+"""The parts of a memory, see ``models.memory_parts``, and what may come before them: the conversation's state."""
 
 _sequence = itemgetter(Row._fields.index("sequence"))
 _part = itemgetter(Row._fields.index("part"))
@@ -92,10 +92,8 @@ class Snapshot:
             verbatim=verbatim,
         )
         if messages.query.select_for_update:  # a union cannot lock
-            rows = sorted((row for part in parts for row in part), key=_sequence)
-        else:
-            rows = list(parts[0].union(*parts[1:], all=True).order_by("sequence"))
-        return in_order(rows)
+            return in_order([row for part in parts for row in part])
+        return in_order(parts[0].union(*parts[1:], all=True).order_by())
 
     @cached_property
     def tree(self) -> Tree:
@@ -211,13 +209,27 @@ def in_window(messages: MessageQuerySet, counter: str) -> MessageQuerySet:
     return with_tokens(messages, Value(counter)).annotate(part=Value(WINDOW))
 
 
-def in_order(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-    """Return *rows*, like ``Row`` and ordered by sequence, in the order of the memory, the pinned one only once."""
-    if not rows or min(map(_part, rows)) == WINDOW:
-        return rows
-    ordered = sorted(rows, key=_part)
-    pinned = _sequence(ordered[0]) if _part(ordered[0]) == PINNED else None
-    return [row for row in ordered if _sequence(row) != pinned or _part(row) == PINNED]
+def in_order(rows: Iterable[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """Return *rows*, like ``Row``, in the order of the memory, the pinned one only once."""
+    ordered = sorted(sorted(rows, key=_sequence), key=_part)
+    pinned = next((_sequence(row) for row in ordered[:2] if _part(row) == PINNED), None)
+    return [row for row in ordered if _sequence(row) != pinned or _part(row) == PINNED] if pinned else ordered
+
+
+def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> list[FrontRow]:
+    """Return the front of the window of *memory*, rows like ``Row`` with the tokens that *counter* has counted."""
+    rows = map(Row._make, memory[: FRONT + 2])  # before the window there are two at most
+    return [
+        FrontRow(
+            row.sequence,
+            row.type,
+            row.payload if row.type == MessageType.AI else None,
+            row.tokens,
+            "" if row.tokens is None else counter,
+        )
+        for row in rows
+        if row.part == WINDOW and row.sequence < state.window_start + FRONT
+    ]
 
 
 def is_torn(key: str, found: int, connection: BaseDatabaseWrapper) -> bool:

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
+from itertools import compress
 from typing import Any
 
 import msgspec
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Case, Exists, Expression, F, FilteredRelation, OuterRef, Q, Subquery, Value, When
-from django.db.models.functions import Greatest, JSONArray
+from django.db.models import Case, Exists, Expression, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
+from django.db.models.expressions import Combinable, RawSQL
+from django.db.models.functions import Greatest
 from msgspec.structs import astuple
 
 from chatmemory_django.db.isolation import sees_otherwise
@@ -30,7 +32,7 @@ from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
-from chatmemory_django.stores.django.snapshots import FRONT, Snapshot, in_order, memory_rows
+from chatmemory_django.stores.django.snapshots import FRONT, STATE, Snapshot, front_of, in_order, memory_rows
 
 PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
@@ -161,7 +163,9 @@ def _front_as_array() -> Any:
     start = OuterRef("window_start")
     near = Message.objects.filter(conversation_id=OuterRef("id"), superseded=False).order_by()
     near = near.filter(sequence__gte=start, sequence__lt=start + Value(FRONT))
-    row = JSONArray("sequence", "type", _ai_only("payload", "type"), "token_count", "counted_by")
+    # Not JSONArray, whose casts take longer to plan.
+    columns = ("sequence", "type", _ai_only("payload", "type"), "token_count", "counted_by")
+    row = Func(*columns, function="jsonb_build_array", output_field=models.JSONField())
     return ArraySubquery(near.annotate(row=row).values("row"))
 
 
@@ -176,18 +180,63 @@ def _memory(*, owned: bool, verbatim: bool) -> Statement:
         conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
         if owned:
             conversation = conversation.filter(owner=Parameter(Conversation, "owner"))
-        # Subqueries and a union of two ranges of the primary key: PostgreSQL takes long to plan joins.
-        key, start, pinned, summary = (
-            Subquery(conversation.values(column)[:1])
-            for column in ("id", "window_start", "pinned_sequence", "summary_sequence")
-        )
-        messages = Message.objects.using(using).filter(conversation_id=key).order_by()
-        counter = Parameter(Message, "counted_by", "counter")
-        first, *others = memory_rows(messages, start, pinned, summary, counter=counter, verbatim=verbatim)
-        # Ordered only by the sequence, like the index: SQLite then sorts nothing.
-        return list(first.union(*others, all=True).order_by("sequence"))
+        # SQLite and MariaDB have no LATERAL, and SQLite plans subqueries fast.
+        return list(_parts(using, *(Subquery(conversation.values(each)[:1]) for each in _BOUNDS), verbatim=verbatim))
 
     return Statement(run)
+
+
+_BOUNDS = ("id", "window_start", "pinned_sequence", "summary_sequence")
+"""The columns of a conversation that define which messages are in its memory."""
+
+
+def _parts(using: str, key: Combinable, *bounds: Combinable, verbatim: bool) -> Any:
+    """Return the memory of the conversation *key*, with these *bounds*, as a union of ranges of the primary key."""
+    messages = Message.objects.using(using).filter(conversation_id=key).order_by()
+    counter = Parameter(Message, "counted_by", "counter")
+    first, *others = memory_rows(messages, *bounds, counter=counter, verbatim=verbatim)
+    return first.union(*others, all=True).order_by()
+
+
+class _JoinedMemory(Statement):
+    """
+    The same for PostgreSQL, which takes less time to plan a join with LATERAL than many subqueries.
+
+    With *state*, there is one more row, of the part ``STATE``: its payload is an array of JSON with the conversation's
+    state and, if *owned*, with whether it is the owner's; and the memory is read whosever it is.
+    """
+
+    def __init__(self, *, owned: bool, verbatim: bool = False, state: bool = False) -> None:
+        super().__init__(lambda using: list(_parts(using, *map(_column, _BOUNDS), verbatim=verbatim)))
+        self._owned = owned
+        self._state = state
+
+    def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        rows, parameters = super()._record(connection)
+        key, owner = (Parameter(Conversation, column).slot for column in ("memory_id", "owner"))
+        where, is_own = f"{_column('memory_id').sql} = %s", f"{_column('owner').sql} = %s"
+        values = [_column(each).sql for each in State._fields]
+        parameters = [*parameters, key]
+        if self._owned and self._state:
+            values.append(f"coalesce({is_own}, false)")
+            parameters.insert(-1, owner)
+        elif self._owned:
+            where = f"{where} AND {is_own}"
+            parameters.append(owner)
+        if self._state:
+            state = f"jsonb_build_array({', '.join(values)})::text"
+            rows += f" UNION ALL SELECT NULL, NULL, {state}, NULL, 0, {STATE}, 0"
+        table = connection.ops.quote_name(Conversation._meta.db_table)
+        return f"SELECT m.* FROM {table} c CROSS JOIN LATERAL ({rows}) m WHERE {where}", parameters  # noqa: S608  # names
+
+
+_joined_memory = cache(_JoinedMemory)
+
+
+def _column(name: str) -> RawSQL:
+    """Return column *name* of the conversation that PostgreSQL joins as ``c``."""
+    field: Any = Conversation._meta.get_field(name)
+    return RawSQL(f'c."{field.column}"', ())  # noqa: S611  # only names
 
 
 @cache
@@ -208,8 +257,8 @@ def _history(*, owned: bool, before: bool, count: int | None) -> Statement:
 
 
 @cache
-def _move(*, owned: bool, client_message_ids: int) -> Statement:
-    """Return the UPDATE of a conversation that is as it was read, and has no message with one of the new ids."""
+def _move(*, owned: bool, client_message_ids: int, columns: tuple[str, ...]) -> Statement:
+    """Return the UPDATE of *columns* of a conversation that is as it was read, and has none of the new message ids."""
 
     def run(using: str) -> object:
         rows = Conversation.objects.using(using).filter(
@@ -222,7 +271,7 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
             rows = rows.exclude(
                 Exists(Message.objects.filter(conversation_id=OuterRef("id"), client_message_id__in=ids))
             )
-        moved = {column: Parameter(Conversation, column) for column in State._fields[2:]}
+        moved = {column: Parameter(Conversation, column) for column in columns}
         # Clocks may run backwards; the last activity must not.
         active_at = Greatest(F("updated_at"), Parameter(Conversation, "updated_at", "active_at"))
         return rows.update(version=F("version") + 1, updated_at=active_at, **moved)
@@ -252,28 +301,45 @@ def _insert(count: int) -> Statement:
 
 
 class _MoveAndInsert(Statement):
-    """The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation."""
+    """
+    The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation.
 
-    def __init__(self, moved: Statement, count: int) -> None:
+    The rows have values in *columns*, and the defaults of ``NewRow`` in the others: constants take less time to send
+    and to plan.
+    """
+
+    def __init__(self, moved: Statement, count: int, columns: frozenset[str]) -> None:
         super().__init__(lambda using: None)
         self._moved = moved
         self._count = count
+        self._columns = columns
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         update, parameters = self._moved.on(connection)
         quote = connection.ops.quote_name
-        columns = ", ".join(quote(field.column) for field in NEW_ROW)
-        values = ", ".join(["%s"] * len(NEW_ROW))
-        source = f"SELECT {values} FROM moved"  # noqa: S608  # only placeholders
+        names = ", ".join(quote(field.column) for field in NEW_ROW)
+        given = [field.name in self._columns or field.name not in _DEFAULTS for field in NEW_ROW]
+        values = [
+            "%s" if is_given else _LITERALS[type(_DEFAULTS[field.name])].format(_DEFAULTS[field.name])
+            for field, is_given in zip(NEW_ROW, given, strict=True)
+        ]
+        source = f"SELECT {', '.join(values)} FROM moved"  # noqa: S608  # only placeholders and constants
         if self._count > 1:
             # Outside of an INSERT, PostgreSQL cannot infer the types of VALUES. A type with a length would truncate
             # text.
             types = [field.db_type(connection).partition("(")[0].replace("varchar", "text") for field in NEW_ROW]
-            rows = ", ".join([f"({', '.join(f'%s::{each}' for each in types)})", *[f"({values})"] * (self._count - 1)])
-            source = f"SELECT added.* FROM moved, (VALUES {rows}) AS added"  # noqa: S608  # only placeholders
-        sql = f"WITH moved AS ({update} RETURNING 1) INSERT INTO {quote(Message._meta.db_table)} ({columns}) {source}"
-        slots = [parameter.slot for index in range(self._count) for parameter in _row(index).values()]
+            first = ", ".join(map("::".join, zip(values, types, strict=True)))
+            rows = ", ".join([f"({first})", *[f"({', '.join(values)})"] * (self._count - 1)])
+            source = f"SELECT added.* FROM moved, (VALUES {rows}) AS added"  # noqa: S608  # as above
+        sql = f"WITH moved AS ({update} RETURNING 1) INSERT INTO {quote(Message._meta.db_table)} ({names}) {source}"
+        slots = [parameter.slot for index in range(self._count) for parameter in compress(_row(index).values(), given)]
         return sql, [*parameters, *slots]
+
+
+_LITERALS = {type(None): "NULL", bool: "{}", str: "'{}'"}
+_DEFAULTS: dict[str, Any] = {
+    field.name: field.default for field in msgspec.structs.fields(NewRow) if type(field.default) in _LITERALS
+}
 
 
 _move_and_insert = cache(_MoveAndInsert)
@@ -316,10 +382,28 @@ def read_memory(
 
     With an *owner*, only if it belongs to the owner.
     """
-    statement = _memory(owned=owner is not None, verbatim=verbatim)
+    select = _joined_memory if cursor.db.vendor == "postgresql" else _memory
+    statement = select(owned=owner is not None, verbatim=verbatim)
     statement.run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
     loaded = {"text": 1, "payload": 2, **({"verbatim": len(Row._fields)} if verbatim else {})}
     return in_order(_loaded(cursor.fetchall(), loaded, cursor.db))
+
+
+def read_with_memory(
+    cursor: CursorWrapper, key: str, counter: str, owner: object
+) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
+    """Read the conversation *key* like ``read``, and its memory like ``read_memory``, at once; for PostgreSQL."""
+    _joined_memory(owned=owner is not None, state=True).run(
+        cursor, {"memory_id": key, "counter": counter, "owner": owner}
+    )
+    rows = in_order(cursor.fetchall())
+    if not rows:
+        return None, rows
+    first, *memory = rows
+    values = msgspec.json.decode(Row._make(first).payload or "")
+    state, is_own = State._make(values[: len(State._fields)]), all(values[len(State._fields) :])
+    memory = _loaded(memory, {"text": 1, "payload": 2}, cursor.db)
+    return Snapshot(key, state, cursor.db.alias, front_of(memory, state, counter), is_own=is_own), memory
 
 
 def read_history(
@@ -349,11 +433,16 @@ def insert(cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], 
 def move_and_insert(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
     """Do both in one statement, for PostgreSQL; *change* has rows, few enough for one statement."""
     values = _with_rows(_moved(change, owner, now), change.rows)
-    return _move_and_insert(_move_of(change, owner), len(change.rows)).run(cursor, values) > 0
+    columns = frozenset(
+        column for column, default in _DEFAULTS.items() if any(getattr(row, column) != default for row in change.rows)
+    )
+    return _move_and_insert(_move_of(change, owner), len(change.rows), columns).run(cursor, values) > 0
 
 
 def _move_of(change: Change, owner: object) -> Statement:
-    return _move(owned=owner is not None, client_message_ids=len(change.client_message_ids))
+    new = zip(State._fields, change.before, change.after, strict=True)
+    columns = tuple(column for column, before, after in new if before != after)
+    return _move(owned=owner is not None, client_message_ids=len(change.client_message_ids), columns=columns)
 
 
 def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:

@@ -7,7 +7,7 @@ This is the only way to write: every operation is a decision, a function from a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import attrgetter, or_
 from typing import Any, Protocol, TypeVar
@@ -62,7 +62,7 @@ class Write:
     A write to the conversation *key* in the database *using*, for *owner*, if there is one.
 
     If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
-    ``Reading`` does, it must still be that one.
+    ``Reading`` does, it must still be that one; a snapshot of it is decided on first.
     """
 
     def __init__(
@@ -82,7 +82,9 @@ class Write:
         self._owner = owner
         self._keep_history = keep_history
         self._creates = create and conversation is None
-        self._conversation = conversation
+        seen = conversation if isinstance(conversation, Snapshot) else None
+        self._conversation = conversation if seen is None else seen.state.id
+        self._seen = seen if seen is not None and seen.using == using else None
         self._left_signal = left_signal
         self._holds_lock = False
         """Whether this SQLite transaction has tried to write, and so is the only one that can."""
@@ -157,12 +159,14 @@ class Write:
         refusal: Exception | None = None
         self._holds_lock = False
         with self._connection.cursor() as cursor:
-            decided = self._decided_unlocked(decide, cursor)
-            if decided is not None and (decided[1] is None or self._fits_one_statement(decided[1])):
-                result, change = decided
-                if change is None or self._is_written_at_once(change, cursor):
-                    return result
-                decided = None
+            decided: tuple[_T | None, Change | None] | None = None
+            for snapshot in self._unlocked(cursor):
+                decided = self._decided_unlocked(decide, snapshot)
+                if decided is not None and (decided[1] is None or self._fits_one_statement(decided[1])):
+                    result, change = decided
+                    if change is None or self._is_written_at_once(change, cursor):
+                        return result
+                    decided = None
             with transaction.atomic(using=self._using, savepoint=False):
                 if decided is None or not self._is_written(decided[1], cursor):
                     try:
@@ -178,14 +182,22 @@ class Write:
             raise refusal or AssertionError("There is always a decision when the conversation is locked.")
         return decided[0]
 
-    def _decided_unlocked(self, decide: Decision[_T], cursor: CursorWrapper) -> tuple[_T | None, Change | None] | None:
-        """Return what *decide* decides without a lock; None if it must be decided with one."""
+    def _unlocked(self, cursor: CursorWrapper) -> Iterator[Snapshot | None]:
+        """Yield what can be decided on without a lock: the conversation as the caller has seen it, and as it is now."""
+        if self._seen is not None:
+            yield self._seen
         if sees_otherwise(self._connection):
-            return None
+            return
         snapshot = statements.read(cursor, self._key, self._owner)
         if snapshot is None and self._creates:
             self._create()
             snapshot = statements.read(cursor, self._key, self._owner)
+        yield snapshot
+
+    def _decided_unlocked(
+        self, decide: Decision[_T], snapshot: Snapshot | None
+    ) -> tuple[_T | None, Change | None] | None:
+        """Return what *decide* decides on *snapshot*, taken without a lock; None if that does not hold."""
         try:
             result, change = self._decided(decide, snapshot)
         except DatabaseError:
@@ -193,7 +205,8 @@ class Write:
         except Exception:  # noqa: BLE001  # the state it was decided on may be outdated
             return None
         # A decision to write nothing may be outdated as well; if something is written, the UPDATE compares the version.
-        holds = change is not None or snapshot is None or decide.holds_for_nothing or self._is_as(snapshot)
+        holds = decide.holds_for_nothing and snapshot is not self._seen
+        holds = holds or change is not None or snapshot is None or self._is_as(snapshot)
         return (result, change) if holds else None
 
     def _decided(self, decide: Decision[_T], snapshot: Snapshot | None) -> tuple[_T | None, Change | None]:
