@@ -337,10 +337,10 @@ class _MoveAndInsert(Statement):
 
 
 _LITERALS = {type(None): "NULL", bool: "{}", str: "'{}'"}
-_DEFAULTS: dict[str, Any] = {
-    field.name: field.default for field in msgspec.structs.fields(NewRow) if type(field.default) in _LITERALS
-}
+"""How PostgreSQL writes the defaults of ``NewRow``, by their type."""
 
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(NewRow) if type(field.default) in _LITERALS}
+"""The columns of a new row that rarely differ from the default."""
 
 _move_and_insert = cache(_MoveAndInsert)
 
