@@ -1,7 +1,6 @@
 """The loop that measures turns of agents: through stores of several kinds, in the same database, in one run.
 
-Each round takes a turn through each kind, in a new random order. ``DATABASE_URL`` names the server; the tables are
-created in a test database, which is dropped at the end.
+``DATABASE_URL`` names the server; the tables are created in a test database, which is dropped at the end.
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import random
-import statistics
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import dj_database_url
@@ -46,6 +43,8 @@ from django.db import connection  # noqa: E402
 from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: E402
 
+from benchmarks.measure import FULL, Timing, interleaved  # noqa: E402
+from benchmarks.report import TIMES, Report, table  # noqa: E402
 from chatmemory_django.db.threads import close_thread_sensitive, in_thread  # noqa: E402
 
 
@@ -56,11 +55,13 @@ def analyze() -> None:
 
 
 class Measured(NamedTuple):
-    """What is measured: the *kinds* for a history of a size, how to fill each, and a turn through it."""
+    """What is measured: the *kinds* for a history of a size, ours first, how to fill each, and a turn through it."""
 
     kinds: Callable[[int, AsyncEngine], dict[str, Any]]
-    fill: Callable[[Any, int], Awaitable[None]]
-    turn: Callable[[Any], Awaitable[None]]
+    fill: Callable[[Any, int], Coroutine[Any, Any, None]]
+    turn: Callable[[Any], Coroutine[Any, Any, None]]
+    packages: tuple[str, ...]
+    """The packages that it takes, whose versions are stated."""
 
 
 def _url_of_peers() -> str:
@@ -71,25 +72,37 @@ def _url_of_peers() -> str:
     return f"sqlite+aiosqlite:///{name}.sqlalchemy"
 
 
-async def measure(measured: Measured, sizes: list[int], rounds: int) -> None:
-    """Print the median of a turn through each kind, for each of *sizes*."""
+def measure(measured: Measured, sizes: list[int], rounds: int) -> dict[int, dict[str, Timing]]:
+    """Return what a turn takes through each kind, for each of *sizes*."""
     engine = create_async_engine(_url_of_peers())
-    for size in sizes:
-        made = measured.kinds(size, engine)
-        for each in made.values():
-            await measured.fill(each, size)
-        await in_thread(analyze)
-        times: dict[str, list[float]] = {name: [] for name in made}
-        for _ in range(rounds):
-            for name in random.sample(list(made), len(made)):
-                begun = time.perf_counter()
-                await measured.turn(made[name])
-                times[name].append(time.perf_counter() - begun)
-        medians = {name: 1_000 * statistics.median(found) for name, found in times.items()}
-        cells = " | ".join(f"{name} {median:.1f} ms" for name, median in medians.items())
-        print(f"| {connection.vendor} | {size:,} | {cells} |")
-    await engine.dispose()
-    await close_thread_sensitive()
+    found = {}
+    with asyncio.Runner() as runner:
+        for size in sizes:
+            turns = {}
+            for name, each in measured.kinds(size, engine).items():
+                runner.run(measured.fill(each, size))
+                turns[name] = lambda _number, each=each: runner.run(measured.turn(each))
+            runner.run(in_thread(analyze))
+            found[size] = interleaved(turns, FULL._replace(rounds=rounds))
+        runner.run(engine.dispose())
+        runner.run(close_thread_sensitive())
+    return found
+
+
+def _markdown(found: dict[int, dict[str, Timing]], packages: tuple[str, ...]) -> str:
+    """Return a row for each kind, and the ratio of ours to each of the others."""
+    ours, *others = next(iter(found.values()))
+    rows = [[f"`{name}`", *(_cell(timings[name]) for timings in found.values())] for name in (ours, *others)]
+    for name in others:
+        ratios = [timings[ours].microseconds / timings[name].microseconds for timings in found.values()]
+        rows.append([f"`{ours}` / `{name}`", *(f"**{ratio:.2f} {TIMES}**" for ratio in ratios)])
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    return f"{table(['messages in the history', *(f'{size:,}' for size in found)], rows)}\n\n{versions}."
+
+
+def _cell(timing: Timing) -> str:
+    few = f" ({timing.runs} runs)" if timing.runs < 10 else ""
+    return f"{timing.microseconds / 1000:,.1f} ms{few}"
 
 
 def main(description: str | None, **choices: Measured) -> None:
@@ -100,10 +113,15 @@ def main(description: str | None, **choices: Measured) -> None:
     else:
         parser.set_defaults(measured=next(iter(choices)))
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1_000, 100_000])
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=FULL.rounds)
+    parser.add_argument("--write", action="store_true", help="write the table to README.md")
     options = parser.parse_args()
+    report = Report(writes=options.write)
+    measured = choices[options.measured]
     made = setup_databases(verbosity=0, interactive=False)
     try:
-        asyncio.run(measure(choices[options.measured], options.sizes, options.rounds))
+        found = measure(measured, options.sizes, options.rounds)
+        server = connection.display_name.lower()
+        report.section(f"{options.measured}-{server}", _markdown(found, measured.packages))
     finally:
         teardown_databases(made, verbosity=0)

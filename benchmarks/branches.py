@@ -8,6 +8,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+from benchmarks.report import Report, table
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ BACK = 40
 ROUNDS = 60
 
 
-def main(servers: list[str]) -> None:
-    """Print, for each of *servers*, the medians of each operation for each length."""
+def main(servers: list[str], report: Report) -> None:
+    """Report, for each of *servers*, the medians of each operation for each length."""
     from benchmarks import histories
     from benchmarks.databases import database
     from benchmarks.histories import Bound
@@ -61,12 +63,12 @@ def main(servers: list[str]) -> None:
                         begin = time.perf_counter()
                         verb()
                         taken.setdefault((name, length), []).append(time.perf_counter() - begin)
-            print(f"\n{server}, microseconds | " + " | ".join(f"{length:,}" for length in LENGTHS) + " | ratio")
+            rows = []
             for name in verbs:
                 medians = [statistics.median(taken[name, length]) * 1e6 for length in LENGTHS]
-                print(
-                    f"{name} | " + " | ".join(f"{each:,.0f}" for each in medians) + f" | {medians[-1] / medians[0]:.2f}"
-                )
+                rows.append([name, *(f"{each:,.0f} µs" for each in medians), f"{medians[-1] / medians[0]:.2f}"])
+            head = ["messages in the history", *(f"{length:,}" for length in LENGTHS), "ratio"]
+            report.section(f"branches-{server}", table(head, rows))
 
 
 if __name__ == "__main__":
@@ -74,9 +76,10 @@ if __name__ == "__main__":
     parser.add_argument(
         "--on", nargs="+", choices=("postgresql", "sqlite", "mariadb"), default=["postgresql", "sqlite", "mariadb"]
     )
+    parser.add_argument("--write", action="store_true", help="write the tables to README.md")
     options = parser.parse_args()
 
     import django
 
     django.setup()
-    main(options.on)
+    main(options.on, Report(writes=options.write))

@@ -58,4 +58,4 @@ async def turn(stored: Stored) -> None:
 
 
 if __name__ == "__main__":
-    main(__doc__, conversations=Measured(conversations, fill, turn))
+    main(__doc__, conversations=Measured(conversations, fill, turn, ("pydantic-ai-slim",)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import os
 import platform
@@ -10,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import ages
 from benchmarks.databases import server_version
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ class Report:
 
     def __init__(self, *, writes: bool) -> None:
         self.writes = writes
+        self.stamp = ages.stamp()  # before the measurement, which is a load of its own
 
     def section(self, name: str, markdown: str) -> None:
-        """Store *markdown* between the markers *name*."""
+        """Store *markdown* and what it was measured on between the markers *name*."""
+        markdown = f"{markdown}\n\n{self.stamp}"
         print(f"\n[{name}]\n{markdown}\n", flush=True)
         if not self.writes:
             return
@@ -107,9 +109,8 @@ class Report:
         processor = platform.processor()
         if (cpuinfo := Path("/proc/cpuinfo")).exists():
             processor = re.search(r"model name\s*: (.*)", cpuinfo.read_text())[1]
-        today = datetime.datetime.now(datetime.UTC).date()
         lines = [
-            f"{today}, {os.cpu_count()} {TIMES} {processor}, {platform.system()} {platform.release()}, "
+            f"{os.cpu_count()} {TIMES} {processor}, {platform.system()} {platform.release()}, "
             f"Python {platform.python_version()}, {', '.join(map(server_version, servers))}.",
             ", ".join(f"{package} {_version(package)}" for package in PACKAGES) + ".",
         ]

@@ -61,4 +61,4 @@ async def turn(session: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(__doc__, sessions=Measured(sessions, fill, turn))
+    main(__doc__, sessions=Measured(sessions, fill, turn, ("openai-agents", "sqlalchemy")))

@@ -88,6 +88,6 @@ async def converse(memory: Memory) -> None:
 if __name__ == "__main__":
     main(
         __doc__,
-        langchain=Measured(histories, fill_history, take_turn),
-        llama_index=Measured(memories, fill_memory, converse),
+        langchain=Measured(histories, fill_history, take_turn, ("langchain-core", "langchain-community", "sqlalchemy")),
+        llama_index=Measured(memories, fill_memory, converse, ("llama-index-core", "sqlalchemy")),
     )

@@ -40,10 +40,11 @@ def main() -> int:
         return 0
 
     from benchmarks.chat import tables
+    from benchmarks.report import Report
 
+    report = Report(writes=options.write)
     print(f"seed {options.seed}", flush=True)
-    found = _asked_apart(options)
-    return tables.write(options.question, found, writes=options.write)
+    return tables.write(options.question, _asked_apart(options), report)
 
 
 def _asked_apart(options: argparse.Namespace) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import os
 from typing import Any
 
 from benchmarks.report import Report, table
@@ -31,9 +29,8 @@ COMPARED_WITH = {
 """The subjects, and what each is compared with."""
 
 
-def write(question: str, found: dict[str, Any], *, writes: bool) -> int:
-    """Print the tables, to README.md if it *writes*; return 1 if there were findings."""
-    report = Report(writes=writes)
+def write(question: str, found: dict[str, Any], report: Report) -> int:
+    """Print the tables, to README.md if *report* writes; return 1 if there were findings."""
     match question:
         case "turn":
             for on, by_size in found.items():
@@ -41,7 +38,7 @@ def write(question: str, found: dict[str, Any], *, writes: bool) -> int:
         case "streams":
             for on, asked in found.items():
                 rows = [[name, *row] for name, row in asked["rows"]]
-                report.section(f"chat-streams-{on}", f"{_when()}\n\n{table(['', *asked['head']], rows)}")
+                report.section(f"chat-streams-{on}", table(["", *asked["head"]], rows))
         case "dropped":
             report.section("chat-dropped", _dropped(found))
     faults = [f"{NAMES[on]}: {line}" for on, each in found.items() for line in each.get("findings", ())]
@@ -59,17 +56,11 @@ def _turns(on: str, by_size: dict[str, dict[str, float]]) -> str:
         ]
         rows.append([label, *cells])
     head = [f"{NAMES[on]}, ms; messages in the history", *(f"{int(size):,}" for size in by_size)]
-    return f"{_when()}\n\n{table(head, rows)}"
+    return table(head, rows)
 
 
 def _dropped(found: dict[str, Any]) -> str:
     names = dict.fromkeys(name for each in found.values() for name in each["done"])
     rows = [[name, *(f"{each['done'].get(name, 0):,}" for each in found.values())] for name in names]
     rows.append(["**faults**", *(f"**{each['faults']}**" for each in found.values())])
-    return f"{_when()}\n\n{table(['', *(NAMES[on] for on in found)], rows)}"
-
-
-def _when() -> str:
-    load = os.getloadavg()[1]
-    today = datetime.datetime.now(datetime.UTC).date()
-    return f"{today}; the load of the last 5 minutes was {load:.1f} on {os.cpu_count()} processors."
+    return table(["", *(NAMES[on] for on in found)], rows)

@@ -3,6 +3,7 @@
 ``DATABASE_URL`` names the server, by default SQLite in a new folder; the rows are in a test database.
 """
 
+import argparse
 import os
 import tempfile
 from pathlib import Path
@@ -13,10 +14,16 @@ os.environ["DEBUG"] = "0"
 os.environ.setdefault("SECRET_KEY", "of a site that no one else can reach")
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rest", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table to README.md")
+    options = parser.parse_args()
+
     import django
 
     django.setup()
 
-    from benchmarks.rest.measure import main  # needs django.setup()
+    # needs django.setup()
+    from benchmarks.report import Report
+    from benchmarks.rest.measure import main
 
-    main()
+    main(Report(writes=options.write))

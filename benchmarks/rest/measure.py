@@ -13,6 +13,7 @@ from django.test import RequestFactory, override_settings
 from django.test.utils import setup_test_environment
 from rest_framework.authtoken.models import Token
 
+from benchmarks.report import TIMES, Report, table
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.provider import get_chat_memory
 
@@ -22,20 +23,20 @@ EACH = 5
 """The number of requests of each subject per round."""
 
 SUBJECTS = {
-    "GET memory/": "/api/conversations/memory/memory/",
-    "GET messages/, the newest 85": f"/api/conversations/memory/messages/?page_size={MESSAGES}",
-    "the same rows by a plain ModelSerializer": "/plain/",
+    "`GET memory/`": "/api/conversations/memory/memory/",
+    "`GET messages/`, the newest 85": f"/api/conversations/memory/messages/?page_size={MESSAGES}",
+    "the same rows by a plain `ModelSerializer`": "/plain/",
     "a view that only authenticates": "/bare/",
 }
 
 
-def main() -> None:
-    """Measure, and print a table."""
+def main(report: Report) -> None:
+    """Measure, and report a table."""
     setup_test_environment(debug=False)
     connection.creation.create_test_db(verbosity=0)
     try:
         with override_settings(ROOT_URLCONF="benchmarks.rest.urls", CHATMEMORY=_settings()):
-            _measure()
+            report.section(f"rest-{connection.display_name.lower()}", _measure())
     finally:
         connection.creation.destroy_test_db("", verbosity=0)
 
@@ -45,7 +46,7 @@ def _settings() -> dict[str, object]:
     return {"MEMORY": window, "REST": {"THROTTLE_RATES": {}}}
 
 
-def _measure() -> None:
+def _measure() -> str:
     user = User.objects.create_user("ann")
     token = Token.objects.create(user=user).key
     memory = get_chat_memory("memory", owner=user)
@@ -63,9 +64,11 @@ def _measure() -> None:
                     raise SystemExit(f"{name}: {response.status_code} {response.content.decode()}")
                 if number >= 0:
                     took[name].append(seconds)
-    print(f"{connection.vendor}, {MESSAGES} messages\n")
-    print("| | requests per second | ms, median | of a view that only authenticates |\n|---|---|---|---|")
-    bare = statistics.median(took["a view that only authenticates"])
-    for name, each in took.items():
-        median = statistics.median(each)
-        print(f"| {name} | {1 / median:.0f} | {median * 1000:.2f} | {bare / median:.2f} |")
+    medians = {name: statistics.median(each) for name, each in took.items()}
+    *_, plain, bare = medians.values()
+    rows = []
+    for name, each in medians.items():
+        of_plain, of_bare = f"**{plain / each:.2f} {TIMES}**", f"{bare / each:.2f} {TIMES}"
+        rows.append([name, f"{1 / each:,.0f}", f"{each * 1000:.2f}", of_plain, of_bare])
+    head = [f"{MESSAGES} messages", "requests per second", "ms, median", "of the plain view", "of the last view"]
+    return table(head, rows)

@@ -12,13 +12,17 @@ if __name__ == "__main__":
     servers = ("postgresql", "sqlite", "mariadb")
     parser.add_argument("--on", nargs="+", choices=servers, default=servers, metavar="SERVER")
     parser.add_argument("--messages", type=int, default=1_000_000, help="the number of messages to search")
+    parser.add_argument("--write", action="store_true", help="write the tables to README.md")
     options = parser.parse_args()
 
     import django
 
     django.setup()
 
-    from benchmarks.search import measure  # needs django.setup()
+    # needs django.setup()
+    from benchmarks.report import Report
+    from benchmarks.search import measure
 
+    report = Report(writes=options.write)
     for server in options.on:
-        measure.main(server, options.messages)
+        measure.main(server, options.messages, report)

@@ -15,6 +15,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from benchmarks.databases import database, settle
+from benchmarks.report import TIMES, Report, table
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -36,33 +37,37 @@ ADDS = 300
 ROUNDS = 4
 
 
-def main(server: str, count: int) -> None:
-    """Measure on *server*, with *count* messages, and print the results."""
+def main(server: str, count: int, report: Report) -> None:
+    """Measure on *server*, with *count* messages."""
     with database(server):
         _load(server, FEW)
-        _adds(server)
+        report.section(f"search-adds-{server}", _adds(server))
     with database(server):
         _index(server, "zero")
         user = _load(server, count)
         taken = _timed(lambda: _index(server))
         settle(server)
-        print(f"\n{server}: {count:,} messages, indexed in {taken:,.0f} s, {_size(server)}")
+        rows = []
         for name, wanted in (
             ("in 10 messages", "zyxomatic"),
             ("in one of a thousand messages", "weather"),
             ("in every tenth message", "what"),
             ("two words", "favorite movie"),
+            ("a part of a word", "avorit"),
             ("no match", "qxqxqx"),
         ):
-            mine = Message.objects.using(server).search
-            for who, owner in (("all conversations", None), ("own conversations", user)):
-                times = [_timed(lambda: list(mine(wanted, owner=owner)[:20])) * 1000 for _ in range(5)]  # noqa: B023
-                rest = statistics.median(times[1:])
-                print(f"| {name}: {wanted} | {who} | {times[0]:,.1f} | {rest:,.1f} |", flush=True)
+            search = Message.objects.using(server).search
+            cells: list[str] = []
+            for owner in (None, user):
+                times = [_timed(lambda: list(search(wanted, owner=owner)[:20])) * 1000 for _ in range(5)]  # noqa: B023
+                cells += [f"{times[0]:,.1f}", f"{statistics.median(times[1:]):,.1f}"]
+            rows.append([name, *cells])
+        head = [f"ms, in {count:,} messages", "all conversations, first", "then", "own conversations, first", "then"]
+        report.section(f"search-{server}", f"{table(head, rows)}\n\nIndexed in {taken:,.0f} s, {_size(server)}.")
 
 
-def _adds(server: str) -> None:
-    """Measure an add, of one sentence and of 4 kB, alternately with and without the index."""
+def _adds(server: str) -> str:
+    """Return a table of an add, of one sentence and of 4 kB, alternately with and without the index."""
     taken: dict[tuple[str, str], list[float]] = {}
     sentences = list(itertools.islice(_texts(), 2 * ADDS))
     long = " ".join(sentences)[:4_000]
@@ -75,9 +80,12 @@ def _adds(server: str) -> None:
                 text = sentences[number] if size == "a sentence" else long[start:] + long[:start]
                 message = UserMessage(text)
                 taken.setdefault((size, index), []).append(_timed(lambda: memory.add(message)))  # noqa: B023
+    rows = []
     for size in ("a sentence", "4 kB"):
         without, with_index = (statistics.median(taken[size, index]) * 1e6 for index in ("without", "with"))
-        print(f"| add of {size} | {without:,.0f} µs | {with_index:,.0f} µs | {with_index / without:.2f} |", flush=True)
+        ratio = f"**{with_index / without:.2f} {TIMES}**"
+        rows.append([size, f"{without:,.0f} µs", f"{with_index:,.0f} µs", ratio])
+    return table(["add", "without", "with", "ratio"], rows)
 
 
 def _load(server: str, count: int) -> User:

@@ -54,8 +54,10 @@ def main() -> int:
         import django
 
         django.setup()
-        from benchmarks.soak.soaking import Soaking, report
+        from benchmarks.report import Report
+        from benchmarks.soak.soaking import Soaking, conclude
 
+        report = Report(writes=options.write)
         print(f"seed {options.seed}", flush=True)
         soakings = [
             Soaking(server, seconds, options.processes, options.seed, disturbed=not options.calm, logs=options.logs)
@@ -63,7 +65,7 @@ def main() -> int:
         ]
         for soaking in soakings:
             soaking.run()
-    return report(soakings, writes=options.write)
+    return conclude(soakings, report)
 
 
 def _work(orders: str) -> int:

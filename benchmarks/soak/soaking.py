@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from django.core.management import call_command
 from django.db import connections
 
-from benchmarks.report import Report, table
+from benchmarks.report import table
 from benchmarks.soak.crowd import Crowd
 from benchmarks.soak.judge import NEVER, Judge
 from benchmarks.soak.records import read_log
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from benchmarks.report import Report
     from benchmarks.soak.servers import Server
     from chatmemory_django.operations import Finding
 
@@ -91,8 +92,8 @@ class Soaking:
         print(f"(judged in {time.perf_counter() - begun:.0f} s)", flush=True)
 
 
-def report(soakings: Sequence[Soaking], *, writes: bool) -> int:
-    """Print the results, to README.md if it *writes*; return 1 if there were findings."""
+def conclude(soakings: Sequence[Soaking], report: Report) -> int:
+    """Print the results, to README.md if *report* writes; return 1 if there were findings."""
     names = dict.fromkeys(name for soaking in soakings for name in soaking.figures)
     rows = [
         *([name, *(f"{soaking.figures.get(name, 0):,}" for soaking in soakings)] for name in names),
@@ -100,7 +101,7 @@ def report(soakings: Sequence[Soaking], *, writes: bool) -> int:
     ]
     first = soakings[0]
     head = [f"{first.processes} processes, {first.seconds:.0f} s", *(soaking.server.label for soaking in soakings)]
-    Report(writes=writes).section("soak", table(head, rows))
+    report.section("soak", table(head, rows))
     for soaking in soakings:
         for name, examples in soaking.judge.examples.items():
             for example in examples:

@@ -128,8 +128,9 @@ def _slow() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="chatmemory-slow")
 
 
-async def _call_here(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    return await sync_to_async(raisable(function), thread_sensitive=True)(*args, **kwargs)
+@sync_to_async(thread_sensitive=True)  # created once, which takes as long as a hop
+def _call_here(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    return raisable(function)(*args, **kwargs)
 
 
 async def _call_in(executor: ThreadPoolExecutor, function: Callable[[], _R]) -> _R:

@@ -390,6 +390,22 @@ class TestArchived:
         assert texts(memory.messages()) == ["a"]
         assert memory.remove(3, 2) == [2, 3]
 
+    @pytest.mark.parametrize("pinned", [[], [SystemMessage("s")]])
+    def test_a_window_without_messages_begins_behind_those_that_are_archived(self, pinned):
+        store = DjangoChatMemoryStore()
+        memory = MessageWindowChatMemory(id="a", max_messages=3, store=store, always_keep_system_message_first=True)
+        memory.add(*pinned)
+        archived = [UserMessage("b"), UserMessage("c")]
+
+        store.append_messages("a", archived, memory.window(), archived=True)
+
+        conversation = Conversation.objects.get()
+        assert conversation.window_start == conversation.next_sequence == len(pinned) + 3
+        assert memory.messages() == pinned
+        memory.add(UserMessage("d"))
+        assert memory.messages() == [*pinned, UserMessage("d")]
+        assert list(conversation.history().values_list("text", flat=True)) == [*("s" for _ in pinned), "b", "c", "d"]
+
     def test_an_unbounded_window_evicts_and_replaces_nothing(self, store):
         memory = memory_in(store, SystemMessage("s"), "a", size=2)
         added = [SystemMessage("s"), SystemMessage("t"), SystemMessage("t"), UserMessage("b")]

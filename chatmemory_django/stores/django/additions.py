@@ -180,6 +180,9 @@ class Addition:
         hidden = [key for key in aside if key not in taken_up]
         start = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start
         out = [entry.key for entry in (*eviction.evicted, *eviction.replaced, *eviction.passed_by)]
+        count = state.memory_messages + len(taken_up) + len(rows) - len(out)
+        if self._archived and count == sum(each is not None for each in (eviction.pinned, eviction.summary)):
+            start = eviction.next_key  # a window that begins at a history of only archived messages reads all of it
         gone = set(out)
         for row in rows:
             row.superseded = row.sequence >= start and row.sequence in gone
@@ -189,7 +192,6 @@ class Addition:
         if rows:
             rows[0].parent_sequence = aside[-1] if aside else state.parent_sequence
         passed_systems = self._archived and any(row.type == MessageType.SYSTEM for row in rows)
-        count = state.memory_messages + len(taken_up) + len(rows) - len(out)
         after = state._replace(
             next_sequence=state.next_sequence + len(rows),
             total_messages=state.total_messages + len(rows),
