@@ -109,9 +109,10 @@ class AccessPolicy:
         """
         if not apps.is_installed("rest_framework.authtoken"):
             return None
-        tokens = apps.get_model("authtoken", "Token").objects.select_related("user")
-        token = tokens.filter(key=key).first() if key.isascii() and key.isprintable() else None
-        return token.user if token is not None and token.user.is_active else None
+        if not (key.isascii() and key.isprintable()):
+            return None
+        tokens = apps.get_model("authtoken", "Token").objects.select_related("user").filter(key=key)
+        return next((token.user for token in tokens if token.user.is_active), None)
 
     def is_allowed(self, request: HttpRequest) -> bool:
         """Return whether the user may read or write conversations at all; if not, the response is 401 or 403."""

@@ -174,8 +174,8 @@ class Remembered(Generic[StoredT]):
 
     def sent(self) -> list[Measured[StoredT]]:
         """Return the messages that the LLM is sent, not always with all of their tool calls, and their rows."""
-        sent = ((self._memory[index], message) for index, message in self._sent.items())
-        return [each._replace(message=message) for each, message in sent if message is not None]
+        sent = [(self._memory[index], message) for index, message in self._sent.items() if message is not None]
+        return [each if message is each.message else each._replace(message=message) for each, message in sent]
 
     def explain(self, recent: Iterable[StoredT] = ()) -> list[Explained]:
         """Explain each of *recent*, the newest messages of all branches, and of the memory, which comes last."""

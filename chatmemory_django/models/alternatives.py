@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import models
@@ -38,11 +38,16 @@ def children_of(history: models.QuerySet[Any], sequence: int) -> set[int]:
     return children
 
 
-def places_of(
-    history: models.QuerySet[Any], rows: Iterable[Any], types: Collection[MessageType] | None
-) -> dict[int, Place]:
-    """Return what ``Conversation.places`` does; *history* contains the conversation's messages of all branches."""
+def places_of(conversation: Any, rows: Iterable[Any], types: Collection[MessageType] | None) -> dict[int, Place]:
+    """Return what ``Conversation.places`` does."""
+    rows = list(rows)
     shown = [row for row in rows if row.in_history and (types is None or row.type in types)]
+    is_branch = any(row.in_history and row.parent_sequence is not None for row in rows)
+    if not shown or (not is_branch and _are_all_from(min(row.sequence for row in shown), rows, conversation)):
+        return {}
+    history = conversation.history(all_branches=True).order_by()
+    if not is_branch and not history.filter(parent_sequence__isnull=False).exists():
+        return {}
     parents = {row.sequence: row.parent_sequence for row in shown if row.parent_sequence is not None}
     # The message right after a parent may follow it without naming it: then it is the first alternative.
     first = {
@@ -67,6 +72,16 @@ def places_of(
         if place.of > 1:
             places[sequence] = place
     return places
+
+
+def _are_all_from(first: int, rows: Sequence[Any], conversation: Any) -> bool:
+    """
+    Return whether *rows* have all messages of *conversation* from message *first* on.
+
+    If none of them names its parent, they have no alternatives: of those, all but the first name it, and come later.
+    """
+    end: int = conversation.next_sequence
+    return len([row for row in rows if first <= row.sequence < end]) == end - first
 
 
 def _beside(history: models.QuerySet[Any], origins: Mapping[int, int], step: int) -> dict[int, Any]:

@@ -26,7 +26,7 @@ from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.fields import ExactCharField, OwnerField
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet
-from chatmemory_django.models.windows import in_memory, memory_parts
+from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -276,18 +276,29 @@ class Conversation(models.Model):
 
     def memory(self) -> MessageQuerySet:
         """Return the rows in the memory, in its order, as of when this object was read."""
-        bounds = self.window_start, self.pinned_sequence, self.summary_sequence
-        pinned, summary, window = memory_parts(*bounds)
+        pinned, summary, window = memory_parts(*self._bounds)
         if self.pinned_sequence is None and self.summary_sequence is None:
             # For "this row or the window", SQLite reads the whole conversation.
             return self.messages.filter(window).order_by("sequence")
         part = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
-        return self.messages.filter(in_memory(*bounds)).order_by(part, "sequence")
+        return self.messages.filter(in_memory(*self._bounds)).order_by(part, "sequence")
 
-    def read(self, reader: Reader) -> Remembered[Message]:
-        """Return what is sent to the LLM now if *reader*, a memory, reads this conversation. Takes one query."""
+    def remembers(self, row: Message) -> bool:
+        """Return whether *row* is in the memory, as of when this object was read."""
+        return is_in_memory(row.sequence, *self._bounds, superseded=row.superseded)
+
+    @property
+    def _bounds(self) -> tuple[int, int | None, int | None]:
+        return self.window_start, self.pinned_sequence, self.summary_sequence
+
+    def read(self, reader: Reader, rows: Iterable[Any] | None = None) -> Remembered[Any]:
+        """
+        Return what is sent to the LLM now if *reader*, a memory, reads this conversation.
+
+        The *rows* are those of ``memory()``, by default as models. Takes one query.
+        """
         return Remembered(
-            self.memory(),
+            self.memory() if rows is None else rows,
             reader,
             pinned=self.pinned_sequence,
             summary=self.summary_sequence,
@@ -329,9 +340,10 @@ class Conversation(models.Model):
         none.
 
         Only messages of *types* count; None stands for all types. A thousand *rows* take as many queries as one does,
-        and at most two rows are read for each, however many alternatives there are.
+        and at most two rows are read for each, however many alternatives there are. Without branches, the newest
+        messages take no query.
         """
-        return places_of(self.messages.history(all_branches=True).order_by(), rows, types)
+        return places_of(self, rows, types)
 
     def evicted(self) -> MessageQuerySet:
         """Return the rows of the history that are no longer in the memory."""

@@ -54,5 +54,5 @@ def in_memory(
 def is_in_memory(
     sequence: int, window_start: int, pinned_sequence: int | None, summary_sequence: int | None, *, superseded: bool
 ) -> bool:
-    """Return whether a message that is not stored yet will be in a memory."""
+    """Return whether a message is in a memory, or will be if it is not stored yet."""
     return sequence in {pinned_sequence, summary_sequence} or (sequence >= window_start and not superseded)

@@ -22,7 +22,7 @@ from rest_framework.viewsets import ViewSetMixin
 from chatmemory_django import conf
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, MemoryStatus
+from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log, asynchronous, export, fork
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
@@ -43,6 +43,7 @@ from chatmemory_django.rest.serializers import (
     NewMemorySerializer,
     RemovedSerializer,
     is_same,
+    shown_rows,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
 from chatmemory_django.stores.base import MemoryIdTakenError
@@ -140,7 +141,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """Retrieve what the model would be sent now, through the memory's own window or another."""
         conversation = self.find()
         memory = self._seen_through(conversation)
-        remembered = conversation.read(memory)
+        remembered = self._read(conversation, memory)
         shown = self._shown(remembered, memory)
         if self.query.get("explain", False):
             shown["explanation"] = [
@@ -167,7 +168,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             memory.set(messages)
             conversation.refresh_from_db()
             self.log(conversation, admin_log.replaced(conversation.memory_messages))
-            return Response(self._shown(conversation.read(memory), memory))
+            return Response(self._shown(self._read(conversation, memory), memory))
 
     @extend_schema(responses={204: None})
     @memory.mapping.delete
@@ -272,11 +273,14 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             raise InvalidQuery({"max_tokens": str(exc)}) from None
         return configured.reader()
 
+    def _read(self, conversation: Conversation, memory: Reader) -> Remembered[Any]:
+        return conversation.read(memory, shown_rows(conversation.memory(), self.message_serializer_class))
+
     def _shown(self, remembered: Remembered[Any], memory: Reader) -> dict[str, Any]:
         rows = []
         for each in remembered.sent():
             row: Any = each.row
-            row.status, row.sent, row.token_count = MemoryStatus.IN_MEMORY, each.message, each.tokens
+            row.sent, row.token_count = each.message, each.tokens
             rows.append(row)
         serializer = self.message_serializer_class(rows, many=True, context=self.get_serializer_context())
         window = memory.window()

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID, uuid5
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
@@ -33,13 +33,13 @@ from chatmemory_django.rest.pagination import MessagePagination
 from chatmemory_django.rest.problems import Problem, invalid
 from chatmemory_django.rest.queries import MessagesQuery, RemovalQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
-    IN_MEMORY,
     MessageSerializer,
     MetadataChangeSerializer,
     NewMessagesSerializer,
     RemovedSerializer,
     StoredMessagesSerializer,
     is_same,
+    shown_rows,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
 
@@ -47,6 +47,10 @@ KEYS = UUID("6f1d6c1e-5f0b-5d5c-9b43-6d6f3a1f9a57")
 """The UUID namespace of client message ids that are derived from idempotency keys."""
 
 _NUMBER = re.compile("[0-9]{1,10}")
+_HAS_BRANCHES = Exists(
+    Message.objects.history(all_branches=True).filter(conversation=OuterRef("pk"), parent_sequence__isnull=False)
+)
+"""Whether a message names its parent: if none does, no message has alternatives, however old it is."""
 
 
 class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
@@ -72,12 +76,11 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     lookup_value_regex = "[^/]+"
 
     def get_queryset(self) -> QuerySet[Message]:
-        conversation = self.find()
+        conversation = self.find(has_branches=_HAS_BRANCHES)
         if self.action == "alternatives":
             row = self.find_message(conversation)
-            return conversation.alternatives(row.sequence).filter(type__in=self.readable_types).with_status()
-        history = conversation.history(all_branches=self.query.get("all_branches", False))
-        return history.with_status().defer("verbatim")
+            return conversation.alternatives(row.sequence).filter(type__in=self.readable_types)
+        return conversation.history(all_branches=self.query.get("all_branches", False))
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "search": self.request.query_params.get("search")}
@@ -87,9 +90,13 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         self.filter_queryset(Message.objects.none())  # invalid filters are a 400, even if the response would be a 304
         return super().list(request, *args, **kwargs)
 
+    def paginate_queryset(self, queryset: Any) -> Any:
+        """See ``GenericAPIView.paginate_queryset``, and ``shown_rows``."""
+        return shown_rows(queryset, self.get_serializer_class(), super().paginate_queryset)
+
     def retrieve(self, request: Request, memory_id: str, sequence: str) -> Response:
         """Retrieve a message."""
-        return Response(self.get_serializer(self.find_message(self.find())).data)
+        return Response(self.get_serializer(self.find_message(self.find(has_branches=_HAS_BRANCHES))).data)
 
     @extend_schema(responses={201: StoredMessagesSerializer})
     def create(self, request: Request, memory_id: str) -> Response:
@@ -188,8 +195,8 @@ def refuse_types(
 
 
 def _shown(conversation: Conversation) -> MessageQuerySet:
-    """Return the messages of *conversation* with their status, without removed ones."""
-    return conversation.messages.with_status().filter(Q(in_history=True) | Q(status__in=IN_MEMORY))
+    """Return the messages of *conversation*, without removed ones."""
+    return conversation.history(all_branches=True) | conversation.messages.in_memory()
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,8 +18,9 @@ from chatmemory_django.core.media import without_files
 from chatmemory_django.core.reasons import Reason
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.models import MemoryStatus
+from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.alternatives import Place
+from chatmemory_django.models.columns import SHOWN, ShownRow
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.fields import (
     BooleanField,
@@ -33,9 +34,6 @@ from chatmemory_django.rest.fields import (
     in_format,
 )
 from chatmemory_django.search.excerpts import snippet
-
-IN_MEMORY = frozenset(each.value for each in MemoryStatus if each.is_in_memory)
-
 
 # Requests
 
@@ -144,9 +142,9 @@ class SnippetPartSerializer(serializers.Serializer[Any]):
 class MessageSerializer(serializers.Serializer[Any]):
     """A message and its place in the conversation."""
 
-    # Rows have a ``status``, and ``sent`` if another message is shown instead. The context has the readable ``types``,
-    # the format ``as``, ``media``, ``media_url`` (a function from sequence and index to a URL), the ``search`` term,
-    # and ``places`` (a function from rows to their places).
+    # Rows have ``sent`` if another message is shown instead. The context has the readable ``types``, the format ``as``,
+    # ``media``, ``media_url`` (a function from sequence and index to a URL), the ``search`` term, and functions of the
+    # conversation: ``remembers`` (whether a row is in the memory), and ``places`` (from rows to their places).
 
     sequence = serializers.IntegerField()
     created_at = MomentField()
@@ -169,7 +167,7 @@ class MessageSerializer(serializers.Serializer[Any]):
         shown = {
             "sequence": row.sequence,
             "created_at": aware(row.created_at),
-            "in_memory": row.status in IN_MEMORY,
+            "in_memory": context["remembers"](row),
             "on_path": row.on_path,
             "place": self._place(row),
             "token_count": row.token_count,
@@ -346,6 +344,21 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 def _many(serializer_class: Any) -> Any:
     return serializer_class(many=True, max_length=conf.rest()["MAX_MESSAGES"])
+
+
+def shown_rows(
+    messages: MessageQuerySet, serializer_class: type[Any], read: Callable[[Any], Any] = list
+) -> list[Any] | None:
+    """
+    Return the rows of *messages* that *serializer_class* shows, as *read* returns them.
+
+    Only a site's own serializer may need more of a message than a ``ShownRow`` has: it gets models.
+    """
+    if serializer_class is not MessageSerializer:
+        models: list[Any] | None = read(messages)
+        return models
+    rows = read(messages.values_list(*SHOWN, named=True))
+    return None if rows is None else [ShownRow(*row) for row in rows]
 
 
 def is_same(one: Any, other: Any) -> bool:

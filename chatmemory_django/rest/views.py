@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from django.db import router, transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest
 from django.utils.crypto import salted_hmac
 from django.utils.http import parse_etags
@@ -27,7 +27,7 @@ from rest_framework.views import APIView
 from chatmemory_django.access import AccessPolicy, Verb, access_policy, seconds_to_sign_in
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
 from chatmemory_django.operations import admin_log, erase
 from chatmemory_django.provider import get_chat_memory
@@ -151,6 +151,8 @@ class ChatMemoryView(GenericAPIView[Any]):
         method = str(request.method).lower()
         if method not in self.http_method_names or not hasattr(self, method) or method == "options":
             return  # a 405 for any parameters, or OPTIONS
+        if not request.query_params:
+            return  # nothing to check
         _ = self.query
         known = self._query_names()
         unknown = exceptions.ErrorDetail("Unknown parameter.", "unknown")
@@ -178,6 +180,7 @@ class ChatMemoryView(GenericAPIView[Any]):
             has_branches = getattr(self.conversation, "has_branches", True)
             places = partial(self.conversation.places, types=types) if has_branches else _nowhere
             context |= {**self.query, "types": types, "media_url": self.media_url, "places": places}
+            context["remembers"] = self.conversation.remembers
         return context
 
     def media_url(self, sequence: int, index: int) -> str:
@@ -186,13 +189,13 @@ class ChatMemoryView(GenericAPIView[Any]):
         root = self.request.path.rstrip("/").rsplit("/", parts)[0]
         return self.request.build_absolute_uri(quote(f"{root}/messages/{sequence}/media/{index}/"))
 
-    def find(self, verb: Verb = "view") -> Conversation:
+    def find(self, verb: Verb = "view", **annotations: Any) -> Conversation:
         """
-        Return the conversation that the URL refers to; 304 if the client's copy is current.
+        Return the conversation that the URL refers to, with *annotations*; 304 if the client's copy is current.
 
         If the user may not do *verb* to it, the response is 403 if the user may view it, and 404 otherwise.
         """
-        self.conversation = self._found(verb, lambda rows: rows.annotate(has_branches=Exists(_NAMING_THEIR_PARENTS)))
+        self.conversation = self._found(verb, self.get_conversations(verb).annotate(**annotations))
         known = self.request.headers.get("If-None-Match")
         if known and self.request.method in SAFE_METHODS and _matches(known, self.conversation):
             raise NotModified
@@ -207,7 +210,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         """
         using = router.db_for_write(Conversation)
         with transaction.atomic(using=using):
-            self.conversation = self._found(verb, lambda rows: rows.using(using).select_for_update())
+            self.conversation = self._found(verb, self.get_conversations(verb).using(using).select_for_update())
             if check:
                 self.check_match()
             yield self.conversation
@@ -249,12 +252,13 @@ class ChatMemoryView(GenericAPIView[Any]):
         )
         return {"erased": len(receipt.messages), "protected": protected}
 
-    def _found(self, verb: Verb, locked: Callable[[QuerySet[Conversation]], QuerySet[Conversation]]) -> Conversation:
+    def _found(self, verb: Verb, conversations: QuerySet[Conversation]) -> Conversation:
         try:
             key = memory_key(self.kwargs["memory_id"])
         except ValueError:
             raise Http404 from None
-        found = locked(self.get_conversations(verb).filter(memory_id=key)).first()
+        # Not first(), which would order a single row.
+        found = next(iter(conversations.filter(memory_id=key)), None)
         if found is not None:
             return found
         if verb != "view" and self.get_conversations("view").filter(memory_id=key).exists():
@@ -303,12 +307,6 @@ def found_at(path: str) -> Iterator[None]:
 def row_of(conversation: Conversation) -> ConversationQuerySet:
     """Return a queryset of only *conversation*, in the database it was read from."""
     return Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
-
-
-_NAMING_THEIR_PARENTS = Message.objects.history(all_branches=True).filter(
-    conversation=OuterRef("pk"), parent_sequence__isnull=False
-)
-"""Without any such message, a conversation has no branches, and its messages have no alternatives."""
 
 
 def _nowhere(rows: object) -> Mapping[int, Place]:

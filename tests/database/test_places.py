@@ -135,12 +135,25 @@ def test_a_thousand_alternatives_take_as_many_statements_as_two(django_assert_nu
         assert found.places(page)[950] == Place(949, 1_000, 949, 951)
 
 
-def test_a_page_without_branches_takes_two_statements(django_assert_num_queries):
-    a_memory().add(UserMessage("hello"), AiMessage("hi"))
+def test_a_page_without_branches_takes_a_statement_unless_it_has_the_newest_messages(django_assert_num_queries):
+    a_memory().add(UserMessage("hello"), AiMessage("hi"), UserMessage("good day"))
     found = conversation()
-    page = list(found.messages.all())
-    with django_assert_num_queries(2):
-        assert found.places(page) == {}
+    newest, oldest = list(found.messages.filter(sequence__gt=1)), list(found.messages.filter(sequence__lt=3))
+    with django_assert_num_queries(0):
+        assert found.places(newest) == {}
+    with django_assert_num_queries(1):
+        assert found.places(oldest) == {}
+
+
+def test_a_page_read_before_a_branch_began_has_positions_on_it():
+    memory = a_memory()
+    memory.add(UserMessage("hello"), AiMessage("hi"))
+    stale = conversation()
+    memory.add(AiMessage("hey"), after=1)
+    rows = list(stale.messages.all())
+
+    assert stale.places(rows) == conversation().places(rows) == {2: Place(1, 2, None, 3), 3: Place(2, 2, 2, None)}
+    assert conversation().places(rows[:2]) == {2: Place(1, 2, None, 3)}
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -43,6 +43,12 @@ class TestReading:
         assert {each["in_memory"] for each in response.json()["messages"]} == {True}
         assert response["ETag"] == api.get(f"{ROOT}c/")["ETag"]
 
+    def test_takes_a_statement_for_the_conversation_and_one_for_its_rows(self, api, begin, django_assert_num_queries):
+        begin("c", SystemMessage("be brief"), *users(2, 3, 4, 5))
+
+        with django_assert_num_queries(2):
+            assert sent(api.get(MEMORY)) == [1, 4, 5]
+
     def test_equals_the_memory_in_python(self, api, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4))
         get_chat_memory("c").set([UserMessage("x"), AiMessage("y")])

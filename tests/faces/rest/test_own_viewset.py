@@ -10,8 +10,16 @@ from rest_framework import serializers
 from rest_framework.pagination import LimitOffsetPagination
 
 from chatmemory_django.access import AccessPolicy
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    Image,
+    ImageContent,
+    NewMessage,
+    SystemMessage,
+    UserMessage,
+)
 from chatmemory_django.models import Conversation
+from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.conversations import ConversationViewSet
 from chatmemory_django.rest.filters import ConversationFilter
 from chatmemory_django.rest.messages import MessageViewSet
@@ -98,6 +106,19 @@ def test_fields_of_messages_can_be_added_removed_and_replaced(api):
         assert len(message["created_at"]) == 10
         assert message["message"]["type"] == "USER"
     assert "is_complete" in api.get("/api/conversations/a/messages/1/").json()
+
+
+def test_fields_that_are_not_changed_are_the_same(api, begin):
+    picture = ImageContent(Image(base64_data="iVBORw0KGgo=", mime_type="image/png"))
+    begin("e", UserMessage([picture]), NewMessage(AiMessage("Nice."), {"model": "m"}, "k"), AiMessage("Lovely."))
+    get_chat_memory("e").add(AiMessage("A dot."), after=1)
+
+    for where in ("messages/?all_branches=1", "memory/"):
+        own, plain = (api.get(f"{root}e/{where}").json() for root in (CHATS, "/api/conversations/"))
+        for row, other in zip(*(each.get("results") or each["messages"] for each in (own, plain)), strict=True):
+            same = row.keys() & other.keys() - {"created_at", "message"}
+            assert {name: row[name] for name in same} == {name: other[name] for name in same}
+            assert str(row["message"]).replace(CHATS, "/api/conversations/") == str(other["message"])
 
 
 def test_the_pagination_can_be_replaced(api):
