@@ -61,8 +61,8 @@ class Dropping:
 
     async def run(self, clients: int) -> None:
         """Let *clients* disconnect, and ask once more in each of their conversations."""
-        await self._at_once([uuid4().hex[:16] for _ in range(AT_ONCE)], self._next)
-        self.keys = [uuid4().hex[:16] for _ in range(clients)]
+        await self._at_once([str(uuid4()) for _ in range(AT_ONCE)], self._next)
+        self.keys = [str(uuid4()) for _ in range(clients)]
         with Watch(self.server, self.site.using) as watch:
             await self._at_once(self.keys, self._drop)
             await self._wait(watch)

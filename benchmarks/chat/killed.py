@@ -34,7 +34,7 @@ class Ending:
         self.site = site
         self.number = number
         self.log = log
-        keys = [uuid4().hex[:16] for _ in range(COUNT)]
+        keys = [str(uuid4()) for _ in range(COUNT)]
         self.plans = {key: (STAYED, GONE)[place % 2] for place, key in enumerate(keys)}
 
     def run(self) -> None:

@@ -56,6 +56,10 @@ CHATMEMORY = {
         "ASSISTANT": "benchmarks.chat.model.assistant",
         "STREAMS": STREAMS[os.environ.get("BENCHMARK_CHAT_STREAMS", "DatabaseStreams")],
         "REDIS_URL": os.environ.get("BENCHMARK_REDIS", "redis://127.0.0.1:6379/9"),
+        # One user asks all questions.
         "THROTTLE_RATE": None,
+        "READ_THROTTLE_RATE": None,
+        "MAX_ANSWERS": 1_000,
+        "MAX_STREAMS": 1_000,
     },
 }

@@ -108,7 +108,7 @@ class Streams:
         plan = PLAN._replace(words=PLAN.words + math.ceil(self.count / a_second / PLAN.pause))
 
         async def run(client: Client, _: Client) -> tuple[list[str], list[Exchange]]:
-            keys = [uuid4().hex[:16] for _ in range(self.count)]
+            keys = [str(uuid4()) for _ in range(self.count)]
             begun, exchanges = time.monotonic(), []
             for number, key in enumerate(keys):
                 await asyncio.sleep(begun + number / a_second - time.monotonic())
@@ -122,7 +122,7 @@ class Streams:
         """Have many listen to one answer: at the process that generates it, or *elsewhere*."""
 
         async def run(client: Client, listener: Client) -> tuple[list[str], list[Exchange]]:
-            key = uuid4().hex[:16]
+            key = str(uuid4())
             first = await client.ask(key, "question", str(PLAN._replace(words=4 * PLAN.words)))
             while not first.delays:
                 await asyncio.sleep(0.01)
@@ -175,7 +175,7 @@ class Streams:
 
 async def _warm_up(client: Client) -> None:
     for _ in range(3):
-        asked = [await client.ask(uuid4().hex[:16], "question", str(Plan(3, 0.01))) for _ in range(10)]
+        asked = [await client.ask(str(uuid4()), "question", str(Plan(3, 0.01))) for _ in range(10)]
         await asyncio.gather(*(each.done.wait() for each in asked))
 
 

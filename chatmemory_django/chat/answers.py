@@ -2,18 +2,20 @@
 Answers in progress: each is a task that outlives the request, and any number of clients can listen to it.
 
 Each event loop has a registry of the answers that it is generating. Several times a second, the registry writes the new
-events of all of them at once to the ``streams``, where other processes can read and stop them.
+events of all of them at once to the ``streams``, where other processes can read and stop them. What an answer does with
+the database takes one call in a thread at its beginning and one at its end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import Context
 from datetime import tzinfo
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from django.utils import timezone, translation
@@ -21,6 +23,7 @@ from django.utils import timezone, translation
 from chatmemory_django import conf
 from chatmemory_django.chat.streams import Maker, Piece, streams
 from chatmemory_django.chat.ui_stream import PING
+from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread
 
 logger = logging.getLogger(__name__)
@@ -67,6 +70,22 @@ class Locale(NamedTuple):
         timezone.activate(self.time_zone)
 
 
+class Work(Protocol):
+    """How an answer is generated: the calls of its three steps, of which the first and the last are made in threads."""
+
+    def begin(self) -> None:
+        """Store the question. If this fails, the answer has a ``failure``."""
+
+    async def make(self, answer: Answer) -> None:
+        """Put the events of *answer* into it: this can be interrupted. If it fails, the answer has a ``failure``."""
+
+    def end(self, answer: Answer) -> str:
+        """Store *answer*, whatever has become of it, and return its last events."""
+
+    async def follow(self) -> None:
+        """Start what the conversation does after an answer, for which no one waits."""
+
+
 class Answer:
     """An answer that is being generated in this event loop."""
 
@@ -80,6 +99,8 @@ class Answer:
         """The exception that ended the answer, if there was one."""
         self.is_being_made = False
         """Whether the model is at work: only then can the answer be interrupted."""
+        self.is_leased = False
+        """Whether the streams have it as in progress, which has to be renewed."""
         self.listeners = 0
         """How many clients listen to it here, if another process generates it."""
         self._has_ended = False
@@ -119,9 +140,9 @@ class Answer:
             self.is_stopping = True
             self._cancel()
 
-    def new(self) -> Piece:
-        """Return the events that are not written yet."""
-        return Piece(self._pieces, "".join(self.events[self._written :]))
+    def new(self, count: int | None = None, last: str = "") -> Piece:
+        """Return those of the first *count* events that are not written yet, or of all, and *last*."""
+        return Piece(self._pieces, "".join(self.events[self._written : count]) + last)
 
     def note_written(self, count: int) -> None:
         """Record that the first *count* events are written."""
@@ -162,13 +183,13 @@ class Answers:
         self._made: dict[Maker, Answer] = {}
         self._followed: dict[Maker, Answer] = {}
         self._seats: WeakKeyDictionary[Seat, str] = WeakKeyDictionary()
-        self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._writing = asyncio.Lock()
+        self._beginning: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+        self._writing = threading.Lock()
         self._writer: asyncio.Task[None] | None = None
 
-    async def begin(self, maker: Maker, make: Callable[[Answer], Awaitable[str]], *, wait: float) -> Answer:
+    async def begin(self, maker: Maker, work: Work, *, wait: float) -> Answer:
         """
-        Start an answer, and return it. *make* puts events into it, and returns the last ones.
+        Start an answer, and return it. Its *work* begins as soon as no other answer can begin in the conversation.
 
         If another answer is in progress in the conversation, this waits for up to *wait* seconds, then raises
         ``BusyError``. If the owner has ``MAX_ANSWERS`` in progress, in all processes together, it raises
@@ -178,7 +199,7 @@ class Answers:
         end = loop.time() + wait
         while True:
             # In a task, too: a client that disconnects now must not leave an answer that nothing generates.
-            begun = await asyncio.shield(_apart(self._begin(maker, make, locale)))
+            begun = await asyncio.shield(_apart(self._begin(maker, work, locale)))
             if isinstance(begun, Answer):
                 return begun
             if loop.time() >= end and begun < ALIVE_FOR:
@@ -214,18 +235,35 @@ class Answers:
         async for _ in rest:
             pass
 
-    async def _begin(self, maker: Maker, make: Callable[[Answer], Awaitable[str]], locale: Locale) -> Answer | float:
+    async def _begin(self, maker: Maker, work: Work, locale: Locale) -> Answer | float:
         """Start an answer, and return it; if another one is in progress, return the seconds since its last write."""
-        beginning = self._beginning.setdefault(maker.owner_key, asyncio.Lock())
-        async with beginning:  # otherwise, of several that begin at once, each could count the others and be refused
-            silent_for = await in_thread(self._take, maker)
-        if silent_for is not None:
-            return silent_for
+        beginning = self._beginning.setdefault(maker.owner_key, threading.Lock())
         answer = self._made[maker] = Answer(maker)
-        answer.start(self._make(answer, make, locale))
         if self._writer is None or self._writer.done():
             self._writer = _apart(self._write_on())
+        silent_for: float | None = 0.0
+        try:
+            silent_for = await in_thread(self._open, answer, work, beginning)
+        finally:
+            if silent_for is not None:
+                del self._made[maker]
+                answer.end()
+        if silent_for is not None:
+            return silent_for
+        answer.start(self._make(answer, work, locale))
         return answer
+
+    def _open(self, answer: Answer, work: Work, beginning: threading.Lock) -> float | None:
+        """Take the lease of *answer*, and begin its *work*; return what ``Streams.begin`` does."""
+        with beginning:  # otherwise, of several that begin at once, each could count the others and be refused
+            silent_for = self._take(answer.maker)
+        if silent_for is None:
+            answer.is_leased = True
+            try:
+                raisable(work.begin)()
+            except Exception as exc:  # noqa: BLE001  # the answer reports it
+                answer.failure = exc
+        return silent_for
 
     def _take(self, maker: Maker) -> float | None:
         """Do what ``Streams.begin`` does; ``TooManyError`` if the owner has too many answers in progress."""
@@ -270,45 +308,66 @@ class Answers:
             del self._followed[answer.maker]
             answer.end()
 
-    async def _make(self, answer: Answer, make: Callable[[Answer], Awaitable[str]], locale: Locale) -> None:
+    async def _make(self, answer: Answer, work: Work, locale: Locale) -> None:
         locale.activate()
         try:
             with answer.being_made():
-                last = await make(answer)
-            answer.events.append(last)  # sent only once the next answer can begin
-        except Exception:
-            logger.exception("An answer in the conversation %r failed.", answer.maker.memory_id)
+                await asyncio.sleep(0)  # an answer that was stopped before now ends here
+                await work.make(answer)
+        except asyncio.CancelledError:
+            if not answer.is_stopping:
+                raise
+        except Exception as exc:  # noqa: BLE001  # the answer reports it
+            answer.failure = exc
         finally:
             try:
-                async with self._writing:
-                    pass  # wait for a write in progress
-                await in_thread(self._streams.end, answer.maker, answer.new())
-            except Exception:
-                logger.exception("The end of an answer in %r could not be written.", answer.maker.memory_id)
+                last = await in_thread(self._end, answer, work)
+                await work.follow()
+                answer.put(last)  # only now that the next answer can begin
+            except Exception as exc:
+                answer.failure = exc
+                logger.exception("An answer in the conversation %r failed.", answer.maker.memory_id)
             finally:
                 del self._made[answer.maker]
                 answer.end()
                 await close_thread_sensitive()
 
+    def _end(self, answer: Answer, work: Work) -> str:
+        """End *work*, and then the stream of *answer* with the events that this returns, and return them."""
+        last = ""
+        try:
+            last = work.end(answer)
+        finally:
+            with self._writing:  # after a write in progress
+                answer.is_leased = False
+            try:
+                self._streams.end(answer.maker, answer.new(last=last))
+            except Exception:
+                logger.exception("The end of an answer in %r could not be written.", answer.maker.memory_id)
+        return last
+
     async def _write_on(self) -> None:
         while self._made:
             await asyncio.sleep(INTERVAL)
+            leased = [answer for answer in self._made.values() if answer.is_leased]
             try:
-                async with self._writing:
-                    await self._write([answer for answer in self._made.values() if answer.is_being_made])
+                if leased:
+                    stopping = await in_thread(self._write, leased)
+                    for answer in leased:
+                        if answer.maker in stopping:
+                            answer.stop()
             except Exception:
                 logger.exception("Answers in progress could not be written; the next write tries again.")
 
-    async def _write(self, answers: list[Answer]) -> None:
-        counts = {answer: len(answer.events) for answer in answers}
-        pieces = {answer.maker: answer.new() for answer in answers}
-        if not pieces:
-            return
-        stopping = await in_thread(self._streams.write, pieces)
-        for answer, count in counts.items():
-            answer.note_written(count)
-            if answer.maker in stopping:
-                answer.stop()
+    def _write(self, answers: list[Answer]) -> set[Maker]:
+        """Write the new events of those *answers* that have not ended; return which have to stop."""
+        with self._writing:
+            counts = {answer: len(answer.events) for answer in answers if answer.is_leased}
+            pieces = {answer.maker: answer.new(count) for answer, count in counts.items()}
+            stopping = self._streams.write(pieces) if pieces else set()
+            for answer, count in counts.items():
+                answer.note_written(count)
+        return stopping
 
 
 _registries: WeakKeyDictionary[asyncio.AbstractEventLoop, Answers] = WeakKeyDictionary()

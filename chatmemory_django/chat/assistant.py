@@ -26,12 +26,12 @@ from django.utils.functional import Promise
 
 from chatmemory_django.chat.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
-from chatmemory_django.chat.questions import Question, positioned, unused_id
+from chatmemory_django.chat.questions import Question, positioned, taken_ids
 from chatmemory_django.chat.returns import Text, Typed
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
 from chatmemory_django.db.threads import afterwards, in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.memory.turns import Persist, Turn
+from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -177,7 +177,7 @@ class Assistant:
     ) -> Generator[AssistantEvent, None, None]:
         deadline = _Deadline(self.timeout)
         context = self._context(memory_id, options)
-        turn, exchange = self._begin(memory_id, message, options, answer)
+        exchange = self.begin(memory_id, message, options, answer)
         if not isinstance(self.system_message, str | None):
             exchange.open(self._system_text(context))
         try:
@@ -193,10 +193,10 @@ class Assistant:
                     yield exchange.results[-1]
         except BaseException:
             if self._keeps_part(options) and exchange.add_part():
-                turn.end()
+                exchange.turn.end()
             raise
         answer.read(exchange.response)
-        turn.end()
+        exchange.turn.end()
 
     async def _astream(
         self,
@@ -206,37 +206,47 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
+        exchange = await in_thread(self.begin, memory_id, message, options, answer)
+        try:
+            async with aclosing(self.events(exchange, ask, memory_id, options)) as events:
+                async for event in events:
+                    yield event
+        except BaseException:
+            if self._keeps_part(options) and exchange.add_part():
+                await exchange.turn.aend(afterwards)
+            raise
+        answer.read(exchange.response)
+        await exchange.turn.aend(afterwards)
+
+    async def events(
+        self,
+        exchange: Exchange,
+        ask: Callable[[ChatRequest], AsyncGenerator[ChatEvent, None]],
+        memory_id: object,
+        options: ChatOptions,
+    ) -> AsyncGenerator[AssistantEvent, None]:
+        """Yield the events of *exchange*, which ``begin`` has returned; the caller stores what it ends with."""
         deadline = _Deadline(self.timeout)
         context = self._context(memory_id, options)
-        turn, exchange = await in_thread(self._begin, memory_id, message, options, answer)
         if not isinstance(self.system_message, str | None):
             system = await deadline.of(in_slow_thread(self._system_text, context))
             await in_thread(exchange.open, system)
-        try:
-            while (request := exchange.next_request()) is not None:
-                async with aclosing(ask(request)) as events:
-                    while (event := await deadline.of(anext(events, None))) is not None:
-                        exchange.note(event)
-                        yield event
-                results = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.calls))
-                exchange.results += await deadline.of(results)
-                for result in exchange.results:
-                    yield result
-        except BaseException:
-            if self._keeps_part(options) and exchange.add_part():
-                await turn.aend(afterwards)
-            raise
-        answer.read(exchange.response)
-        await turn.aend(afterwards)
+        while (request := exchange.next_request()) is not None:
+            async with aclosing(ask(request)) as events:
+                while (event := await deadline.of(anext(events, None))) is not None:
+                    exchange.note(event)
+                    yield event
+            results = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.calls))
+            exchange.results += await deadline.of(results)
+            for result in exchange.results:
+                yield result
 
-    def _begin(
-        self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text
-    ) -> tuple[Turn, Exchange]:
+    def begin(self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text) -> Exchange:
         """
-        Return the turn and the exchange, before the model or any function of the site is called.
+        Return the exchange, before the model or any function of the site is called.
 
-        The exchange is open unless the system message has to be made. It is all one step: an async caller then
-        switches threads only once.
+        It is open unless the system message has to be made. It is all one step: an async caller then switches threads
+        only once.
         """
         memory = self.chat_memory(memory_id, options.get("owner"))
         asked = UserMessage(message) if isinstance(message, str) else message
@@ -244,20 +254,22 @@ class Assistant:
         if asked is None and question.after is None:
             raise ValueError("message and after are both None; give a message, or the message to answer as after.")
         persist = options.get("persist", self.persist)
+        answer_id = options.get("answer_id")
+        taken = taken_ids(memory, question.client_message_id, answer_id)
         if question.after is None and (question.client_message_id or persist == "early"):
-            question = positioned(question, memory)
+            question = positioned(question, memory, is_known=question.client_message_id in taken)
         turn = memory.turn(persist, after=question.after).begin()
         exchange = Exchange(
             turn,
             question,
             tools=[tool.specification for tool in self.tools.values()],
             max_rounds=self.max_rounds,
-            answer_id=unused_id(options.get("answer_id"), question, memory),
+            answer_id=None if answer_id in {question.client_message_id, *taken} else answer_id,
             response_format=answer.response_format,
         )
         if isinstance(self.system_message, str | None):
             exchange.open(self.system_message)
-        return turn, exchange
+        return exchange
 
     def _context(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
         """Return the values for tools and templates."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from chatmemory_django.chat.model import (
@@ -54,7 +54,8 @@ class Exchange:
         answer_id: str | None,
         response_format: ResponseFormat | None,
     ) -> None:
-        self._turn = turn
+        self.turn = turn
+        """The turn, which the caller ends."""
         self._question = question
         self._tools = tuple(tools)
         self._rounds_left = max_rounds
@@ -68,16 +69,18 @@ class Exchange:
         """The last response of the model."""
         self.results: list[ToolExecutionResultMessage] = []
         """The results of its tool calls, in their order."""
+        self.is_complete = False
+        """Whether the model has answered."""
 
     def open(self, system: str | None) -> None:
         """Begin the turn with the system message, unless it is there already, and the question."""
         opening: list[NewMessage] = []
-        if system is not None and SystemMessage(system) not in self._turn.messages:
+        if system is not None and SystemMessage(system) not in self.turn.messages:
             opening.append(NewMessage(SystemMessage(system)))
         message, _, name = self._question
         if message is not None:
             opening.append(NewMessage(message, client_message_id=name))
-        self._turn.add(*opening)
+        self.turn.add(*opening)
 
     def next_request(self) -> ChatRequest | None:
         """Add the messages so far to the turn, and return the next request, or None once the model has answered."""
@@ -86,12 +89,13 @@ class Exchange:
                 raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
             self._add(self.response.ai_message, self._metadata(self.response))
             if not self.calls:
+                self.is_complete = True
                 return None
-            self._turn.add(*self.results)
+            self.turn.add(*self.results)
         self.response, self.results, self._text, self._thinking = None, [], [], []
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
-        messages = tuple(repair_tools(self._turn.messages))
+        messages = tuple(repair_tools(self.turn.messages))
         if all(isinstance(message, SystemMessage) for message in messages):
             raise ContextLengthError("The question does not fit in the memory's window; configure a larger window.")
         return ChatRequest(
@@ -133,8 +137,16 @@ class Exchange:
             self._add(AiMessage(text or None, thinking or None), {**metadata, "partial": True})
         return self._has_answer
 
+    def store(self) -> bool:
+        """End the turn, in a thread; return whether it has evicted messages, after which ``follow`` is due."""
+        return self.turn._end()
+
+    def follow(self) -> Awaitable[None]:
+        """Return what the memory does after an eviction, for example summarizing; ``turn.aend`` does both steps."""
+        return self.turn._memory._aafter_eviction()
+
     def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
-        self._turn.add(NewMessage(message, metadata, self._answer_id))
+        self.turn.add(NewMessage(message, metadata, self._answer_id))
         self._answer_id, self._has_answer = None, True
 
     def _metadata(self, response: ChatResponse) -> dict[str, Any]:

@@ -125,9 +125,9 @@ def read_body(content: bytes) -> Posted:
     return _decoded(content, Posted, "$")
 
 
-def positioned(question: Question, memory: ChatMemory) -> Question:
+def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Question:
     """
-    Return *question* with its position in the conversation of *memory*.
+    Return *question* with its position in the conversation of *memory*; *is_known* is whether its id is taken there.
 
     If a message with the same client id and the same content is stored, it is answered where it is, or asked once more
     at the end, see ``_stays``; with other content, the new message replaces it. Without an id, the question is answered
@@ -138,6 +138,8 @@ def positioned(question: Question, memory: ChatMemory) -> Question:
 
     """
     message, _, name = question
+    if not is_known and name is not None and message_sequence(name) is None:  # as nearly every question, it is new
+        return question
     conversation = conversation_of(memory)
     if conversation is None:
         return question
@@ -146,9 +148,6 @@ def positioned(question: Question, memory: ChatMemory) -> Question:
         if newest is None or newest.is_complete or newest.chat_message != message or not _stays(conversation, newest):
             return question
         return Question(None, newest.sequence)
-    sequence = message_sequence(name)
-    if sequence is None and not _is_taken(conversation, name):  # as nearly every question, it is new
-        return question
     versions = versions_of(conversation, name)
     if not versions:
         _check_not_removed(conversation, memory, name)
@@ -166,14 +165,13 @@ def positioned(question: Question, memory: ChatMemory) -> Question:
     return Question(message, None, again)
 
 
-def unused_id(answer_id: str | None, question: Question, memory: ChatMemory) -> str | None:
-    """Return *answer_id* for the answer to *question*; None if it is the id of another message."""
-    if answer_id is None or answer_id == question.client_message_id:
-        return None
-    store = memory.store
-    if not isinstance(store, DjangoChatMemoryStore):
-        return answer_id
-    return None if store.named(memory.id).filter(messages__client_message_id=answer_id).exists() else answer_id
+def taken_ids(memory: ChatMemory, *client_message_ids: str | None) -> set[str]:
+    """Return those of *client_message_ids* that messages in the conversation of *memory* have."""
+    store, names = memory.store, [each for each in client_message_ids if each is not None]
+    if not names or not isinstance(store, DjangoChatMemoryStore):
+        return set()
+    named = store.named(memory.id).filter(messages__client_message_id__in=names)
+    return {name for name in named.values_list("messages__client_message_id", flat=True) if name is not None}
 
 
 def question_again(conversation: Conversation, name: str | None) -> Question | None:
@@ -292,10 +290,6 @@ def _check_size(size: int) -> None:
     most = conf.max_message_bytes()
     if size > most:
         raise ValueError(f"$: the message has {size} bytes; at most {most} are allowed. Send smaller files.")
-
-
-def _is_taken(conversation: Conversation, client_message_id: str) -> bool:
-    return conversation.messages.filter(client_message_id=client_message_id).exists()
 
 
 def _check_not_removed(conversation: Conversation, memory: ChatMemory, client_message_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -76,11 +77,11 @@ return forgotten
 _NOTE = """
 local now = redis.call('TIME')[1]
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. now - ARGV[1])
-if ARGV[2] then redis.call('ZADD', KEYS[1], now, ARGV[2]) end
+for answer = 2, #ARGV do redis.call('ZADD', KEYS[1], now, ARGV[answer]) end
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return redis.call('ZCARD', KEYS[1])
 """
-"""Note that an answer of an owner is in progress, if one is given; return how many are."""
+"""Note that answers of an owner are in progress, if any are given; return how many are."""
 
 _END = "if redis.call('HGET', KEYS[1], 'answer') == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
@@ -123,13 +124,15 @@ class RedisStreams(Streams):
 
     def _written(self, pieces: Mapping[Maker, Piece]) -> dict[Maker, int | None]:
         """Write *pieces*, and return the replies; None for an answer whose keys are broken, which delays no others."""
+        by_owner: defaultdict[str, list[str]] = defaultdict(list)
         with _reached(), self._redis.pipeline(transaction=False) as pipeline:
             for maker, (position, data) in pieces.items():
                 keys = [_lease(maker.memory_id), _pieces(maker), _answers(maker.memory_id)]
                 values: list[str | int] = [maker.answer_id, _DEAD_AFTER_MS, position, data, _KEEP]
                 pipeline.eval(_WRITE, len(keys), *keys, *values)
-            for maker in pieces:
-                pipeline.eval(_NOTE, 1, _in_progress(maker.owner_key), _DEAD_AFTER, maker.answer_id)
+                by_owner[maker.owner_key].append(maker.answer_id)
+            for owner_key, answer_ids in by_owner.items():
+                pipeline.eval(_NOTE, 1, _in_progress(owner_key), _DEAD_AFTER, *answer_ids)
             replies = dict(zip(pieces, pipeline.execute(raise_on_error=False), strict=False))
             errors = [reply for reply in replies.values() if isinstance(reply, RedisError)]
             if errors and len(errors) == len(replies):

@@ -7,7 +7,6 @@ listen to it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
 from contextlib import aclosing
@@ -18,6 +17,7 @@ from uuid import uuid4
 
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, router, transaction
+from django.db.models import Subquery
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
@@ -33,14 +33,17 @@ from chatmemory_django.access import (
 )
 from chatmemory_django.chat.answers import Answer, BusyError, Seat, TooManyError, answers
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
+from chatmemory_django.chat.exchange import Exchange
 from chatmemory_django.chat.files import Files, question_at, stored_file
 from chatmemory_django.chat.listing import newest_messages
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.questions import Question, question_again, read_body
+from chatmemory_django.chat.returns import Text
 from chatmemory_django.chat.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.core.media import AddressError, check_files, file_at
-from chatmemory_django.db.threads import all_afterwards, in_background, in_thread, leave_thread
+from chatmemory_django.db.futures import raisable
+from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread
 from chatmemory_django.formats.ui_messages import to_ui_messages
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
@@ -87,10 +90,11 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
     asked = await in_thread(_asked, request)
     maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
-    make = partial(_make, _assistant(request), asked, request)
-    seat = None if _wants_json(request) else _seat(maker)
+    wants_json = _wants_json(request)
+    work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
+    seat = None if wants_json else _seat(maker)
     try:
-        answer = await answers().begin(maker, make, wait=conf.chat()["WAIT_SECONDS"])
+        answer = await answers().begin(maker, work, wait=conf.chat()["WAIT_SECONDS"])
     except BusyError as exc:
         raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
     except TooManyError as exc:
@@ -103,10 +107,9 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     if answer.failure is not None:
         status, text = explained(answer.failure)
         raise NotAllowedError(status, text)
-    message = await in_thread(_message, asked, maker.answer_id)
-    if message is None:
+    if work.message is None:
         raise NotAllowedError(409, "The answer was stopped before it had any text.")
-    return JsonResponse({"message": message})
+    return JsonResponse({"message": work.message})
 
 
 @answering("GET")
@@ -167,8 +170,9 @@ def _checked(request: HttpRequest) -> _Asked:
     try:
         posted = read_body(content)
         memory_id = policy.memory_id(request, posted.id)
-        # From the primary database: a replica may not have the last answer yet.
-        conversation = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id).first()
+        # From the primary database: a replica may not have the last answer yet. What else is needed of it is read then.
+        found = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id)
+        conversation = next(iter(found.only("memory_id", "owner", "forgotten_through")), None)
         if conversation is not None and conversation.owner_id != user.pk:
             raise NotAllowedError(404, "There is no such chat.")
         files = Files.of(request, request.path, posted.id, memory_id)
@@ -240,46 +244,80 @@ def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> Http
     return HttpResponse(found.content, headers=found.headers(f"message-{sequence}-{index + 1}"))
 
 
-def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
-    rows = Message.objects.using(router.db_for_write(Message))
-    first = rows.filter(conversation__memory_id=asked.memory_id, client_message_id=answer_id).first()
-    if first is None:
-        return None
-    answer = rows.history().filter(conversation=first.conversation_id, sequence__gte=first.sequence)
-    return to_ui_messages(answer.order_by("sequence"))[0]
+class _Work:
+    """An answer of *assistant*: its turn and, if it *returns_message*, the message that is stored."""
 
+    def __init__(
+        self, assistant: Assistant, asked: _Asked, request: HttpRequest, answer_id: str, *, returns_message: bool
+    ) -> None:
+        self._assistant = assistant
+        self._asked = asked
+        self._options: ChatOptions = {
+            "owner": asked.owner,
+            "request": request,
+            "persist": "early",
+            "client_message_id": asked.question.client_message_id,
+            "answer_id": answer_id,
+            "after": asked.question.after,
+        }
+        self._ui = UiStream(answer_id)
+        self._returns_message = returns_message
+        self._has_evicted = False
+        self._exchange: Exchange | None = None
+        self.message: dict[str, Any] | None = None
+        """The answer as a ``UIMessage``, if there is one."""
 
-async def _make(assistant: Assistant, asked: _Asked, request: HttpRequest, answer: Answer) -> str:
-    """Generate *answer*: put each event into its stream, and return the last ones."""
-    message, after, client_message_id = asked.question
-    options: ChatOptions = {
-        "owner": asked.owner,
-        "request": request,
-        "persist": "early",
-        "client_message_id": client_message_id,
-        "answer_id": answer.maker.answer_id,
-        "keep_partial": lambda: answer.is_stopping or assistant.keep_partial,
-        "after": after,
-    }
-    ui = UiStream(answer.maker.answer_id)
-    answer.put(_encoded(ui.start()))
-    try:
-        async with aclosing(assistant.astream(asked.memory_id, message, **options)) as events:
+    def begin(self) -> None:
+        asked = self._asked
+        self._exchange = self._assistant.begin(asked.memory_id, asked.question.message, self._options, Text())
+
+    async def make(self, answer: Answer) -> None:
+        answer.put(_encoded(self._ui.start()))
+        if self._exchange is None:
+            return
+        events = self._assistant.events(
+            self._exchange, self._assistant.model.astream, self._asked.memory_id, self._options
+        )
+        async with aclosing(events):
             async for event in events:
-                if new := ui.feed(event):
+                if new := self._ui.feed(event):
                     answer.put(_encoded(new))
-        last = ui.finish()
-    except asyncio.CancelledError:
-        if not answer.is_stopping:
-            raise
-        last = ui.abort()
-    except Exception as exc:  # noqa: BLE001  # a site's tools and templates may raise anything
-        answer.failure = exc
+
+    def end(self, answer: Answer) -> str:
+        exchange = self._exchange
+        try:
+            keeps_part = answer.is_stopping or self._assistant.keep_partial
+            if exchange is not None and (exchange.is_complete or (keeps_part and exchange.add_part())):
+                self._has_evicted = raisable(exchange.store)()
+                if self._returns_message:
+                    self.message = _message(self._asked, answer.maker.answer_id)
+        except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
+            answer.failure = exc
+        return _encoded(self._last(answer)) + DONE
+
+    async def follow(self) -> None:
+        if self._has_evicted and self._exchange is not None:
+            await afterwards(self._exchange.follow())
+
+    def _last(self, answer: Answer) -> list[dict[str, Any]]:
+        exc = answer.failure
+        if exc is None:
+            is_whole = self._exchange is not None and self._exchange.is_complete
+            return self._ui.finish() if is_whole else self._ui.abort()
         is_expected = isinstance(exc, ChatModelError | ConversationErasedError)
-        log = logger.warning if is_expected else logger.exception
-        log("An answer in the conversation %r failed with %s.", asked.memory_id, type(exc).__name__)
-        last = ui.error(explained(exc)[1])
-    return _encoded(last) + DONE
+        log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
+        log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
+        return self._ui.error(explained(exc)[1])
+
+
+def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
+    """Return the answer with this id as it is stored, all its rows as one message; None if there is none."""
+    using = router.db_for_write(Message)
+    conversation = Conversation.objects.using(using).filter(memory_id=asked.memory_id).values("pk")[:1]
+    rows = Message.objects.using(using).filter(conversation=Subquery(conversation))
+    first = rows.filter(client_message_id=answer_id).values("sequence")
+    answer = list(rows.history().filter(sequence__gte=Subquery(first)).order_by("sequence"))
+    return to_ui_messages(answer)[0] if answer else None
 
 
 def explained(error: Exception) -> tuple[int, str]:

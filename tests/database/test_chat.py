@@ -1,11 +1,15 @@
 """What the chat leaves to the database: each message is stored once, and each answer is found again."""
 
 import asyncio
+import logging
 from uuid import uuid4
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connection
 
+from chatmemory_django.chat import answers
+from chatmemory_django.db import threads
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
 from chatmemory_django.provider import get_chat_memory
@@ -18,6 +22,7 @@ from tests.faces.chat.test_http import (
     bob,
     calling,
     chat,
+    chunks,
     no_throttle,
     text_of,
     under_way,
@@ -277,3 +282,48 @@ class TestLostQuestions:
 
         assert await client.texts() == ["First?", "Second?", "Two.", "First?", "One."]
         assert len(await sync_to_async(all_rows)()) == 5 + 3
+
+
+class TestCosts:
+    """How often an answer goes to the database: each of these takes the processor as long as a small request."""
+
+    @pytest.fixture
+    def sent(self, settings, monkeypatch, caplog):
+        """Record the statements of each call in a thread."""
+        calls = []
+        call = threads._call
+
+        def recorded(function):
+            caplog.clear()
+            try:
+                return call(function)
+            finally:
+                found = [record.sql for record in caplog.records if hasattr(record, "sql")]
+                calls.append([sql for sql in found if not sql.startswith(("SET", "SELECT @@", "SELECT VERSION"))])
+
+        settings.DEBUG = True
+        caplog.set_level(logging.DEBUG, "django.db.backends")
+        monkeypatch.setattr(threads, "_call", recorded)
+        monkeypatch.setattr(answers, "INTERVAL", 60)  # nothing is written while the answer is made
+        return calls
+
+    @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
+    def test_an_answer_takes_three_calls_in_threads_and_few_statements(self, chat, sent, accept):
+        @asynchronous
+        async def test() -> None:
+            client = chat("One.", "Two.")
+            chat_id = str(uuid4())
+            await client.say("First?", chat_id=chat_id)
+            sent.clear()
+
+            response = await client.post({"id": chat_id, "message": user("Second?")}, Accept=accept)
+            if accept != "application/json":
+                await chunks(response)
+
+            assert response.status_code == 200
+
+        test()
+        at_once = connection.vendor == "postgresql"
+        of_a_write, of_an_end = (1, 1) if at_once else (4, 4)
+        message = int(accept == "application/json")
+        assert [len(each) for each in sent] == [2, 5 + of_a_write, 6 + message + of_an_end]

@@ -1,8 +1,9 @@
-"""A model with scripted answers."""
+"""A model with scripted answers, and an answer without a model."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 
+from chatmemory_django.chat import answers
 from chatmemory_django.chat.model import (
     ChatEvent,
     ChatModel,
@@ -94,3 +95,24 @@ class ScriptedModel(ChatModel):
             if word:
                 yield PartialText(f"{word} ")
         yield ChatResponse(answer, METADATA)
+
+
+class Saying:
+    """The work of an answer of one event, *last*, after the test's own *make*."""
+
+    def __init__(self, last: str, make: Callable[[answers.Answer], Awaitable[None]] | None = None) -> None:
+        self._last = last
+        self._make = make
+
+    def begin(self) -> None:
+        pass
+
+    async def make(self, answer: answers.Answer) -> None:
+        if self._make is not None:
+            await self._make(answer)
+
+    def end(self, answer: answers.Answer) -> str:
+        return self._last
+
+    async def follow(self) -> None:
+        pass

@@ -24,6 +24,7 @@ from chatmemory_django.chat.models import AnswerStream
 from chatmemory_django.chat.streams import DatabaseStreams, Maker
 from chatmemory_django.messages import AiMessage
 from tests.asgi import run
+from tests.faces.chat.scripted import Saying
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -191,12 +192,11 @@ def test_a_client_that_disconnects_as_its_answer_begins_leaves_no_orphaned_answe
     maker = Maker("c", "1", "a")
     made = []
 
-    async def make(answer: Answer) -> str:
+    async def make(answer: Answer) -> None:
         made.append(answer.maker)
-        return ""
 
     async def drop() -> None:
-        beginning = asyncio.create_task(answers().begin(maker, make, wait=0))
+        beginning = asyncio.create_task(answers().begin(maker, Saying("Bye.", make), wait=0))
         assert await asyncio.to_thread(HeldStreams.has_begun.wait, PATIENCE)
         beginning.cancel()
         with suppress(asyncio.CancelledError):

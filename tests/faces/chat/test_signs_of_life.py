@@ -10,6 +10,7 @@ from chatmemory_django.chat.answers import Answer, Answers
 from chatmemory_django.chat.models import AnswerStream
 from chatmemory_django.chat.streams import DatabaseStreams, Maker, Piece
 from tests.asgi import run
+from tests.faces.chat.scripted import Saying
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,17 +40,14 @@ class SlowStreams(DatabaseStreams):
 def test_an_answer_that_ends_slowly_does_not_delay_other_heartbeats(settings):
     settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.SlowStreams"}}
 
-    async def quick(answer: Answer) -> str:
-        return "Bye."
-
-    async def slow(answer: Answer) -> str:
+    async def slow(answer: Answer) -> None:
         await asyncio.to_thread(SlowStreams.is_alive.wait, PATIENCE)
-        return "Bye."
 
     async def talk() -> None:
         answers = Answers()
         listening = [
-            (await answers.begin(maker, make, wait=0)).listen() for maker, make in ((SECOND, slow), (FIRST, quick))
+            (await answers.begin(maker, work, wait=0)).listen()
+            for maker, work in ((SECOND, Saying("Bye.", slow)), (FIRST, Saying("Bye.")))
         ]
         for each in listening:
             async for _ in each:
@@ -58,4 +56,43 @@ def test_an_answer_that_ends_slowly_does_not_delay_other_heartbeats(settings):
     run(talk())
 
     assert SlowStreams.is_alive.is_set()
+    assert not AnswerStream.objects.exists()
+
+
+class HeardStreams(DatabaseStreams):
+    """Streams that signal each heartbeat."""
+
+    is_alive = threading.Event()
+
+    def write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
+        self.is_alive.set()
+        return super().write(pieces)
+
+
+class SlowlyStored(Saying):
+    """The work of an answer whose question and answer are stored only after a heartbeat each."""
+
+    heartbeats = 0
+
+    def begin(self) -> None:
+        self.wait()
+
+    def end(self, answer: Answer) -> str:
+        self.wait()
+        return super().end(answer)
+
+    def wait(self) -> None:
+        HeardStreams.is_alive.clear()
+        self.heartbeats += HeardStreams.is_alive.wait(PATIENCE)
+
+
+def test_an_answer_is_alive_while_it_is_being_stored(settings):
+    settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.HeardStreams"}}
+    work = SlowlyStored("Bye.")
+
+    async def talk() -> list[str]:
+        return [piece async for piece in (await Answers().begin(FIRST, work, wait=0)).listen()]
+
+    assert run(talk()) == ["Bye."]
+    assert work.heartbeats == 2
     assert not AnswerStream.objects.exists()

@@ -2,11 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from chatmemory_django.chat.answers import Answer, Answers, Locale
+from chatmemory_django.chat.answers import Answer, Answers, Locale, Work
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatResponse
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
@@ -14,7 +13,7 @@ from chatmemory_django.chat.streams import DatabaseStreams, Maker, Piece
 from chatmemory_django.db.threads import BACKGROUND_THREADS, in_background, in_thread
 from chatmemory_django.models import Conversation
 from tests.asgi import run
-from tests.faces.chat.scripted import ScriptedModel
+from tests.faces.chat.scripted import Saying, ScriptedModel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,8 +37,8 @@ class HeldStreams(DatabaseStreams):
 class Impatient(Answers):
     """Answers that are stopped as soon as they begin."""
 
-    async def _begin(self, maker: Maker, make: Callable[[Answer], Awaitable[str]], locale: Locale) -> Answer | float:
-        begun = await super()._begin(maker, make, locale)
+    async def _begin(self, maker: Maker, work: Work, locale: Locale) -> Answer | float:
+        begun = await super()._begin(maker, work, locale)
         assert isinstance(begun, Answer)
         begun.stop()
         return begun
@@ -53,11 +52,8 @@ async def listened(answer: Answer) -> str:
 def test_an_answer_stopped_while_its_end_is_written_ends(settings):
     settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.HeldStreams"}}
 
-    async def make(answer: Answer) -> str:
-        return "Bye."
-
     async def stop() -> str:
-        answer = await Answers().begin(MAKER, make, wait=0)
+        answer = await Answers().begin(MAKER, Saying("Bye."), wait=0)
         assert await asyncio.to_thread(HeldStreams.has_written.wait, PATIENCE)
         answer.stop()
         HeldStreams.may_return.set()
@@ -69,17 +65,16 @@ def test_an_answer_stopped_while_its_end_is_written_ends(settings):
 
 
 def test_an_answer_stopped_before_its_task_starts_ends():
-    async def make(answer: Answer) -> str:
-        try:
-            await asyncio.sleep(PATIENCE)
-        except asyncio.CancelledError:
-            return "Bye."
-        raise AssertionError("It was not stopped.")
+    made = []
+
+    async def make(answer: Answer) -> None:
+        made.append(answer)
 
     async def stop() -> str:
-        return await listened(await Impatient().begin(MAKER, make, wait=0))
+        return await listened(await Impatient().begin(MAKER, Saying("Bye.", make), wait=0))
 
     assert run(stop()) == "Bye."
+    assert made == []
     assert not AnswerStream.objects.exists()
 
 
