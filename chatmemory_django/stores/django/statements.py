@@ -304,14 +304,15 @@ class _MoveAndInsert(Statement):
     """
     The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation.
 
-    The rows have values in *columns*, and the defaults of ``NewRow`` in the others: constants take less time to send
-    and to plan.
+    If it does, the turns of *completes* other rows end. The new rows have values in *columns*, and the defaults of
+    ``NewRow`` in the others: constants take less time to send and to plan.
     """
 
-    def __init__(self, moved: Statement, count: int, columns: frozenset[str]) -> None:
+    def __init__(self, moved: Statement, count: int, columns: frozenset[str], completes: int) -> None:
         super().__init__(lambda using: None)
         self._moved = moved
         self._count = count
+        self._completes = completes
         self._columns = columns
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
@@ -331,7 +332,14 @@ class _MoveAndInsert(Statement):
             first = ", ".join(map("::".join, zip(values, types, strict=True)))
             rows = ", ".join([f"({first})", *[f"({', '.join(values)})"] * (self._count - 1)])
             source = f"SELECT added.* FROM moved, (VALUES {rows}) AS added"  # noqa: S608  # as above
-        sql = f"WITH moved AS ({update} RETURNING 1) INSERT INTO {quote(Message._meta.db_table)} ({names}) {source}"
+        table = quote(Message._meta.db_table)
+        moved = f"moved AS ({update} RETURNING 1)"
+        if self._completes:
+            which = f"conversation_id = %s AND sequence IN ({', '.join(['%s'] * self._completes)})"
+            moved += f", completed AS (UPDATE {table} SET is_complete = true FROM moved WHERE {which})"  # noqa: S608  # names
+            sequences = (Parameter(Message, "sequence", each).slot for each in _completed(self._completes))
+            parameters = [*parameters, Parameter(Message, "conversation", "id").slot, *sequences]
+        sql = f"WITH {moved} INSERT INTO {table} ({names}) {source}"
         slots = [parameter.slot for index in range(self._count) for parameter in compress(_row(index).values(), given)]
         return sql, [*parameters, *slots]
 
@@ -343,6 +351,10 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(NewRo
 """The columns of a new row that rarely differ from the default."""
 
 _move_and_insert = cache(_MoveAndInsert)
+
+
+def _completed(count: int) -> list[str]:
+    return [f"completes_{index}" for index in range(count)]
 
 
 def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
@@ -436,7 +448,9 @@ def move_and_insert(cursor: CursorWrapper, change: Change, owner: object, now: d
     columns = frozenset(
         column for column, default in _DEFAULTS.items() if any(getattr(row, column) != default for row in change.rows)
     )
-    return _move_and_insert(_move_of(change, owner), len(change.rows), columns).run(cursor, values) > 0
+    values.update(zip(_completed(len(change.completes)), change.completes, strict=True))
+    statement = _move_and_insert(_move_of(change, owner), len(change.rows), columns, len(change.completes))
+    return statement.run(cursor, values) > 0
 
 
 def _move_of(change: Change, owner: object) -> Statement:

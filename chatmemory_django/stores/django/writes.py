@@ -38,6 +38,9 @@ from chatmemory_django.stores.django.snapshots import Snapshot
 MAX_ROWS = statements.MAX_PARAMETERS // len(statements.NEW_ROW)
 """How many rows one INSERT writes at most: a statement is recorded for each number of rows up to this."""
 
+MAX_COMPLETED = 4
+"""How many messages' turns end in the same statement: one is recorded for each number up to this."""
+
 MAX_COUNTS = 15
 """
 How often messages are counted without a lock. If other writers are faster each time, they wait for the next count.
@@ -239,10 +242,11 @@ class Write:
         )
 
     def _fits_one_statement(self, change: Change) -> bool:
-        """Return whether PostgreSQL can write *change* in one statement: it only adds rows, and few enough."""
+        """Return whether PostgreSQL can write *change* in one statement: it adds few rows, and ends turns of few."""
         return (
             self._connection.vendor == "postgresql"
-            and change.only_adds
+            and len(change.completes) <= MAX_COMPLETED
+            and change._replace(completes=()).only_adds
             and (self._keep_history or not change.left)
             and len(_batches(change.rows)) == 1
         )
