@@ -176,6 +176,36 @@ class TestOtherWriters:
         assert turned.messages() == expected.messages()
         assert rows_of("turned") == rows_of("expected")
 
+    @pytest.mark.parametrize("other", OTHERS)
+    def test_an_early_turn_ends_like_an_add_after_what_others_wrote_since_its_question(self, other):
+        turned, expected = filled("turned"), filled("expected")
+
+        with turned.turn("early") as turn:
+            turn.add(QUESTION)
+            OTHERS[other](window("turned"))
+            turn.add(ANSWER)
+        expected.add(QUESTION)
+        OTHERS[other](expected)
+        expected.add(ANSWER)
+
+        assert turned.messages() == expected.messages()
+        assert rows_of("turned") == rows_of("expected")
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 6, 20])
+    def test_an_early_turn_of_many_questions_evicts_like_as_many_adds(self, limit):
+        turned, expected = filled("turned"), filled("expected")
+        turned.max_messages = expected.max_messages = limit
+        added = [UserMessage(f"new {number}") for number in range(12)]
+
+        with turned.turn("early") as turn:
+            for message in added:
+                turn.add(message)
+        for message in added:
+            expected.add(message)
+
+        assert turned.messages() == expected.messages()
+        assert rows_of("turned") == rows_of("expected")
+
     @pytest.mark.parametrize("outer", [nullcontext, transaction.atomic])
     def test_a_turn_that_began_on_what_was_rolled_back_ends_on_what_is_there(self, outer):
         turned, expected = filled("turned"), filled("expected")

@@ -153,9 +153,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         after = options.get("after")
         write = self._write(memory_id, conversation=conversation, create=not after)
         appended = write.run(Addition(messages, window, **options))
-        if appended is None and after:
-            raise MessageNotFoundError(memory_id, after)
-        return appended or Appended(Eviction.of([], window), [])
+        if appended is None:
+            if after:
+                raise MessageNotFoundError(memory_id, after)
+            return Appended(Eviction.of([], window), [])
+        return appended if write.written is None else appended._replace(conversation=write.written)
 
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
         if not window.counter:

@@ -79,8 +79,8 @@ class Change(NamedTuple):
 
     @property
     def only_adds(self) -> bool:
-        """Whether rows are added and none are changed."""
-        changes = self.superseded or self.counts or self.completes or self.relocation or self.taken_up
+        """Whether rows are added, and of others only turns end."""
+        changes = self.superseded or self.counts or self.relocation or self.taken_up
         return bool(self.rows) and not (changes or self.removals or self.emptied or self.cuts)
 
     @property

@@ -76,6 +76,14 @@ class Snapshot:
         """The number of sequences that *front* covers."""
         self.may_count = True
 
+    def after(self, state: State) -> Snapshot:
+        """Return the conversation as it is after a write that only added rows, and made this *state* of it."""
+        written = Snapshot(self.key, state._replace(version=state.version + 1), self.using)
+        written.front = [row for row in self.front if row.sequence >= state.window_start]
+        end = min(self.state.window_start + self.front_length, self.state.next_sequence)
+        written.front_length = max(0, end - state.window_start)
+        return written
+
     def memory(self, counter: str, **only: Any) -> list[Row]:
         """Return the rows in the memory, in its order, with the tokens that *counter* has counted."""
         return list(map(Row._make, self.memory_rows(counter, **only)))

@@ -304,11 +304,11 @@ class _MoveAndInsert(Statement):
     """
     The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation.
 
-    If it does, the turns of *completes* other rows end. The new rows have values in *columns*, and the defaults of
-    ``NewRow`` in the others: constants take less time to send and to plan.
+    If it *completes* others, their turns end then. New rows have values in *columns*, and the defaults of ``NewRow``
+    in the rest: constants take less time to send and to plan.
     """
 
-    def __init__(self, moved: Statement, count: int, columns: frozenset[str], completes: int) -> None:
+    def __init__(self, moved: Statement, count: int, columns: frozenset[str], *, completes: bool) -> None:
         super().__init__(lambda using: None)
         self._moved = moved
         self._count = count
@@ -335,10 +335,10 @@ class _MoveAndInsert(Statement):
         table = quote(Message._meta.db_table)
         moved = f"moved AS ({update} RETURNING 1)"
         if self._completes:
-            which = f"conversation_id = %s AND sequence IN ({', '.join(['%s'] * self._completes)})"
+            which = "conversation_id = %s AND sequence = ANY(%s)"
             moved += f", completed AS (UPDATE {table} SET is_complete = true FROM moved WHERE {which})"  # noqa: S608  # names
-            sequences = (Parameter(Message, "sequence", each).slot for each in _completed(self._completes))
-            parameters = [*parameters, Parameter(Message, "conversation", "id").slot, *sequences]
+            key, sequences = Parameter(Message, "conversation", "id"), Parameter(Message, "sequence", "completes")
+            parameters = [*parameters, key.slot, sequences.slot]
         sql = f"WITH {moved} INSERT INTO {table} ({names}) {source}"
         slots = [parameter.slot for index in range(self._count) for parameter in compress(_row(index).values(), given)]
         return sql, [*parameters, *slots]
@@ -351,10 +351,6 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(NewRo
 """The columns of a new row that rarely differ from the default."""
 
 _move_and_insert = cache(_MoveAndInsert)
-
-
-def _completed(count: int) -> list[str]:
-    return [f"completes_{index}" for index in range(count)]
 
 
 def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
@@ -448,9 +444,11 @@ def move_and_insert(cursor: CursorWrapper, change: Change, owner: object, now: d
     columns = frozenset(
         column for column, default in _DEFAULTS.items() if any(getattr(row, column) != default for row in change.rows)
     )
-    values.update(zip(_completed(len(change.completes)), change.completes, strict=True))
-    statement = _move_and_insert(_move_of(change, owner), len(change.rows), columns, len(change.completes))
-    return statement.run(cursor, values) > 0
+    values["completes"] = list(change.completes)
+    is_end = bool(change.completes)
+    return (
+        _move_and_insert(_move_of(change, owner), len(change.rows), columns, completes=is_end).run(cursor, values) > 0
+    )
 
 
 def _move_of(change: Change, owner: object) -> Statement:

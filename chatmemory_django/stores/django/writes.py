@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.db.batches import in_batches, in_parts
-from chatmemory_django.db.isolation import sees_otherwise
+from chatmemory_django.db.isolation import sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
@@ -37,9 +37,6 @@ from chatmemory_django.stores.django.snapshots import Snapshot
 
 MAX_ROWS = statements.MAX_PARAMETERS // len(statements.NEW_ROW)
 """How many rows one INSERT writes at most: a statement is recorded for each number of rows up to this."""
-
-MAX_COMPLETED = 4
-"""How many messages' turns end in the same statement: one is recorded for each number up to this."""
 
 MAX_COUNTS = 15
 """
@@ -89,6 +86,8 @@ class Write:
         self._conversation = conversation if seen is None else seen.state.id
         self._seen = seen if seen is not None and seen.using == using else None
         self._left_signal = left_signal
+        self.written: Snapshot | None = None
+        """The conversation as ``run`` has written it, if the next write can be decided on that."""
         self._holds_lock = False
         """Whether this SQLite transaction has tried to write, and so is the only one that can."""
 
@@ -168,6 +167,8 @@ class Write:
                 if decided is not None and (decided[1] is None or self._fits_one_statement(decided[1])):
                     result, change = decided
                     if change is None or self._is_written_at_once(change, cursor):
+                        if snapshot is not None and change is not None and sees_committed(self._connection):
+                            self.written = snapshot.after(change.after)
                         return result
                     decided = None
             with transaction.atomic(using=self._using, savepoint=False):
@@ -242,11 +243,10 @@ class Write:
         )
 
     def _fits_one_statement(self, change: Change) -> bool:
-        """Return whether PostgreSQL can write *change* in one statement: it adds few rows, and ends turns of few."""
+        """Return whether PostgreSQL can write *change* in one statement: it only adds, and a few rows."""
         return (
             self._connection.vendor == "postgresql"
-            and len(change.completes) <= MAX_COMPLETED
-            and change._replace(completes=()).only_adds
+            and change.only_adds
             and (self._keep_history or not change.left)
             and len(_batches(change.rows)) == 1
         )
@@ -268,7 +268,7 @@ class Write:
         if not is_moved:
             return False
         rows = change.rows
-        if not change.only_adds or not self._keep_history:
+        if not change.only_adds or change.completes or not self._keep_history:
             self._change_rows(change)
             if not self._keep_history:
                 gone = set(change.left)
