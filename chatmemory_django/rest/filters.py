@@ -125,7 +125,8 @@ class ConversationFilter(filters.FilterSet):
     search = filters.CharFilter(
         method="filter_search",
         max_length=255,
-        label="With this text in the memory id, or in a title or a message that the user may read.",
+        label="With this text in the memory id, or in a title or a message that the user may read. The whole memory id "
+        "of a conversation, if it is a UUID, finds it alone.",
     )
 
     class Meta:
