@@ -3,13 +3,11 @@ What docs/scaling.md states: the size of tables and indexes, and turns per secon
 
     python -m benchmarks.scaling sizes --on postgresql mariadb sqlite
     python -m benchmarks.scaling connections
-    python -m benchmarks.scaling lists
     python -m benchmarks.scaling partitions
 
 ``sizes`` stores 5,000 conversations of 40 messages, interleaved as on a site. ``connections`` takes turns in 16 threads
-on PostgreSQL, each turn as a request does it: the connection is released at its end. ``lists`` times on PostgreSQL what
-reads more than one conversation, among 10,000 to 1,000,000 conversations without messages. ``partitions`` times turns
-on PostgreSQL with the table of messages whole and in partitions. The databases are those of ``benchmarks.settings``.
+on PostgreSQL, each turn as a request does it: the connection is released at its end. ``partitions`` times turns on
+PostgreSQL with the table of messages whole and in partitions. The databases are those of ``benchmarks.settings``.
 """
 
 from __future__ import annotations
@@ -112,56 +110,6 @@ def relations(server: str) -> Iterator[tuple[str, int]]:
                 "SELECT name, SUM(pgsize) FROM dbstat WHERE name LIKE '%%chatmemory%%' GROUP BY name ORDER BY name", []
             )
         yield from cursor.fetchall()
-
-
-def lists() -> None:
-    """Print the milliseconds of queries about many conversations, as the median of several."""
-    from datetime import timedelta
-
-    from django.contrib.auth.models import User
-    from django.db import connections as django_connections
-    from django.utils import timezone
-
-    from benchmarks.databases import database, settle
-    from chatmemory_django.models import Conversation
-
-    with database("postgresql"):
-        owner = User.objects.using("postgresql").create(username="anna")
-        conversations = Conversation.objects.using("postgresql")
-        own = conversations.owned_by(owner).order_by("-updated_at", "-pk")
-        template = conversations.create()
-        month_ago = timezone.now() - timedelta(days=30)
-        questions = {
-            "one conversation by its memory id": lambda: list(conversations.filter(memory_id="m-77")),
-            "the newest 50 of a user with 1,000": lambda: list(own[:50]),
-            "the newest 100 of all": lambda: list(conversations.order_by("-updated_at", "-pk")[:100]),
-            "the number of all": conversations.count,
-            "those idle for 30 days": lambda: list(conversations.idle_since(month_ago).values_list("pk", flat=True)),
-        }
-        present = 1
-        for count in (10_000, 100_000, 1_000_000):
-            columns = [
-                field.column
-                for field in Conversation._meta.concrete_fields
-                if field.column not in {"id", "memory_id", "owner_id", "updated_at"}
-            ]
-            names = ", ".join(columns)
-            with django_connections["postgresql"].cursor() as cursor:
-                cursor.execute(
-                    f"INSERT INTO chatmemory_conversation (memory_id, owner_id, updated_at, {names}) "
-                    f"SELECT 'm-' || n, CASE WHEN n < 1000 THEN %s END, now() - n * interval '1 second' / %s * 86400, "
-                    f"{names} FROM chatmemory_conversation CROSS JOIN generate_series(%s, %s) AS n WHERE id = %s",
-                    [owner.pk, count // 20, present, count, template.pk],
-                )
-            present = count + 1
-            settle("postgresql")
-            for name, ask in questions.items():
-                times = []
-                for _ in range(7):
-                    begun = time.perf_counter()
-                    ask()
-                    times.append(time.perf_counter() - begun)
-                print(f"{count:9,} conversations: {name:40} {statistics.median(times) * 1000:8.1f} ms")
 
 
 def partitions() -> None:
@@ -310,7 +258,7 @@ def bouncing() -> Iterator[int]:
 def main() -> None:
     """Measure what the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
-    parser.add_argument("what", choices=("sizes", "connections", "lists", "partitions"))
+    parser.add_argument("what", choices=("sizes", "connections", "partitions"))
     parser.add_argument("--on", nargs="+", default=["postgresql", "mariadb", "sqlite"], metavar="SERVER")
     options = parser.parse_args()
 
@@ -320,7 +268,7 @@ def main() -> None:
     if options.what == "sizes":
         sizes(options.on)
     else:
-        {"connections": connections, "lists": lists, "partitions": partitions}[options.what]()
+        {"connections": connections, "partitions": partitions}[options.what]()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,5 @@ class ChatMemoryConfig(AppConfig):
         pre_delete.connect(erase_messages, sender=Conversation, dispatch_uid="chatmemory")
         register(checks.check_settings)
         register(checks.check_databases)
-        register(checks.check_time_zones, Tags.database)
         register(checks.check_mariadb, Tags.database)
         encodings.network_allowed = conf.allow_network

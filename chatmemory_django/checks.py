@@ -14,7 +14,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory_django import conf
 from chatmemory_django.access import AccessPolicy, is_rate
-from chatmemory_django.db.moments import knows_time_zone
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration
@@ -69,27 +68,6 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
         and str((options := database.get("OPTIONS", {})).get("transaction_mode")).upper()
         not in {"IMMEDIATE", "EXCLUSIVE"}
     ]
-
-
-def check_time_zones(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Check that those *databases* that store conversations know the site's time zone."""
-    return [
-        Warning(
-            f"DATABASES[{alias!r}] does not know the time zone {settings.TIME_ZONE!r}, so the admin's list of "
-            "conversations has no date hierarchy.",
-            hint=f"Load the time zone tables: {_LOAD_TIME_ZONES[is_mariadb]}",
-            id="chatmemory.W004",
-        )
-        for alias in databases or ()
-        if router.allow_migrate_model(alias, Conversation) and not knows_time_zone(alias, settings.TIME_ZONE)
-        for is_mariadb in [connections[alias].mysql_is_mariadb]  # type: ignore[attr-defined]
-    ]
-
-
-_LOAD_TIME_ZONES = {
-    True: "mariadb-tzinfo-to-sql /usr/share/zoneinfo | mariadb -u root mysql",
-    False: "mysql_tzinfo_to_sql /usr/share/zoneinfo | mysql -u root mysql",
-}
 
 
 def check_mariadb(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:

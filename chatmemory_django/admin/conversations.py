@@ -11,7 +11,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.contrib.admin.widgets import url_params_from_lookup_dict
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -21,13 +21,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from chatmemory_django.admin import columns, downloads, filters, pages
-from chatmemory_django.admin.changelist import DATE_PARTS, ConversationList, check_request
+from chatmemory_django.admin.changelist import ConversationList, NewestPaginator, check_request
 from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
 from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.core.characters import visible
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+from chatmemory_django.models.conversations import has_message_containing
 
 
 @admin.register(Conversation)
@@ -51,6 +52,7 @@ class ConversationAdmin(admin.ModelAdmin):
     list_filter = (
         filters.OwnerFilter,
         filters.ActiveFilter,
+        filters.UntilFilter,
         filters.ProblemFilter,
         filters.EvictionsFilter,
         filters.EmptyFilter,
@@ -59,7 +61,7 @@ class ConversationAdmin(admin.ModelAdmin):
     list_per_page = 50
     search_fields = ("memory_id", "title")  # and more: see get_search_results
     search_help_text = gettext_lazy("Memory id or owner, and titles and messages if you may read them")
-    date_hierarchy = "updated_at"
+    paginator = NewestPaginator
     ordering = ("-updated_at",)
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -132,15 +134,14 @@ class ConversationAdmin(admin.ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
         """
-        Return whether the list's query string may use *lookup*: those of its filters, dates and ``limit_choices_to``.
+        Return whether the list's query string may use *lookup*: those of its filters and ``limit_choices_to``.
 
         By default, Django allows lookups on every field, which would let users guess values that the list hides.
         """
         limits = (limit() if callable(limit) else limit for limit in self.opts.related_fkey_lookups)
         if any((lookup, value) in url_params_from_lookup_dict(limit).items() for limit in limits):
             return True
-        dates = {f"{self.date_hierarchy}__{part}" for part in DATE_PARTS}
-        is_filter = lookup in dates or any(filters.asks_for(each, lookup) for each in self.get_list_filter(request))
+        is_filter = any(filters.asks_for(each, lookup) for each in self.get_list_filter(request))
         return is_filter and super().lookup_allowed(lookup, value, request)
 
     def get_search_results(
@@ -148,15 +149,15 @@ class ConversationAdmin(admin.ModelAdmin):
     ) -> tuple[QuerySet[Conversation], bool]:
         if not search_term:
             return queryset, False
-        named = queryset.filter(memory_id__icontains=search_term)
-        named |= queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
-        found = queryset.none()
-        if self.has_text_permission(request):
-            named |= queryset.filter(title__icontains=search_term)
-            found = queryset.with_messages_containing(search_term)
-        in_text = filters.newest_keys(found)
-        keys = filters.at_most(filters.newest_keys(named) | in_text, request)
-        return queryset.filter(pk__in=keys).annotate(is_found_in_text=Q(pk__in=in_text)), False
+        known = queryset.known_as(search_term)
+        if known is not None:
+            return known, False
+        is_readable = self.has_text_permission(request)
+        found = queryset.search(search_term, types=None if is_readable else ())
+        owned = queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
+        keys = filters.at_most(filters.newest_keys(found) | filters.newest_keys(owned), request)
+        listed = queryset.filter(pk__in=keys)
+        return listed.annotate(is_found_in_text=has_message_containing(search_term)) if is_readable else listed, False
 
     @wraps(admin.ModelAdmin.action_checkbox)
     def action_checkbox(self, obj: Conversation) -> SafeString:  # type: ignore[override]  # wraps keeps the signature

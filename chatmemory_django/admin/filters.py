@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.auth import get_user_model
 from django.http import HttpRequest
 from django.utils import timezone
@@ -40,13 +42,13 @@ def people_named(name: str, lookup: str) -> list[Any]:
     return list(found.values_list("pk", flat=True)[:MAX_PEOPLE])
 
 
-class OwnerFilter(admin.SimpleListFilter):
-    """Conversations of one owner, or without an owner. A text field, since a list of all users could be too long."""
+class FormFilter(admin.SimpleListFilter):
+    """A filter by what the user types into a form."""
 
-    title = _("owner")
-    parameter_name = "owner"
-    template = "admin/chatmemory/conversation/owner_filter.html"
-    NO_OWNER = "/"  # Django does not accept this as a username
+    template = "admin/chatmemory/conversation/form_filter.html"
+    input_type = "search"
+    label: Any
+    placeholder: Any = ""
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], *args: Any) -> None:
         super().__init__(request, params, *args)
@@ -55,6 +57,29 @@ class OwnerFilter(admin.SimpleListFilter):
 
     def has_output(self) -> bool:
         return True
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return []
+
+    @property
+    def typed(self) -> str:
+        """What the form shows."""
+        return "" if self.value() in {None, *dict(self.lookup_choices)} else str(self.value())
+
+    @property
+    def hidden(self) -> list[tuple[str, str]]:
+        """The other parameters of the page, except the page number."""
+        return [(name, value) for name, value in self.others if name not in {self.parameter_name, "p", "e"}]
+
+
+class OwnerFilter(FormFilter):
+    """Conversations of one owner, or without an owner. A text field, since a list of all users could be too long."""
+
+    title = _("owner")
+    parameter_name = "owner"
+    label = _("Username of the owner")
+    placeholder = _("Username")
+    NO_OWNER = "/"  # Django does not accept this as a username
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
         return [(self.NO_OWNER, _("No owner"))]
@@ -68,16 +93,6 @@ class OwnerFilter(admin.SimpleListFilter):
         if "\0" in name:
             return queryset.none()  # PostgreSQL rejects NUL characters
         return queryset.filter(owner__in=people_named(name, "exact"))
-
-    @property
-    def name(self) -> str:
-        """The username in the filter; empty if there is none."""
-        return "" if self.value() in {None, self.NO_OWNER} else str(self.value())
-
-    @property
-    def hidden(self) -> list[tuple[str, str]]:
-        """The other parameters of the page, except the page number."""
-        return [(name, value) for name, value in self.others if name not in {self.parameter_name, "p", "e"}]
 
 
 class ActiveFilter(admin.SimpleListFilter):
@@ -99,6 +114,27 @@ class ActiveFilter(admin.SimpleListFilter):
         if days not in dict(self.lookup_choices):
             return queryset
         return queryset.active_since(timezone.now() - datetime.timedelta(days=int(days or 0)))
+
+
+class UntilFilter(FormFilter):
+    """Conversations without activity after a day: the way to those that are too old for the list."""
+
+    title = _("last activity until")
+    parameter_name = "until"
+    input_type = "date"
+    label = _("Last day")
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if not self.value():
+            return queryset
+        try:
+            day = datetime.date.fromisoformat(str(self.value()))
+        except ValueError as exc:
+            raise IncorrectLookupParameters(exc) from exc
+        if not 1000 < day.year < datetime.MAXYEAR:  # databases and time zones support these
+            raise IncorrectLookupParameters(day)
+        end = datetime.datetime.combine(day + datetime.timedelta(days=1), datetime.time.min)
+        return queryset.idle_since(timezone.make_aware(end) if settings.USE_TZ else end)
 
 
 class EvictionsFilter(admin.SimpleListFilter):

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
-from django.db import connections
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -42,18 +41,3 @@ def to_moment(moment: datetime) -> datetime:
 def aware(moment: datetime) -> datetime:
     """Return the *moment* of a database column as an aware one: naive moments are in the site's default time zone."""
     return timezone.make_aware(moment, timezone.get_default_timezone()) if timezone.is_naive(moment) else moment
-
-
-def knows_time_zone(alias: str, name: str) -> bool:
-    """
-    Return whether the database *alias* can convert to the time zone *name*, if it has to.
-
-    MariaDB and MySQL only know UTC until their time zone tables are loaded.
-    """
-    connection = connections[alias]
-    if connection.vendor != "mysql" or not settings.USE_TZ or name == connection.timezone_name:
-        return True
-    sql, params = connection.ops.datetime_cast_date_sql("%s", ("2000-01-01",), name)
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {sql} IS NOT NULL", params)  # Django's own SQL, with parameters
-        return bool(cursor.fetchone()[0])

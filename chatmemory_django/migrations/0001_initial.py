@@ -83,9 +83,18 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "active_hour",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=chatmemory_django.models.Hour("updated_at"),
+                        output_field=models.IntegerField(),
+                    ),
+                ),
+                (
                     "owner",
                     chatmemory_django.models.OwnerField(
                         blank=True,
+                        db_index=False,
                         null=True,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="chat_conversations",
@@ -104,6 +113,10 @@ class Migration(migrations.Migration):
                     ("recount_conversation", "Can recount the tokens of a conversation"),
                     ("set_conversation", "Can replace the memory of a conversation"),
                 ),
+                "indexes": [
+                    models.Index(fields=["owner", "active_hour"], name="chatmemory_of_owner"),
+                    models.Index(fields=["active_hour"], name="chatmemory_by_activity"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -171,7 +184,19 @@ class Migration(migrations.Migration):
                         fields=["conversation", "parent_sequence"],
                         name="chatmemory_parent",
                         rows=models.Q(("parent_sequence__isnull", False)),
-                    )
+                    ),
+                    chatmemory_django.models.SparseIndex(
+                        fields=["conversation"],
+                        must_be_partial=True,
+                        name="chatmemory_incomplete",
+                        rows=models.Q(("is_complete", False)),
+                    ),
+                    chatmemory_django.models.SparseIndex(
+                        fields=["conversation"],
+                        must_be_partial=True,
+                        name="chatmemory_tool_result",
+                        rows=models.Q(("type", "TOOL_EXECUTION_RESULT")),
+                    ),
                 ],
                 "constraints": [
                     models.UniqueConstraint(

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import datetime
+import re
 import uuid
 from collections.abc import Collection, Iterable
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Self
 
 from django.conf import settings
 from django.db import connections, models, transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, TextField, Value, When
+from django.db.models import (
+    BooleanField,
+    Case,
+    DateTimeField,
+    Exists,
+    ExpressionWrapper,
+    F,
+    IntegerField,
+    OuterRef,
+    Q,
+    Subquery,
+    TextField,
+    Value,
+    When,
+)
 from django.db.models.functions import Cast, Left, Length
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -23,10 +39,11 @@ from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
-from chatmemory_django.models.fields import ExactCharField, OwnerField
+from chatmemory_django.models.fields import ExactCharField, Hour, OwnerField
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
+from chatmemory_django.search.terms import finds_parts, terms_of
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -39,6 +56,14 @@ ERASE_BATCH = 100
 ERASE_MESSAGES = 10_000
 """How many messages these conversations may have together; a larger conversation is erased alone."""
 
+
+SAMPLE = 1_000
+"""Fewer conversations are searched one by one, newest first; among more, a word is looked up in the index if rare."""
+
+COMMON = 30
+"""A word is common if so many of the newest ``SAMPLE`` conversations have it: the index would find too many."""
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 PREVIEW = 200
 """How many characters of a message are shown as the preview of its conversation."""
@@ -55,6 +80,20 @@ _HAS_EVICTIONS = Q(total_messages__gt=F("memory_messages")) | (
 )
 
 
+def hour_of(moment: datetime.datetime) -> Hour:
+    """Return the ``active_hour`` of a conversation that was last written to at *moment*."""
+    return Hour(Value(moment, DateTimeField()))
+
+
+def by_hour(ordering: Iterable[str]) -> list[str]:
+    """Return *ordering* with the hour in front of the last activity: the same order, for which there are indexes."""
+    return [
+        name
+        for each in ordering
+        for name in ((each.replace("updated_at", "active_hour"), each) if each.lstrip("-") == "updated_at" else (each,))
+    ]
+
+
 class ConversationQuerySet(models.QuerySet["Conversation"]):
     """Queries on conversations."""
 
@@ -64,11 +103,13 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
     def idle_since(self, cutoff: datetime.datetime) -> Self:
         """Return conversations that were last written to before *cutoff*, an aware datetime."""
-        return self.filter(updated_at__lt=to_moment(cutoff))
+        moment = to_moment(cutoff)
+        return self.filter(updated_at__lt=moment, active_hour__lte=hour_of(moment))
 
     def active_since(self, cutoff: datetime.datetime) -> Self:
         """Return conversations that were written to at *cutoff*, an aware datetime, or later."""
-        return self.filter(updated_at__gte=to_moment(cutoff))
+        moment = to_moment(cutoff)
+        return self.filter(updated_at__gte=moment, active_hour__gte=hour_of(moment))
 
     def with_evictions(self) -> Self:
         """Return conversations with messages that are no longer in the memory. Reads no messages."""
@@ -78,20 +119,44 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """Return conversations whose messages are all in the memory. Reads no messages."""
         return self.exclude(_HAS_EVICTIONS)
 
+    def known_as(self, text: str) -> Self | None:
+        """Return the conversation whose memory id is *text*, None if there is none or *text* is not a UUID."""
+        name = text.strip()
+        if not _UUID.fullmatch(name):
+            return None
+        known = self.filter(memory_id__in={name, name.lower()})
+        return known if known.exists() else None
+
     def search(self, text: str, *, types: Collection[MessageType] | None = None) -> Self:
         """
         Return conversations with *text* in their memory id or title, or with a message that ``containing`` finds.
 
         Only messages of *types* are searched: users without permission to read other messages must not find
-        conversations by them. None searches all types.
+        conversations by them. None searches all types; without any, only memory ids are searched. If *text* is the
+        memory id of one of these conversations, and a UUID, only that is returned.
+
+        This takes a query for a UUID, and two if ``chatmemory_django.search`` is installed on PostgreSQL: whether there
+        are many conversations, and the word is rare, decides whether the index is used.
         """
-        return self.filter(
-            Q(memory_id__icontains=text) | Q(title__icontains=text) | _has_message_containing(text, types)
-        )
+        known = self.known_as(text)
+        if known is not None:
+            return known
+        named = Q(memory_id__icontains=text)
+        if types is not None and not types:
+            return self.filter(named)
+        return self._found(text, types, named, Q(title__icontains=text))
 
     def with_messages_containing(self, text: str) -> Self:
-        """Return conversations with a message that ``containing`` finds."""
-        return self.filter(_has_message_containing(text, None))
+        """Return conversations with a message that ``containing`` finds. It may take two queries, see ``search``."""
+        return self._found(text, None)
+
+    def _found(self, text: str, types: Collection[MessageType] | None, *names: Q) -> Self:
+        each = reduce(or_, names, Q(has_message_containing(text, types)))
+        are_few = not finds_parts(self.db, terms_of(text)) or self.order_by().values("pk")[:SAMPLE].count() < SAMPLE
+        if are_few or _is_common(each, self.db):
+            return self.filter(each)
+        messages = _messages_containing(text, types).order_by().values("conversation")
+        return self.filter(pk__in=messages.union(*(Conversation.objects.filter(name).values("pk") for name in names)))
 
     def with_metadata(self, key: str, text: str) -> Self:
         """
@@ -158,9 +223,23 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         return self.filter(Exists(Message.objects.failed_tools().filter(conversation=OuterRef("pk"))))
 
 
-def _has_message_containing(text: str, types: Collection[MessageType] | None) -> Exists:
-    messages = Message.objects.containing(text).filter(conversation=OuterRef("pk"))
-    return Exists(messages if types is None else messages.filter(type__in=types))
+def _is_common(condition: Q, using: str) -> bool:
+    """Return whether many of the newest conversations of the database meet *condition*."""
+    newest = Conversation.objects.using(using).order_by("-active_hour")
+    met: Iterable[bool] = newest.values_list(ExpressionWrapper(condition, BooleanField()), flat=True)[:SAMPLE]
+    return sum(met) >= COMMON
+
+
+def has_message_containing(text: str, types: Collection[MessageType] | None = None) -> Exists:
+    """Return the condition that a conversation has a message, of one of *types*, that ``containing`` finds."""
+    messages = _messages_containing(text, types).filter(conversation=OuterRef("pk"))
+    # The second condition, always true, keeps PostgreSQL from looking up the messages of all conversations first.
+    return Exists(messages.filter(conversation_id__lte=OuterRef("pk")))
+
+
+def _messages_containing(text: str, types: Collection[MessageType] | None) -> MessageQuerySet:
+    messages = Message.objects.containing(text)
+    return messages if types is None else messages.filter(type__in=types)
 
 
 def _erase_batch(conversations: ConversationQuerySet) -> list[int]:
@@ -200,6 +279,7 @@ class Conversation(models.Model):
         related_name="chat_conversations",
         null=True,
         blank=True,
+        db_index=False,  # an index below starts with it
     )
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     metadata = models.JSONField(_("metadata"), default=dict, blank=True)
@@ -231,14 +311,20 @@ class Conversation(models.Model):
         _("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default="", editable=False
     )
     created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
-    # No index on any column that an add changes: PostgreSQL then updates the row without touching an index.
+    # No index on a column that every add changes: PostgreSQL then updates the row without touching an index.
     updated_at = models.DateTimeField(_("last activity"), default=timezone.now, editable=False)
+    # It rarely changes, so it can be indexed: ordered by it, only the conversations of the same hour need sorting.
+    active_hour = models.GeneratedField(expression=Hour("updated_at"), output_field=IntegerField(), db_persist=True)
 
     objects = ConversationQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("conversation")
         verbose_name_plural = _("conversations")
+        indexes = (
+            models.Index(fields=["owner", "active_hour"], name="chatmemory_of_owner"),
+            models.Index(fields=["active_hour"], name="chatmemory_by_activity"),
+        )
         # Erasing is deleting, so Django's own "delete" permission covers it.
         permissions = (
             ("clear_conversation", "Can clear the memory of a conversation"),

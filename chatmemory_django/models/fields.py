@@ -6,31 +6,60 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import models, router
-from django.db.models import Q
+from django.db.backends.ddl_references import Statement
+from django.db.models import Func, Q
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.sql.compiler import SQLCompiler
 
 
 class SparseIndex(models.Index):
     """
-    An index of the rows that meet *rows*, or of all rows if the database does not support partial indexes.
+    An index of the rows that meet *rows*.
 
-    Django does the same with an index that has a condition, but warns at each migration.
+    If the database does not support partial indexes, it has all rows, or is left out if it *must_be_partial*. Django
+    does the former with an index that has a condition, but warns at each migration.
     """
 
-    def __init__(self, *, rows: Q, **options: Any) -> None:
+    def __init__(self, *, rows: Q, must_be_partial: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self.rows = rows
+        self.must_be_partial = must_be_partial
 
     def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
         is_partial = schema_editor.connection.features.supports_partial_indexes
+        if self.must_be_partial and not is_partial:
+            return Statement("DO 0")  # Django executes what this returns
         index = models.Index(fields=self.fields, name=self.name, condition=self.rows if is_partial else None)
         return index.create_sql(model, schema_editor, using, **options)
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
         path, args, options = super().deconstruct()
+        if self.must_be_partial:
+            options["must_be_partial"] = True
         return path, args, {**options, "rows": self.rows}
+
+
+class Hour(Func):
+    """
+    The number of the hour of a moment, counted from a moment that depends on the database.
+
+    Generated columns require expressions that depend on nothing else, such as the time zone of the connection.
+    """
+
+    arity = 1
+    output_field = models.IntegerField()
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="TIMESTAMPDIFF(HOUR, '1970-01-01', %(expressions)s)")
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        hours = "FLOOR(EXTRACT(EPOCH FROM %(expressions)s::timestamptz AT TIME ZONE 'UTC') / 3600)::integer"
+        return self.as_sql(compiler, connection, template=hours)
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="CAST(JULIANDAY(%(expressions)s) * 24 AS INTEGER)")
 
 
 class ExactCharField(models.CharField):

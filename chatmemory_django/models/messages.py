@@ -252,6 +252,15 @@ class Message(models.Model):
                 name="chatmemory_parent",
                 rows=Q(parent_sequence__isnull=False),
             ),
+            SparseIndex(
+                fields=["conversation"], name="chatmemory_incomplete", rows=Q(is_complete=False), must_be_partial=True
+            ),
+            SparseIndex(
+                fields=["conversation"],
+                name="chatmemory_tool_result",
+                rows=Q(type=MessageType.TOOL_EXECUTION_RESULT.value),
+                must_be_partial=True,
+            ),
         )
 
     def __str__(self) -> str:

@@ -132,7 +132,8 @@ class ConversationFilter(filters.FilterSet):
     search = filters.CharFilter(
         method="filter_search",
         max_length=255,
-        label="With this text in the memory id, or in a title or a message that the user may read.",
+        label="With this text in the memory id, or in a title or a message that the user may read. The whole memory id "
+        "of a conversation, if it is a UUID, finds it alone.",
     )
 
     class Meta:
@@ -141,7 +142,8 @@ class ConversationFilter(filters.FilterSet):
 
     def filter_queryset(self, queryset: Any) -> Any:
         """Restrict the queryset to the user's own conversations, unless ``?owner=`` is given."""
-        return owned(_view(self), super().filter_queryset(queryset), self.form.cleaned_data.get("owner"))
+        # First of all, since a search depends on how many conversations there are.
+        return super().filter_queryset(owned(_view(self), queryset, self.form.cleaned_data.get("owner")))
 
     def filter_owner(self, queryset: Any, name: str, value: str) -> Any:
         """Return *queryset*: ``filter_queryset`` applies this filter, since it also applies without a value."""
@@ -162,8 +164,7 @@ class ConversationFilter(filters.FilterSet):
 
     def filter_search(self, queryset: Any, name: str, value: str) -> Any:
         """Filter by a search, which includes only messages that the user may read."""
-        types = _view(self).listed_types
-        return queryset.search(value, types=types) if types else queryset.filter(memory_id__icontains=value)
+        return queryset.search(value, types=_view(self).listed_types)
 
 
 class MessageFilter(filters.FilterSet):

@@ -18,6 +18,7 @@ from rest_framework.response import Response
 
 from chatmemory_django import conf
 from chatmemory_django.db.moments import EARLIEST, LATEST, aware, to_moment
+from chatmemory_django.models.conversations import by_hour, hour_of
 from chatmemory_django.rest.problems import InvalidQuery
 
 
@@ -60,7 +61,7 @@ class BoundedCursorPagination(CursorPagination):
         self.fields = [each.lstrip("-") for each in self.ordering]
         is_reverse, position = self._cursor(queryset, request)
         ordering = _turned(self.ordering) if is_reverse else self.ordering
-        sized = queryset.order_by(*ordering).with_size().filter(_after(ordering, position))
+        sized = queryset.order_by(*by_hour(ordering)).with_size().filter(_after(ordering, position))
         key = self.key
         found = list(sized.values_list(key, "size", *self.fields)[: self.page_size + 1])
         most: int = conf.rest()["MAX_PAGE_CHARACTERS"]
@@ -146,6 +147,8 @@ def _after(ordering: Sequence[str], position: Sequence[Any]) -> Q:
         field = each.lstrip("-")
         after |= same & Q(**{f"{field}__{'lt' if each.startswith('-') else 'gt'}": value})
         same &= Q(**{field: value})
+    if position and ordering[0].lstrip("-") == "updated_at":
+        after &= Q(**{f"active_hour__{'lte' if ordering[0].startswith('-') else 'gte'}": hour_of(position[0])})
     return after
 
 

@@ -8,15 +8,16 @@ matters is which rows an index reads, and that they are few, so this is not left
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
 from django.db.models import BooleanField, F, Func, Lookup
 
 from chatmemory_django.search.ranking import RANKED, IsAmong, Rows, has
+from chatmemory_django.search.terms import TRIGRAM
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -32,9 +33,6 @@ INDEXED = 100_000
 RECENT = 10_000
 """How many of the newest messages are searched for a word that is in nearly all messages, or in none."""
 
-_TRIGRAM = re.compile(r"[^\W_]{3}")
-"""The part of a term that an index of trigrams can look up."""
-
 # ASCII punctuation; Thai, Lao, Burmese, Khmer, Chinese and Japanese.
 _ALONE = (
     r"([!-/:-@\[-`{-~\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
@@ -43,17 +41,19 @@ _ALONE = (
 
 
 def create(editor: BaseDatabaseSchemaEditor, table: str) -> None:
-    """Build the indexes on *table*."""
+    """Build the indexes on *table*, the one of the messages, and those of the conversations' memory ids and titles."""
     _create_extension(editor)
     drop(editor, table)  # the remains of a build that was interrupted
-    concurrently = _concurrently(editor, table)
-    for name, method, expression, condition in (
-        ("words", "gin", f"({_vector('text')})", " WHERE in_history"),
-        ("parts", "gin", "upper(text) gin_trgm_ops", " WHERE in_history"),
-        ("recent", "btree", "created_at", ""),
+    conversations = apps.get_model("chatmemory", "Conversation")._meta.db_table
+    for name, of, method, expression, condition in (
+        ("words", table, "gin", f"({_vector('text')})", " WHERE in_history"),
+        ("parts", table, "gin", "upper(text) gin_trgm_ops", " WHERE in_history"),
+        ("recent", table, "btree", "created_at", ""),
+        ("ids", conversations, "gin", "upper(memory_id::text) gin_trgm_ops", ""),
+        ("titles", conversations, "gin", "upper(title::text) gin_trgm_ops", ""),
     ):
         editor.execute(
-            f"CREATE INDEX {concurrently} {_name(editor, name)} ON {editor.quote_name(table)} "
+            f"CREATE INDEX {_concurrently(editor, of)} {_name(editor, name)} ON {editor.quote_name(of)} "
             f"USING {method} ({expression}){condition}",
             None,
         )
@@ -62,7 +62,7 @@ def create(editor: BaseDatabaseSchemaEditor, table: str) -> None:
 def drop(editor: BaseDatabaseSchemaEditor, table: str) -> None:
     """Drop the indexes. The extension stays: others may use it."""
     concurrently = _concurrently(editor, table)
-    for name in ("words", "parts", "recent"):
+    for name in ("words", "parts", "recent", "ids", "titles"):
         editor.execute(f"DROP INDEX {concurrently} IF EXISTS {_name(editor, name)}", None)
 
 
@@ -147,7 +147,7 @@ class _Found(Func):
         )
         patterns = tuple(f"%{connection.ops.prep_for_like_query(term)}%" for term in self.terms)
         has_all = " AND ".join(["UPPER(text) LIKE UPPER(%s)"] * len(patterns))
-        has_trigrams = any(map(_TRIGRAM.search, self.terms))
+        has_trigrams = any(map(TRIGRAM.search, self.terms))
         sql = f"""(
             WITH with_words AS MATERIALIZED {with_words}, newest AS MATERIALIZED {newest},
             with_parts AS MATERIALIZED {with_parts},

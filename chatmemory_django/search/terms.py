@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from django.apps import apps
+from django.db import connections
 
 MAX_SEARCH = 255
 """How many characters of a search are used."""
 
 MAX_TERMS = 8
 """How many terms of a search are used."""
+
+TRIGRAM = re.compile(r"[^\W_]{3}")
+"""The part of a term that PostgreSQL's index of trigrams can look up."""
 
 _TERM = re.compile(r'"([^"]+)"(?!\S)|(\S+)')
 
@@ -22,3 +29,9 @@ def terms_of(text: str) -> tuple[str, ...]:
     found = (phrase or word for phrase, word in _TERM.findall(text[:MAX_SEARCH]))
     different = {term.casefold(): term for term in found if term.strip()}
     return tuple(different.values())[:MAX_TERMS]
+
+
+def finds_parts(alias: str, terms: Iterable[str]) -> bool:
+    """Return whether the database *alias* has an index of parts of words in which it can look up one of *terms*."""
+    is_indexed = apps.is_installed("chatmemory_django.search") and connections[alias].vendor == "postgresql"
+    return is_indexed and any(map(TRIGRAM.search, terms))

@@ -147,8 +147,8 @@ class TestList:
         opened.fill("#searchbar", "umbrella")
         opened.press("#searchbar", "Enter")
         opened.wait_for_url("**q=umbrella**")
-        opened.fill(".cm-owner input[name=owner]", "demo")
-        opened.click(".cm-owner button")
+        opened.fill(".cm-typed input[name=owner]", "demo")
+        opened.click(".cm-typed button")
         opened.wait_for_url("**owner=demo**")
 
         assert "q=umbrella" in opened.url
@@ -207,7 +207,7 @@ class TestList:
             opened = open_page(page("changelist") + query, theme, viewport)
 
             assert axe(opened) == []
-            for selector in (".cm-id", ".cm-title", ".cm-person", ".cm-figure", ".cm-moment", ".cm-owner button"):
+            for selector in (".cm-id", ".cm-title", ".cm-person", ".cm-figure", ".cm-moment", ".cm-typed button"):
                 for element in opened.locator(selector).all():
                     assert element.evaluate(CONTRAST) >= 4.5, selector
 

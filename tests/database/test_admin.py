@@ -8,8 +8,8 @@ from django.db import connection
 from django.utils import timezone
 
 from chatmemory_django import operations
-from chatmemory_django.admin import changelist, filters
-from chatmemory_django.db.moments import knows_time_zone, to_moment
+from chatmemory_django.admin import ConversationAdmin, changelist, filters
+from chatmemory_django.db.moments import to_moment
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from tests.faces.admin.admin_site import EVERYTHING, conversation, counted, page, post_action, staff
@@ -41,7 +41,7 @@ class TestFilters:
     def test_the_owner_form_keeps_other_parameters(self, reader):
         html = reader.get(page("changelist"), {"q": "x", "active": "7", "owner": "<ann>", "p": "1"}).content.decode()
 
-        form = html[html.index('class="cm-owner"') :].partition("</form>")[0]
+        form = html[html.index('class="cm-typed"') :].partition("</form>")[0]
         assert '<input type="hidden" name="q" value="x">' in form
         assert '<input type="hidden" name="active" value="7">' in form
         assert 'value="&lt;ann&gt;"' in form
@@ -58,7 +58,6 @@ class TestFilters:
         assert found(reader, active="30") == ["month", "new", "week"]
         assert found(reader, active="365") == ["month", "new", "week"]
         assert found(reader, active="nonsense") == ["month", "new", "old", "week"]
-        assert found(reader, updated_at__year=timezone.now().year - 3) == []
 
     def test_filter_by_evictions(self, reader):
         conversation(U1, A1, U2, U3, memory_id="evicted")
@@ -95,7 +94,7 @@ class TestFilters:
         conversation(U1, ToolExecutionResultMessage("1", "tool", "no", is_error=True))
         Message.objects.update(is_complete=False)
 
-        with django_assert_num_queries(9) as captured:  # without owners
+        with django_assert_num_queries(7) as captured:  # without owners
             reader.get(page("changelist"), {"problem": problem})
 
         assert len([query for query in captured if "chatmemory_message" in query["sql"]]) == 1
@@ -139,8 +138,8 @@ class TestFilters:
         assert len(forwards) == len(backwards) == 2
 
 
-class TestDates:
-    """The date hierarchy: the years, months and days that it offers."""
+class TestUntil:
+    """The filter by the day of the last activity, which ends in the active time zone."""
 
     @pytest.fixture(autouse=True)
     def conversations(self):
@@ -149,41 +148,87 @@ class TestDates:
             moment = to_moment(datetime.datetime(2026, month, 21, 12, tzinfo=datetime.UTC))
             Conversation.objects.filter(memory_id=memory_id).update(updated_at=moment)
 
-    @pytest.mark.parametrize(
-        ("date", "ids"),
-        [
-            ({"year": 2026}, ["july", "june"]),
-            ({"year": 2026, "month": 7}, ["july"]),
-            ({"year": 2026, "month": 7, "day": 21}, ["july"]),
-            ({"year": 2026, "month": 7, "day": 22}, []),
-        ],
-    )
-    def test_dates_narrow_the_list(self, reader, date, ids):
-        assert found(reader, **{f"updated_at__{part}": number for part, number in date.items()}) == ids
-
-    def test_dates_drill_down_to_months_and_days(self, reader):
-        months = reader.get(page("changelist")).content.decode()
-        days = reader.get(page("changelist"), {"updated_at__year": 2026, "updated_at__month": 7}).content.decode()
-
-        assert 'href="?updated_at__month=6&amp;updated_at__year=2026"' in months
-        assert 'href="?updated_at__day=21&amp;updated_at__month=7&amp;updated_at__year=2026"' in days
-
     @pytest.mark.parametrize("zone", ["UTC", "Antarctica/Vostok"])
     @pytest.mark.parametrize("use_tz", [True, False])
-    def test_dates_are_offered_if_the_database_knows_the_time_zone(self, reader, settings, use_tz, zone):
+    @pytest.mark.parametrize(
+        ("day", "ids"),
+        [("2026-07-21", ["july", "june"]), ("2026-07-20", ["june"]), ("2026-06-20", []), ("", ["july", "june"])],
+    )
+    def test_a_day_narrows_the_list(self, reader, settings, use_tz, zone, day, ids):
         settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
-        is_known = connection.vendor != "mysql" or zone == "UTC" or not use_tz or knows_time_zone("default", zone)
 
-        response = reader.get(page("changelist"))
+        assert found(reader, until=day) == ids
 
-        assert response.status_code == 200
-        assert ("updated_at__month=7" in response.content.decode()) == is_known
+    def test_the_day_ends_in_the_active_time_zone(self, reader, settings):
+        settings.TIME_ZONE = "Pacific/Kiritimati"  # where it is already the 22nd
 
-    def test_without_time_zone_tables_dates_are_hidden_but_their_parameters_still_filter(self, reader, monkeypatch):
-        monkeypatch.setattr(changelist, "knows_time_zone", lambda alias, name: False)
+        assert found(reader, until="2026-06-21") == []
+        assert found(reader, until="2026-06-22") == ["june"]
 
-        assert "updated_at__month" not in reader.get(page("changelist")).content.decode()
-        assert found(reader, updated_at__year=2026, updated_at__month=6) == ["june"]
+    def test_the_form_shows_the_day(self, reader):
+        html = reader.get(page("changelist"), {"until": "2026-07-01", "flag": "unarchived"}).content.decode()
+
+        assert '<input type="date" name="until" value="2026-07-01"' in html
+        assert '<input type="hidden" name="flag" value="unarchived">' in html
+
+
+class TestLargeList:
+    """What the list does if more conversations match than it has: here, more than three."""
+
+    @pytest.fixture(autouse=True)
+    def conversations(self, monkeypatch):
+        monkeypatch.setattr(changelist, "MAX_LISTED", 3)
+        monkeypatch.setattr(ConversationAdmin, "list_per_page", 2)
+        for number in range(5):  # the newest one is first by its memory id, and last by its title
+            row = conversation(U1, memory_id=f"{5 - number}", title=f"{number}")
+            moment = to_moment(datetime.datetime(2026, 7, 21, 12, 10 * number, tzinfo=datetime.UTC))
+            Conversation.objects.filter(pk=row.pk).update(updated_at=moment)
+
+    @pytest.mark.parametrize(
+        ("query", "ids"),
+        [
+            ({}, ["1", "2"]),
+            ({"p": 2}, ["3"]),
+            ({"o": "0"}, ["1", "2"]),
+            ({"o": "-0"}, ["3", "2"]),
+            ({"o": "0", "p": 2}, ["3"]),
+            ({"o": "1"}, ["3", "2"]),
+            ({"o": "6"}, ["3", "2"]),
+            ({"o": "-6"}, ["1", "2"]),
+            ({"until": "2026-07-21"}, ["1", "2"]),
+        ],
+    )
+    def test_it_has_the_newest_in_any_order(self, reader, query, ids):
+        response = reader.get(page("changelist"), query)
+
+        assert [each.memory_id for each in response.context["cl"].result_list] == ids
+        assert response.context["cl"].result_count == 3
+        assert "More than 3 conversations match" in response.content.decode()
+
+    def test_all_of_fewer_are_listed_without_a_notice(self, reader):
+        Conversation.objects.filter(memory_id__in=("4", "5")).delete()
+
+        html = reader.get(page("changelist")).content.decode()
+
+        assert "More than" not in html
+
+    def test_an_action_on_all_is_on_the_listed_ones(self, client):
+        client.force_login(staff(*EVERYTHING))
+        first = Conversation.objects.get(memory_id="1")
+        data = {"action": "delete_selected", "select_across": "1", "_selected_action": [first.pk]}
+
+        client.post(page("changelist"), {**data, "confirmed": "delete"})
+
+        assert sorted(Conversation.objects.values_list("memory_id", flat=True)) == ["4", "5"]
+
+    def test_an_action_on_selected_ones_is_on_these(self, client):
+        client.force_login(staff(*EVERYTHING))
+        oldest = Conversation.objects.get(memory_id="5")
+        data = {"action": "delete_selected", "select_across": "0", "_selected_action": [oldest.pk]}
+
+        client.post(page("changelist"), {**data, "confirmed": "delete"})
+
+        assert sorted(Conversation.objects.values_list("memory_id", flat=True)) == ["1", "2", "3", "4"]
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL has server-side cursors")

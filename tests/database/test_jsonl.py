@@ -727,14 +727,12 @@ class TestDatetimes:
     @pytest.mark.parametrize("moment", ["1970-01-01T00:00:00Z", "9998-12-31T23:59:59.999999Z"])
     @pytest.mark.parametrize("name", ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"])
     def test_extreme_datetimes_can_be_shown_in_every_time_zone(self, settings, name: str, moment: str, admin_client):
-        if connection.vendor == "mysql" and name != "UTC":
-            pytest.skip("Django's date hierarchy needs the time zone tables")
         settings.TIME_ZONE = name
         a_memory().add(U1)
         lines = [changed(line, created_at=moment) for line in exported_and_erased()]
         import_lines([changed(lines[0], updated_at=moment), *lines[1:]])
 
-        for page in ("", f"{Conversation.objects.get().pk}/change/", "?updated_at__year=9998"):
+        for page in ("", f"{Conversation.objects.get().pk}/change/", "?until=9998-12-31"):
             assert admin_client.get(f"/admin/chatmemory/conversation/{page}").status_code == 200
         assert json.loads(exported()[0])["updated_at"] == moment
 

@@ -22,6 +22,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, MemoryStatus, Message
+from chatmemory_django.models.conversations import hour_of
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 pytestmark = pytest.mark.django_db
@@ -632,3 +633,33 @@ def test_a_datetime_column_is_returned_in_the_time_zone_of_the_site(settings):
 
     with timezone.override("Asia/Tokyo"):
         assert aware(to_moment(moment)) == aware(moment) == moment
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_the_hour_of_the_last_activity_is_that_of_the_moment(settings, use_tz, zone):
+    settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
+    start = datetime.datetime(2026, 10, 31, 22, 59, 59, 999_999, tzinfo=datetime.UTC)
+    moments = [to_moment(start + datetime.timedelta(minutes=20) * number) for number in range(9)]
+    for moment in moments:
+        Conversation.objects.create(updated_at=moment)
+
+    rows = Conversation.objects.order_by("updated_at")
+
+    assert [row.active_hour for row in rows] == sorted(row.active_hour for row in rows)
+    assert len({row.active_hour for row in rows}) in {3, 4}
+    for moment in moments:
+        assert rows.get(updated_at=moment).active_hour == rows.filter(active_hour=hour_of(moment))[0].active_hour
+        assert rows.active_since(aware(moment)).count() == rows.filter(updated_at__gte=moment).count()
+        assert rows.idle_since(aware(moment)).count() == rows.filter(updated_at__lt=moment).count()
+
+
+def test_a_write_within_the_hour_keeps_it():
+    memory_of(10).add(U1)
+    first = Conversation.objects.get()
+
+    memory_of(10).add(U2)
+
+    second = Conversation.objects.get()
+    assert second.updated_at > first.updated_at
+    assert second.active_hour - first.active_hour in {0, 1}

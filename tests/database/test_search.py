@@ -337,3 +337,74 @@ class TestSnippets:
 
         with django_assert_num_queries(2):
             assert len(Message.objects.snippets("parcel")) == 5
+
+
+class TestConversations:
+    """``Conversation.objects.search()`` finds the same, whether it reads messages one by one or uses the index."""
+
+    UUID = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
+
+    @pytest.fixture(
+        params=[(1_000, 30), (1, 30), (1, 0)], ids=["few conversations", "a rare word", "a common word"], autouse=True
+    )
+    def conversations(self, request, monkeypatch):
+        sample, common = request.param
+        monkeypatch.setattr("chatmemory_django.models.conversations.SAMPLE", sample)
+        monkeypatch.setattr("chatmemory_django.models.conversations.COMMON", common)
+        say("Where is my parcel?", "parcels parcel", memory_id="one")
+        say("a letter", memory_id="parcel-2")
+        say("a letter", memory_id="three")
+        say("100 %", memory_id=self.UUID)
+        Conversation.objects.filter(memory_id="three").update(title="My Parcel")
+
+    @pytest.mark.parametrize(
+        ("text", "ids"),
+        [
+            ("parcel", ["one", "parcel-2", "three"]),
+            ("arce", ["one", "parcel-2", "three"]),
+            ("where parcel", ["one"]),
+            ("letter", ["parcel-2", "three"]),
+            ("zyxomatic", []),
+            ("%", [UUID]),
+            ("7d3e", [UUID]),
+            (UUID, [UUID]),
+            (f" {UUID.upper()}", [UUID]),
+            ("0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a12", []),
+            ("", ["one", "parcel-2", "three", UUID]),
+        ],
+    )
+    def test_finds_memory_ids_titles_and_messages(self, text, ids):
+        found = Conversation.objects.search(text)
+
+        assert sorted(found.values_list("memory_id", flat=True)) == sorted(ids)
+        assert found.count() == len(ids)
+
+    @pytest.mark.parametrize(
+        ("types", "ids"),
+        [
+            ({MessageType.USER}, ["one", "parcel-2", "three"]),
+            ({MessageType.AI}, ["parcel-2", "three"]),
+            ((), ["parcel-2"]),
+        ],
+    )
+    def test_reads_only_what_may_be_read(self, types, ids):
+        found = Conversation.objects.search("parcel", types=types)
+
+        assert sorted(found.values_list("memory_id", flat=True)) == ids
+
+    def test_searches_only_some(self):
+        some = Conversation.objects.filter(memory_id__in=["one", "three"])
+
+        assert sorted(some.search("parcel").values_list("memory_id", flat=True)) == ["one", "three"]
+        assert sorted(some.search("letter").values_list("memory_id", flat=True)) == ["three"]
+        assert not some.search(self.UUID).exists()
+
+    def test_finds_by_messages_alone(self):
+        found = Conversation.objects.with_messages_containing("parcel")
+
+        assert [each.memory_id for each in found] == ["one"]
+
+    def test_what_is_found_can_be_erased(self):
+        Conversation.objects.search("letter").delete()
+
+        assert Conversation.objects.count() == 2

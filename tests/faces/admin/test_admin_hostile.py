@@ -190,6 +190,8 @@ class TestListParameters:
             {"id__in": HUGE},
             {"id__range": "1"},
             {"updated_at__range": "0"},
+            {"updated_at__year": "2026"},
+            {"active_hour": "1"},
             {"updated_at__gte": "2026-01-01"},
             {"updated_at__date": "2026-01-01"},
             {"created_at__year": "0"},
@@ -219,36 +221,27 @@ class TestListParameters:
         settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
         conversation(UserMessage("Hi"))
 
-        for date in (
-            *("9999", "10000", "0", "1", "1000", "-1", "abc", "", "a\0", "20.6", HUGE, LONGER_THAN_PYTHON_READS),
-            *(["2026", month] for month in ("13", "0", "-1", "x", "", HUGE, LONGER_THAN_PYTHON_READS)),
-            *(["2026", "2", day] for day in ("30", "32", "0", "-1", "x", "", HUGE, LONGER_THAN_PYTHON_READS)),
-            ["9999", "12", "31"],
-            [None, "5"],
-            [None, None, "5"],
-            ["2026", None, "5"],
+        for day in (
+            *("9999-12-31", "10000-01-01", "0001-01-01", "1000-12-31", "-1", "abc", "2026", "2026-13-01", "2026-02-30"),
+            *("2026-02-03T00:00", "a\0", "٢٠٢٦-02-03", HUGE, LONGER_THAN_PYTHON_READS),
         ):
-            parts = zip(("year", "month", "day"), [date] if isinstance(date, str) else date, strict=False)
-            query = {f"updated_at__{part}": number for part, number in parts if number is not None}
-            response = reader.get(page("changelist"), query)
-            assert (response.status_code, response.get("Location")) == (302, f"{page('changelist')}?e=1"), query
+            response = reader.get(page("changelist"), {"until": day})
+            assert (response.status_code, response.get("Location")) == (302, f"{page('changelist')}?e=1"), day
 
     @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/New_York"])
-    @pytest.mark.parametrize("date", [("1001",), ("1001", "1", "1"), ("9998",), ("9998", "12"), ("9998", "12", "31")])
-    def test_every_date_a_database_supports_can_be_queried(self, reader, settings, date, zone):
+    @pytest.mark.parametrize("day", ["1001-01-01", "9998-12-31"])
+    def test_every_date_a_database_supports_can_be_queried(self, reader, settings, day, zone):
         settings.TIME_ZONE = zone
         conversation(UserMessage("Hi"))
 
-        query = {f"updated_at__{part}": number for part, number in zip(("year", "month", "day"), date, strict=False)}
-
-        assert reader.get(page("changelist"), query).status_code == 200
+        assert reader.get(page("changelist"), {"until": day}).status_code == 200
 
     @pytest.mark.parametrize(
         "name",
         [
             *("q", "p", "o", "e", "all", "_facets", "_popup"),
             *(["_source_model"] if django.VERSION >= (6, 1) else []),
-            *("owner", "active", "memory", "evictions", "problem", "flag"),
+            *("owner", "active", "until", "memory", "evictions", "problem", "flag"),
         ],
     )
     def test_supported_parameters_accept_any_value(self, reader, monkeypatch, name):

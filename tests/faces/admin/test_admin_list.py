@@ -172,24 +172,35 @@ class TestSearch:
         assert len(re.findall(r'/change/\?_changelist_filters=q%3Dshop"', html)) == 2
         assert "change/?q=" not in html
 
-    def test_messages_are_searched_in_one_statement(self, reader, django_assert_num_queries):
-        with django_assert_num_queries(12) as captured:
+    def test_messages_are_searched_once_and_again_for_the_page(self, reader, django_assert_num_queries):
+        with django_assert_num_queries(9) as captured:
             reader.get(page("changelist"), {"q": "where is"})
 
         searches = [query for query in captured if "chatmemory_message" in query["sql"]]
-        assert len(searches) == 1
+        assert len(searches) == 2
+        assert "is_found_in_text" in searches[1]["sql"]  # of the conversations on the page
+
+    def test_a_whole_memory_id_is_found_without_reading_messages(self, reader, django_assert_num_queries):
+        whole = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
+        conversation(U1, memory_id=whole)
+        conversation(UserMessage(f"about {whole}"), memory_id="quotes it")
+
+        with django_assert_num_queries(7) as captured:
+            response = reader.get(page("changelist"), {"q": f" {whole.upper()} "})
+
+        assert [each.memory_id for each in response.context["cl"].result_list] == [whole]
+        assert not any("chatmemory_message" in query["sql"] for query in captured)
 
 
 class TestCost:
     @pytest.mark.parametrize("number", [1, 60])
-    def test_the_list_takes_9_statements_for_any_number_of_rows(self, reader, number, django_assert_num_queries):
+    def test_the_list_takes_7_statements_for_any_number_of_rows(self, reader, number, django_assert_num_queries):
         ann = User.objects.create_user("ann")
         for index in range(number):
             conversation(SystemMessage("Be brief"), U1, A1, U2, U3, memory_id=f"c{index}", owner=ann)
 
-        # The session, the user, two for permissions; the number of rows, the span of dates, the days in it, the rows,
-        # their owners.
-        with django_assert_num_queries(9) as captured:
+        # The session, the user, two for permissions; the number of rows, the rows, their owners.
+        with django_assert_num_queries(7) as captured:
             reader.get(page("changelist"))
 
         assert not any("chatmemory_message" in query["sql"] for query in captured)
