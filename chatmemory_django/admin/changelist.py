@@ -21,7 +21,7 @@ from chatmemory_django.provider import common_window
 MAX_QUERY_STRING = 8_192
 """Maximum length of the list's query string: about what web servers allow for the first line of a request."""
 
-MAX_LISTED = 5_000
+MAX_LISTED = 2_000
 """Maximum number of conversations that the list has: the newest of those that match."""
 
 NEWEST_FIRST = (*by_hour(("-updated_at", "-pk")),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from chatmemory_django.chat.model import (
@@ -136,14 +136,6 @@ class Exchange:
         if text or thinking:
             self._add(AiMessage(text or None, thinking or None), {**metadata, "partial": True})
         return self._has_answer
-
-    def store(self) -> bool:
-        """End the turn, in a thread; return whether it has evicted messages, after which ``follow`` is due."""
-        return self.turn._end()
-
-    def follow(self) -> Awaitable[None]:
-        """Return what the memory does after an eviction, for example summarizing; ``turn.aend`` does both steps."""
-        return self.turn._memory._aafter_eviction()
 
     def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
         self.turn.add(NewMessage(message, metadata, self._answer_id))

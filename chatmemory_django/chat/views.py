@@ -288,7 +288,7 @@ class _Work:
         try:
             keeps_part = answer.is_stopping or self._assistant.keep_partial
             if exchange is not None and (exchange.is_complete or (keeps_part and exchange.add_part())):
-                self._has_evicted = raisable(exchange.store)()
+                self._has_evicted = raisable(exchange.turn.write)()
                 if self._returns_message:
                     self.message = _message(self._asked, answer.maker.answer_id)
         except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
@@ -297,7 +297,7 @@ class _Work:
 
     async def follow(self) -> None:
         if self._has_evicted and self._exchange is not None:
-            await afterwards(self._exchange.follow())
+            await afterwards(self._exchange.turn.follow())
 
     def _last(self, answer: Answer) -> list[dict[str, Any]]:
         exc = answer.failure

@@ -110,7 +110,7 @@ class Turn:
             ConversationErasedError: The conversation was erased since the turn began.
 
         """
-        if self._end():
+        if self.write():
             self._memory._after_eviction()
 
     async def aend(self, afterwards: Callable[[Awaitable[None]], Awaitable[None]] | None = None) -> None:
@@ -118,18 +118,21 @@ class Turn:
         See ``end``. What a memory does after an eviction, for example summarizing, is passed to *afterwards*, if given:
         the turn is stored by then, and need not wait for it.
         """
-        if await self._memory.store.run(self._end):
-            following = self._memory._aafter_eviction()
-            await (following if afterwards is None else afterwards(following))
+        if await self._memory.store.run(self.write):
+            await (self.follow() if afterwards is None else afterwards(self.follow()))
 
-    def _end(self) -> bool:
-        """Store what has not been stored yet; return whether the turn has evicted messages."""
+    def write(self) -> bool:
+        """Do the first step of ``aend``: store what has not been stored yet; return whether ``follow`` comes next."""
         self._begun()
         if self._unwritten or self._incomplete:
             self._store(self._unwritten, after=self._after, completes=self._incomplete)
             self._unwritten, self._incomplete = [], []
         has_evicted, self._has_evicted = self._has_evicted, False
         return has_evicted
+
+    def follow(self) -> Awaitable[None]:
+        """Return the second step of ``aend``: what the memory does after an eviction, for example summarizing."""
+        return self._memory._aafter_eviction()
 
     def _is_early(self) -> bool:
         # Without a history, a branch that may never be continued cannot be stored.
