@@ -257,8 +257,8 @@ def _history(*, owned: bool, before: bool, count: int | None) -> Statement:
 
 
 @cache
-def _move(*, owned: bool, client_message_ids: int, columns: tuple[str, ...]) -> Statement:
-    """Return the UPDATE of *columns* of a conversation that is as it was read, and has none of the new message ids."""
+def _move(*, owned: bool, client_message_ids: int) -> Statement:
+    """Return the UPDATE of a conversation that is as it was read, and has no message with one of the new ids."""
 
     def run(using: str) -> object:
         rows = Conversation.objects.using(using).filter(
@@ -271,7 +271,7 @@ def _move(*, owned: bool, client_message_ids: int, columns: tuple[str, ...]) -> 
             rows = rows.exclude(
                 Exists(Message.objects.filter(conversation_id=OuterRef("id"), client_message_id__in=ids))
             )
-        moved = {column: Parameter(Conversation, column) for column in columns}
+        moved = {column: Parameter(Conversation, column) for column in State._fields[2:]}
         # Clocks may run backwards; the last activity must not.
         active_at = Greatest(F("updated_at"), Parameter(Conversation, "updated_at", "active_at"))
         return rows.update(version=F("version") + 1, updated_at=active_at, **moved)
@@ -452,9 +452,7 @@ def move_and_insert(cursor: CursorWrapper, change: Change, owner: object, now: d
 
 
 def _move_of(change: Change, owner: object) -> Statement:
-    new = zip(State._fields, change.before, change.after, strict=True)
-    columns = tuple(column for column, before, after in new if before != after)
-    return _move(owned=owner is not None, client_message_ids=len(change.client_message_ids), columns=columns)
+    return _move(owned=owner is not None, client_message_ids=len(change.client_message_ids))
 
 
 def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:
