@@ -17,7 +17,6 @@ from uuid import uuid4
 
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, router, transaction
-from django.db.models import Subquery
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
@@ -312,12 +311,14 @@ class _Work:
 
 def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     """Return the answer with this id as it is stored, all its rows as one message; None if there is none."""
-    using = router.db_for_write(Message)
-    conversation = Conversation.objects.using(using).filter(memory_id=asked.memory_id).values("pk")[:1]
-    rows = Message.objects.using(using).filter(conversation=Subquery(conversation))
-    first = rows.filter(client_message_id=answer_id).values("sequence")
-    answer = list(rows.history().filter(sequence__gte=Subquery(first)).order_by("sequence"))
-    return to_ui_messages(answer)[0] if answer else None
+    rows = Message.objects.using(router.db_for_write(Message))
+    named = rows.filter(conversation__memory_id=asked.memory_id, client_message_id=answer_id).order_by()
+    first = next(iter(named.values_list("conversation", "sequence")), None)
+    if first is None:
+        return None
+    conversation, sequence = first  # as values: with a subquery, MariaDB reads the whole history
+    answer = rows.history().filter(conversation=conversation, sequence__gte=sequence)
+    return to_ui_messages(answer.order_by("sequence"))[0]
 
 
 def explained(error: Exception) -> tuple[int, str]:

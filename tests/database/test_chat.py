@@ -325,5 +325,5 @@ class TestCosts:
         test()
         at_once = connection.vendor == "postgresql"
         question, answer, end = (1, 1, 1) if at_once else (5, 6, 4)
-        message = int(accept == "application/json")
+        message = 2 * (accept == "application/json")
         assert [len(each) for each in sent] == [2, 4 + question, answer + message + end]
