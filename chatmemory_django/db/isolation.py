@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
@@ -27,6 +28,32 @@ def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
 def sees_committed(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a SELECT sees only what is committed, and cannot be rolled back: outside of a transaction."""
     return connection.get_autocommit() and not connection.in_atomic_block
+
+
+@dataclass(frozen=True)
+class _Lock:
+    """What a transaction calls when it is committed, and drops when it is rolled back: a note that it locked *key*."""
+
+    key: str
+
+    def __call__(self) -> None:
+        pass
+
+
+def note_lock(connection: BaseDatabaseWrapper, key: str) -> None:
+    """Note that the transaction of *connection* has locked the conversation *key*, if its reads depend on that."""
+    if sees_otherwise(connection) and not has_locked(connection, key):
+        transaction.on_commit(_Lock(key), using=connection.alias)
+
+
+def has_locked(connection: BaseDatabaseWrapper, key: str) -> bool:
+    """
+    Return whether the transaction of *connection* has locked the conversation *key*, and may have written to it.
+
+    Then a plain SELECT may mix what it has written with what others had written before its first read. One that locks
+    returns all as it is now, and waits for nobody.
+    """
+    return any(_Lock(key) in call for call in connection.run_on_commit)
 
 
 def as_now(rows: _Q) -> _Q:

@@ -658,6 +658,36 @@ def test_a_read_after_a_write_sees_system_messages_replaced_by_others():
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
+def test_a_read_after_a_write_is_of_one_moment_where_another_branch_has_as_many_messages():
+    memory = messages_window(8)
+    first, *_, last = memory.add(*numbered(*range(1, 9)))
+    memory.add(*numbered(*range(11, 18)), after=first)
+
+    with isolated("REPEATABLE READ"), transaction.atomic():
+        assert memory.messages() == numbered(1, *range(11, 18))
+        in_another_connection(lambda: memory.switch(last))
+        memory.store.evict("c", 1)  # writes the conversation's row, and no other
+        seen = memory.messages()
+
+    assert seen == numbered(*range(2, 9))
+
+
+@ONLY_MYSQL
+@pytest.mark.django_db(transaction=True)
+def test_a_read_of_a_transaction_that_has_written_nothing_waits_for_nobody():
+    messages_window(10).add(*numbered(1))
+
+    def add_and_read() -> None:
+        with isolated("REPEATABLE READ"), transaction.atomic():
+            assert messages_window(10).messages() == numbered(1)
+
+    with transaction.atomic():
+        messages_window(10).add(*numbered(2))
+        in_another_connection(add_and_read)
+
+
+@ONLY_MYSQL
+@pytest.mark.django_db(transaction=True)
 def test_a_rewind_finds_the_summary_of_a_path_restored_by_others():
     memory = SummarizingChatMemory(
         max_tokens=20,

@@ -21,7 +21,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.db.isolation import sees_committed, sees_otherwise
+from chatmemory_django.db.isolation import has_locked, sees_committed
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
@@ -35,7 +35,7 @@ from chatmemory_django.stores.django.entries import costs_of, messages_of, read_
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.rows import Row
-from chatmemory_django.stores.django.snapshots import Snapshot, is_torn
+from chatmemory_django.stores.django.snapshots import Snapshot
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
 
@@ -289,12 +289,14 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _read(self, key: str, counter: str = "", *, verbatim: bool = False) -> Sequence[tuple[Any, ...]]:
         """Return the rows in the memory like ``memory_rows``, in its order; none if it has another owner."""
-        with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
-            rows: Sequence[Any] = statements.read_memory(cursor, key, counter, self._owner_key, verbatim=verbatim)
-        if cursor.db.in_atomic_block and sees_otherwise(cursor.db) and is_torn(key, len(rows), cursor.db):
-            snapshot = self._write(key, create=False).lock()
-            rows = [] if snapshot is None or not snapshot.is_own else snapshot.memory_rows(counter, verbatim=verbatim)
-        return rows
+        connection = connections[self.using or router.db_for_read(Message)]
+        if has_locked(connection, key):
+            snapshot = Write(key, connection.alias, self._owner_key, keep_history=True, create=False).lock()
+            if snapshot is None or not snapshot.is_own:
+                return []
+            return snapshot.memory_rows(counter, verbatim=verbatim)
+        with connection.cursor() as cursor:
+            return statements.read_memory(cursor, key, counter, self._owner_key, verbatim=verbatim)
 
     def _write(self, memory_id: object, **options: Any) -> Write:
         using = self.using or router.db_for_write(Conversation)

@@ -7,7 +7,6 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, F, PositiveIntegerField, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
@@ -16,7 +15,7 @@ from chatmemory_django.core.branches import Tree
 from chatmemory_django.core.windows import pins
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models import Message, MessageQuerySet
 from chatmemory_django.models.windows import memory_parts
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.rows import FrontRow, Row, State
@@ -238,14 +237,3 @@ def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> l
         for row in rows
         if row.part == WINDOW and row.sequence < state.window_start + FRONT
     ]
-
-
-def is_torn(key: str, found: int, connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the *found* rows are not the memory *key* that the conversation's row describes."""
-    conversations = Conversation.objects.using(connection.alias).filter(memory_id=key)
-    row = conversations.values_list("pk", "memory_messages", "window_start", "next_sequence").first()
-    if row is None:
-        return False
-    pk, count, start, end = row
-    messages = Message.objects.using(connection.alias).filter(conversation_id=pk, sequence__gte=start)
-    return found != count or messages.count() < end - start

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.db.batches import in_batches, in_parts
-from chatmemory_django.db.isolation import sees_committed, sees_otherwise
+from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
@@ -144,6 +144,7 @@ class Write:
 
     def _locked(self, cursor: CursorWrapper) -> Snapshot | None:
         if self._connection.vendor != "sqlite":
+            note_lock(self._connection, self._key)
             return statements.lock(cursor, self._key, self._owner)
         if not self._holds_lock:  # a DEFERRED transaction acquires its lock by this
             Conversation.objects.using(self._using).filter(memory_id=self._key).update(version=F("version"))
