@@ -56,8 +56,6 @@ def findings(root: Path = ROOT) -> Iterator[str]:
             yield f"No command writes this table: {table[0].splitlines()[0]}"
     for section in SECTION.finditer(text):
         name, measured = section["name"], STAMP.search(section["body"])
-        if not section["body"].strip():
-            continue
         if measured is None:
             yield f"{name} does not state what it was measured on."
         elif not _follows(root, "HEAD", measured["commit"]):

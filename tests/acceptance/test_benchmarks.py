@@ -1,6 +1,7 @@
 """The tables of benchmarks/README.md: written by their commands, and not older than the rule there allows."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -124,10 +125,12 @@ def test_a_table_states_what_it_was_measured_on(clone: Clone, change: Callable[[
     assert clone.describe(change(text)) == [finding]
 
 
-def test_a_table_that_was_never_measured_is_empty(clone: Clone):
+def test_a_table_that_was_never_measured_is_found(clone: Clone):
     clone.commit("chatmemory_django/stores/a.py", "1")
 
-    assert clone.describe("<!-- soak -->\n<!-- end of soak -->\n") == []
+    found = clone.describe("<!-- soak -->\n<!-- end of soak -->\n")
+
+    assert found == ["soak does not state what it was measured on."]
 
 
 def test_a_commit_that_is_not_in_the_history_is_found(clone: Clone):
@@ -151,3 +154,11 @@ def test_a_clone_has_a_history_and_a_source_distribution_has_none(clone: Clone, 
 @pytest.mark.skipif(not (ages.ROOT / ".git").exists(), reason="A source distribution has no commit.")
 def test_what_the_commands_write_can_be_read():
     assert ages.STAMP.search(ages.stamp())
+
+
+def test_the_figures_of_docs_prompt_caching_are_those_of_the_benchmark():
+    rows = re.compile(r"^\| (`max_\w+=.*?) \| ([\d,]+) \| (\d+%) \|.*?([\d.]+) \N{MULTIPLICATION SIGN}", re.MULTILINE)
+    shown = rows.findall((ages.ROOT / "docs" / "prompt-caching.md").read_text())
+
+    assert len(shown) == 6
+    assert shown == rows.findall((ages.ROOT / "benchmarks" / "README.md").read_text())
