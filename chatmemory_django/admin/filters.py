@@ -14,6 +14,8 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory_django.encryption.ciphers import cipher
+
 MAX_PEOPLE = 1_000
 """Maximum number of users that a search for owners finds; a longer search term narrows it down."""
 
@@ -202,13 +204,14 @@ class ProblemFilter(admin.SimpleListFilter):
     parameter_name = "problem"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [("turn", _("Incomplete turn")), ("tool", _("Failed tool call"))]
+        found: list[tuple[str, Any]] = [("turn", _("Incomplete turn"))]
+        return found if cipher() is not None else [*found, ("tool", _("Failed tool call"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         match self.value():
             case "turn":
                 found = queryset.with_incomplete_turns()
-            case "tool":
+            case "tool" if cipher() is None:
                 found = queryset.with_failed_tools()
             case _:
                 return queryset

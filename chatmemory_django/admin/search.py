@@ -65,8 +65,8 @@ def search(conversation: Conversation, wanted: str, *, before: int | None = None
     start = max(1, end - SEARCHED)
     if not is_storable(wanted):
         return Hits(wanted=wanted, hits=[], before=None)
-    matching = conversation.messages.containing(wanted, all_branches=all_branches)
-    rows = matching.filter(sequence__gte=start, sequence__lt=end).order_by("-sequence")
+    searched = conversation.messages.filter(sequence__gte=start, sequence__lt=end)
+    rows = searched.look_through(wanted, all_branches=all_branches).order_by("-sequence")
     found = list(rows.with_status().defer("text", "payload", "verbatim", "metadata")[: HITS + 1])
     shown = conversation.messages.filter(sequence__in=[row.sequence for row in found[:HITS]])
     snippets = shown.snippets(wanted)

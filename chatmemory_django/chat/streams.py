@@ -11,7 +11,7 @@ Ended streams are deleted after ``KEEP`` seconds, and all streams of a conversat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -27,6 +27,8 @@ from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.encryption.ciphers import cipher, for_owner
+from chatmemory_django.models import Conversation
 
 DEAD_AFTER = 5.0
 """Seconds without a write after which an answer in progress is given up: 20 writes were missed."""
@@ -61,9 +63,31 @@ class Piece(NamedTuple):
     data: str
 
 
+def encrypted(maker: Maker, piece: Piece) -> Piece:
+    """Return *piece* of the answer of *maker* as it is stored: encrypted, if the app ``encryption`` is installed."""
+    encrypts = cipher()
+    if encrypts is None or not piece.data:
+        return piece
+    with for_owner(maker.owner_key or None):
+        return piece._replace(data=encrypts.encrypt(piece.data, _PLACE, router.db_for_write(Conversation)))
+
+
+def decrypted(maker: Maker, stored: Iterable[str]) -> list[str]:
+    """Return the data of the *stored* pieces of the answer of *maker*."""
+    decrypts = cipher()
+    if decrypts is None:
+        return list(stored)
+    with for_owner(maker.owner_key or None):
+        return [decrypts.decrypt(data, _PLACE, router.db_for_read(Conversation)) for data in stored]
+
+
+_PLACE = "chatmemory_chat.answerchunk.data"
+
+
 class Streams(ABC):
     """
-    Stores the streams of answers. Every method is called in a thread that can use the database.
+    Stores the streams of answers. Every method is called in a thread that can use the database. What is stored is
+    already encrypted, if it has to be.
 
     Those that are not in the site's database raise ``StreamsUnavailableError`` if they cannot be reached.
     """

@@ -13,6 +13,7 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import connections, reset_queries, router
 
+from chatmemory_django.encryption.values import EncryptionError
 from chatmemory_django.models import Conversation, ConversationQuerySet
 
 INTERRUPTED = 130
@@ -58,7 +59,7 @@ class ConversationsCommand(BaseCommand):
             return super().execute(*args, **options)
         except KeyboardInterrupt:
             raise CommandError(self.stopped, returncode=INTERRUPTED) from None
-        except OSError as exc:  # a file, or the reader of a pipe, is gone
+        except (OSError, EncryptionError) as exc:  # a file, or the reader of a pipe, is gone; or a key
             raise CommandError(str(exc)) from exc
 
     def conversations(

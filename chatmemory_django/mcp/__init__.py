@@ -28,6 +28,7 @@ from chatmemory_django.access import (
     token_in,
 )
 from chatmemory_django.db.threads import in_thread, leave_thread
+from chatmemory_django.encryption.ciphers import EncryptedError
 from chatmemory_django.mcp.tools import TOOLS, ConversationTool, RefusedError, schema_of
 
 try:
@@ -151,7 +152,7 @@ async def _call_tool(context: ServerRequestContext[Any, Any], params: CallToolRe
         request = ASGIRequest({**scope, "user": None}, BytesIO())
         request.user = scope["user"]
         found = msgspec.to_builtins(await in_thread(tool.run, request))
-    except (msgspec.ValidationError, RefusedError) as exc:
+    except (EncryptedError, msgspec.ValidationError, RefusedError) as exc:
         return CallToolResult(content=[TextContent(text=str(exc))], is_error=True)
     except Exception:
         logger.exception("The tool %s failed.", params.name)

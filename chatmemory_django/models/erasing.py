@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db import models, router
 
+from chatmemory_django.encryption.ciphers import drop_key
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.messages import Message
@@ -24,6 +25,12 @@ def erase_messages(
     stored = dict(rows.values_list("pk", "memory_id"))  # the memory id of *instance* may be an outdated one
     Message.objects.using(using).filter(conversation=instance.pk).delete()
     forget_copies(using, stored, erased=True)
+
+
+def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using: str, **kwargs: Any) -> None:
+    """Delete the key of the owner of *instance*, which was deleted, if it was the owner's last conversation."""
+    others = Conversation.objects.using(using).filter(owner=instance.owner_id)
+    drop_key(instance.owner_id, using, others.exists)
 
 
 def erase_conversations(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.db import models, router
 from django.db.backends.ddl_references import Statement
 from django.db.models import Func, Q
+from django.db.models.lookups import Exact
+
+from chatmemory_django.encryption.ciphers import EncryptedError, cipher
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -74,12 +78,81 @@ class ExactCharField(models.CharField):
         return parameters
 
 
+class EncryptedTextField(models.TextField):
+    """
+    A text of people, encrypted in the database if the app ``chatmemory_django.encryption`` is installed.
+
+    The database can then only tell whether it is empty, so other lookups raise ``EncryptedError``. Empty texts are not
+    encrypted.
+    """
+
+    @property
+    def from_db_value(self) -> Callable[..., Any]:
+        """Decrypt what is read. Without the app, there is no such attribute, so Django does not call it."""
+        if cipher() is None:
+            raise AttributeError("from_db_value")
+        return self._decrypted
+
+    def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
+        value = super().get_db_prep_save(value, connection)
+        encrypts = cipher()
+        if encrypts is None or not value or not isinstance(value, str):
+            return value
+        return encrypts.encrypt(value, self.place, connection.alias)
+
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
+        """See ``Field.deconstruct``. In migrations it is a text like any other: what it holds is not their concern."""
+        name, _, args, options = super().deconstruct()
+        return name, "django.db.models.TextField", args, options
+
+    def get_lookup(self, lookup_name: str) -> Any:
+        if cipher() is None or lookup_name == "isnull":
+            return super().get_lookup(lookup_name)
+        if lookup_name == "exact":
+            return _IsEmpty
+        raise EncryptedError(f"{self.place} is encrypted, so the database cannot look it up by {lookup_name!r}.")
+
+    def decrypter(self, connection: BaseDatabaseWrapper) -> Callable[[str], str] | None:
+        """Return what decrypts many values that were read by *connection*; None without the app."""
+        decrypts = cipher()
+        return None if decrypts is None else decrypts.decrypter(self.place, connection.alias)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the database has the text as it is: a subclass of a site may store it in another way."""
+        return type(self) is EncryptedTextField and cipher() is None
+
+    @cached_property
+    def place(self) -> str:
+        """What a value is encrypted for: it cannot be decrypted in another column."""
+        return f"{self.model._meta.label_lower}.{self.name}"
+
+    def _decrypted(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> Any:
+        decrypts = cipher()
+        if not value or decrypts is None:
+            return value
+        return decrypts.decrypt(value, self.place, connection.alias)
+
+
+class _IsEmpty(Exact):
+    """Whether an encrypted text is empty."""
+
+    def get_prep_lookup(self) -> Any:
+        if self.rhs not in {"", None}:  # Django asks for NULL by another lookup, once it has made this one
+            raise EncryptedError(f"{self.lhs.output_field.place} is encrypted, so it can only be compared with ''.")
+        return super().get_prep_lookup()
+
+
 class OwnerField(models.ForeignKey):
     """
     A foreign key to a user, with a constraint and a cascade.
 
     If a site has its users in another database, neither is possible: then ``erase_conversations`` takes their place.
     """
+
+    def to_key(self, value: Any) -> str | None:
+        """Return *value*, the primary key of a user as any database returns it, as text."""
+        return None if value is None else str(self.target_field.to_python(value))
 
     @property
     def db_constraint(self) -> bool:

@@ -17,9 +17,10 @@ from django.utils.translation import gettext_lazy as _
 from chatmemory_django.core.branches import Tree
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_COUNTER_LENGTH, is_storable
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.encryption.ciphers import EncryptedError, cipher
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.fields import ExactCharField, SparseIndex
+from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, SparseIndex
 from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
 from chatmemory_django.search.excerpts import MAX_EXCERPTED, Snippet, place_of, snippet
 from chatmemory_django.search.ranking import NEWEST_FIRST, IsAmong, has, is_among_newest, rank_of
@@ -41,6 +42,10 @@ def _candidates(scope: MessageQuerySet, terms: Sequence[str]) -> IsAmong:
     from chatmemory_django.search.indexes import candidates  # usable only if the app has created the index
 
     return candidates(scope, terms)
+
+
+MAX_DECRYPTED = 1_000
+"""How many messages a search of an encrypted conversation decrypts, in about 10 ms."""
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -80,6 +85,20 @@ class MessageQuerySet(models.QuerySet["Message"]):
             return self.none()
         return self.history(all_branches=all_branches).filter(has(terms))
 
+    def look_through(self, text: str, *, all_branches: bool = False) -> Self:
+        """
+        Return what ``containing`` finds in these messages, which are of one conversation.
+
+        Where texts are encrypted, the newest ``MAX_DECRYPTED`` messages are decrypted to find it.
+        """
+        if cipher() is None:
+            return self.containing(text, all_branches=all_branches)
+        terms = [term.casefold() for term in terms_of(text)]
+        newest = self.history(all_branches=all_branches).order_by("-sequence").values_list("sequence", "text")
+        rows = newest[:MAX_DECRYPTED].iterator(chunk_size=100) if terms else ()
+        found = [sequence for sequence, whole in rows if all(term in whole.casefold() for term in terms)]
+        return self.filter(sequence__in=found)
+
     def search(
         self,
         text: str,
@@ -102,6 +121,8 @@ class MessageQuerySet(models.QuerySet["Message"]):
             scope = scope.filter(conversation__owner=owner.pk)
         if types is not None:
             scope = scope.filter(type__in=types)
+        if cipher() is not None:
+            raise EncryptedError("The texts of messages are encrypted, so the database cannot search them.")
         best = scope.filter(_candidates(scope, terms)).annotate(rank=rank_of(text, terms))
         return best.order_by("-rank", *NEWEST_FIRST)
 
@@ -111,8 +132,11 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
         At most ``MAX_EXCERPTED`` characters of each text are read: of a longer text, those around the first match of
         *text* or, if it does not occur as a whole, of its first term. If the database does not find them there (SQLite
-        ignores case for ASCII letters only), they are the first ones.
+        ignores case for ASCII letters only), they are the first ones. Where texts are encrypted, they are read as a
+        whole.
         """
+        if cipher() is not None:
+            return {key: snippet(whole, text) for key, whole in self.order_by().values_list("pk", "text")}
         rows = self.order_by().annotate(_length=Length("text"))
         places = rows.filter(_length__gt=MAX_EXCERPTED).annotate(_place=place_of(text if is_storable(text) else ""))
         before = MAX_EXCERPTED // 2
@@ -223,14 +247,14 @@ class Message(models.Model):
     cleared_before = models.PositiveIntegerField(_("cleared before"), null=True)
     type = models.CharField(_("type"), max_length=21, choices=[(k.value, k.value) for k in MessageType])
     counted_by = models.CharField(_("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default="")
-    text = models.TextField(_("text"), blank=True)
+    text = EncryptedTextField(_("text"), blank=True)
     # JSON exactly as written, in a text column: jsonb would return 1e308 as an integer of 309 digits.
-    payload = models.TextField(_("payload"), null=True)  # noqa: DJ001  # null means "only a text", and takes no space
+    payload = EncryptedTextField(_("payload"), null=True)  # null means "only a text", and takes no space
     client_message_id = ExactCharField(  # null means "none", and is not unique
         _("client message id"), max_length=MAX_CLIENT_MESSAGE_ID_LENGTH, null=True
     )
     # What another framework passed, if the message alone cannot restore it exactly: JSON as text, like payload.
-    verbatim = models.TextField(_("original"), null=True)  # noqa: DJ001  # null means "restored from the message"
+    verbatim = EncryptedTextField(_("original"), null=True)  # null means "restored from the message"
     metadata = models.JSONField(_("metadata"), null=True)
 
     objects = MessageQuerySet.as_manager()

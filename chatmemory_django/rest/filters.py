@@ -191,7 +191,7 @@ class MessageFilter(filters.FilterSet):
 
     def filter_search(self, queryset: Any, name: str, value: str) -> Any:
         """Filter by a search."""
-        found = queryset.containing(value, all_branches=self._all_branches)
+        found = queryset.look_through(value, all_branches=self._all_branches)
         return found.filter(type__in=_view(self).readable_types)
 
     @property

@@ -11,16 +11,26 @@ from django.db import connection
 
 ROOT = Path(__file__).parents[2]
 
-SITES = ["uuid_user", "atomic_requests", "separate_database", "search"]
+SITES = ["uuid_user", "atomic_requests", "separate_database", "search", "encryption", "owner_keys"]
 if connection.vendor == "sqlite":  # Databases make no difference to these.
-    SITES += ["text_user", "naive_time", "encrypted_fields"]
+    SITES += ["text_user", "naive_time"]
 
-ALSO = {"search": ["tests/database/search", "tests/database/test_search.py"]}
+ALSO = {
+    "search": ["tests/database/search", "tests/database/test_search.py"],
+    "encryption": [
+        "tests/database/encryption",
+        "tests/faces/integrations",
+        *(
+            f"tests/database/test_{name}.py"
+            for name in ("branches", "django_store", "fork", "jsonl", "state_machine", "streams", "turns")
+        ),
+    ],
+}
 
 SLOW = "tests/acceptance/sites/test_nothing_is_left.py"
 """It also runs with the settings of the other tests; of the sites, these keep texts elsewhere."""
 
-WITH_SLOW = {"search", "separate_database"}
+WITH_SLOW = {"search", "separate_database", "owner_keys"}
 
 
 @pytest.mark.django_db
@@ -38,7 +48,7 @@ def test_the_tests_of_the_sites_pass(site):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 

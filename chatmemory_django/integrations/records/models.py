@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from chatmemory_django.models import Conversation, ExactCharField
+from chatmemory_django.models import Conversation, EncryptedTextField, ExactCharField
 
 MAX_SCOPE_LENGTH = 255
 
@@ -20,7 +20,7 @@ class Record(models.Model):
     scope = ExactCharField(max_length=MAX_SCOPE_LENGTH, null=True)
     updated_at = models.DateTimeField()
     # The whole record as JSON: where the history ends, the usage, the pending tool calls, the revision.
-    text = models.TextField()
+    text = EncryptedTextField()
 
     class Meta:
         # Explicit, so that the adapter can be imported where the app is not installed.

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.integrations.records.models import Record
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Message
@@ -15,13 +16,15 @@ def forget_calls(using: str, conversations: Mapping[int, str], *, erased: bool) 
     """Delete from the records of *conversations* the pending tool calls of a message that is no longer there."""
     if erased:
         return  # a record is deleted with its conversation
-    for record in Record.objects.using(using).filter(conversation__in=list(conversations)):
+    records = Record.objects.using(using).select_related("conversation")
+    for record in records.filter(conversation__in=list(conversations)):
         # The text is a list of one record. All else in it is ids and counters.
         [stored] = json.loads(record.text)
         pending = stored["deferred_tool_requests"]
         if pending is not None and not _ids(pending) <= _newest_calls(record.pk, using):
             stored["deferred_tool_requests"] = None
-            Record.objects.using(using).filter(pk=record.pk).update(text=json.dumps([stored]))
+            with for_owner(record.conversation.owner_id):
+                Record.objects.using(using).filter(pk=record.pk).update(text=json.dumps([stored]))
 
 
 def _ids(pending: dict[str, Any]) -> set[str]:

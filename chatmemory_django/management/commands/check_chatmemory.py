@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from chatmemory_django.encryption.ciphers import cipher
+from chatmemory_django.encryption.keys import OWNER_PREFIX
 from chatmemory_django.management.base import ConversationsCommand
-from chatmemory_django.operations import Finding, check
+from chatmemory_django.operations import Finding, check, keys_in_use
 from chatmemory_django.provider import known_window
 
 
@@ -48,9 +51,17 @@ class Command(ConversationsCommand):
                 repair=repair,
                 each=lambda *done: progress.advance(),
             )
+        if cipher() is not None:
+            self.report_keys(keys_in_use(conversations))
         if count:
             raise CommandError(f"{count:,} findings.")
         self.stdout.write("No problems found.")
+
+    def report_keys(self, values: Mapping[str, int]) -> None:
+        """Print how many *values* need which key."""
+        for key_id, count in sorted(values.items()):
+            which = {"": "in plain text", OWNER_PREFIX: "encrypted with keys of owners"}
+            self.stdout.write(f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}.")
 
     def report(self, finding: Finding) -> None:
         """Print a finding."""

@@ -1,0 +1,47 @@
+"""Encrypt what is stored in plain text or with an old key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from chatmemory_django.encryption.ciphers import APP, cipher
+from chatmemory_django.management.base import ConversationsCommand
+from chatmemory_django.operations import encrypt, wrap_keys
+
+
+class Command(ConversationsCommand):
+    """``manage.py encrypt_chatmemory [--dry-run]``."""
+
+    help = (
+        "Encrypt the texts that are stored in plain text or with an old key, with the first of "
+        "CHATMEMORY['ENCRYPTION']['KEYS'] or the keys of their owners. It can be stopped, and goes on where it was."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options that select what to encrypt."""
+        super().add_arguments(parser)
+        self.add_selection(parser)
+        parser.add_argument("--dry-run", action="store_true", help="Print how many rows there are, and change none.")
+
+    def handle(
+        self,
+        *,
+        user: str | None,
+        memory_ids: list[str] | None,
+        dry_run: bool,
+        database: str | None,
+        verbosity: int,
+        **options: Any,
+    ) -> None:
+        """Encrypt the texts, and print how many rows they were in."""
+        if cipher() is None:
+            raise CommandError(f"{APP!r} is not in INSTALLED_APPS.")
+        conversations = self.conversations(database, user, memory_ids)
+        wrapped = 0 if dry_run else wrap_keys(conversations.db)
+        with self.progress("conversations", conversations.count(), verbosity) as progress:
+            rows = encrypt(conversations, dry_run=dry_run, each=lambda *done: progress.advance())
+        self.stdout.write(f"{rows:,} rows to encrypt." if dry_run else f"Encrypted {rows:,} rows.")
+        if wrapped:
+            self.stdout.write(f"Encrypted {wrapped:,} keys of owners.")

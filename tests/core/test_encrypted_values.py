@@ -1,0 +1,165 @@
+"""What is stored instead of a text, and what of it is found to be changed. See docs/encryption.md."""
+
+import base64
+import os
+import re
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmemory_django.encryption.keys import Keys, new_key, parse
+from chatmemory_django.encryption.values import (
+    EncryptionError,
+    MissingKeyError,
+    decrypt,
+    encrypt,
+    is_encrypted,
+    key_id_of,
+    to_key,
+)
+
+DATA = bytes(range(32))
+KEY = to_key("a1", DATA)
+SECRET = "a text of somebody"
+BASE64 = base64.b64encode(DATA).decode()
+
+
+class TestFormat:
+    def test_it_is_aes_256_gcm_with_the_column_and_the_key_as_associated_data(self):
+        value = encrypt(SECRET, KEY, "chatmemory.message.text")
+
+        assert re.fullmatch(r"enc1:a1:[A-Za-z0-9+/]+={0,2}", value)
+        data = base64.b64decode(value.rpartition(":")[2])
+        assert AESGCM(DATA).decrypt(data[:12], data[12:], b"chatmemory.message.text:a1") == SECRET.encode()
+
+    @given(st.text(max_size=200))
+    def test_any_text_comes_back(self, text):
+        value = encrypt(text, KEY, "c")
+
+        assert decrypt(value, KEY, "c") == text
+        assert is_encrypted(value)
+        assert key_id_of(value) == "a1"
+
+    def test_the_length_of_a_text_is_known_and_nothing_else(self):
+        values = [encrypt(text, KEY, "c") for text in ("yes", "yes", "no!")]
+
+        assert len(set(values)) == 3
+        assert len({len(value) for value in values}) == 1
+
+    def test_no_nonce_is_used_twice_in_a_million(self):
+        head = len("enc1:a1:")
+
+        nonces = {encrypt("", KEY, "c")[head : head + 16] for _ in range(1_000_000)}
+
+        assert len(nonces) == 1_000_000
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "enc1", "enc1:", "enc1:a1", "enc1:a1:", "enc1:a1:not Base64", "enc1:a1:c2hvcnQ=", "ENC1:a1:" + BASE64],
+    )
+    def test_a_text_that_only_begins_like_a_value_is_none(self, text):
+        assert not is_encrypted(text)
+
+
+class TestChanged:
+    @given(st.integers(min_value=0), st.integers(0, 7))
+    def test_any_flipped_bit(self, place, bit):
+        head, _, encoded = encrypt(SECRET, KEY, "c").rpartition(":")
+        data = bytearray(base64.b64decode(encoded))
+        data[place % len(data)] ^= 1 << bit
+
+        with pytest.raises(EncryptionError, match="changed, truncated or moved"):
+            decrypt(f"{head}:{base64.b64encode(data).decode()}", KEY, "c")
+
+    def test_any_character_replaced_or_left_out(self):
+        value = encrypt(SECRET, KEY, "c")
+        for place in range(len("enc1:a1:"), len(value)):
+            for changed in (
+                value[:place] + value[place + 1 :],
+                value[:place] + "-" + value[place + 1 :],
+                value[:place],
+            ):
+                with pytest.raises(EncryptionError):
+                    decrypt(changed, KEY, "c")
+
+    def test_another_column(self):
+        with pytest.raises(EncryptionError, match=r"A value of c\.payload is not what was encrypted there"):
+            decrypt(encrypt(SECRET, KEY, "c.text"), KEY, "c.payload")
+
+    def test_another_key_with_the_same_id(self):
+        with pytest.raises(EncryptionError):
+            decrypt(encrypt(SECRET, KEY, "c"), to_key("a1", os.urandom(32)), "c")
+
+    def test_the_same_key_with_another_id(self):
+        renamed = encrypt(SECRET, KEY, "c").replace("enc1:a1:", "enc1:b2:")
+
+        with pytest.raises(EncryptionError):
+            decrypt(renamed, to_key("b2", DATA), "c")
+
+    def test_an_error_has_neither_text_nor_key(self):
+        with pytest.raises(EncryptionError) as raised:
+            decrypt(encrypt(SECRET, KEY, "c") + "A", KEY, "c")
+
+        assert SECRET not in str(raised.value)
+        assert BASE64 not in str(raised.value)
+
+
+class TestKeys:
+    def test_a_new_one_has_an_id_and_32_random_bytes(self):
+        keys = [parse(new_key()) for _ in range(100)]
+
+        assert {len(data) for _, data in keys} == {32}
+        assert len({key_id for key_id, _ in keys}) == 100
+        assert len({data for _, data in keys}) == 100
+
+    @pytest.mark.parametrize(
+        ("key", "problem"),
+        [
+            (None, "must be a str, '<id>:<Base64>', not NoneType"),
+            (BASE64, "must begin with an id"),
+            (f":{BASE64}", "must begin with an id"),
+            (f"a b:{BASE64}", "must begin with an id"),
+            (f"{'a' * 41}:{BASE64}", "must begin with an id of at most 40"),
+            (f"@a:{BASE64}", "must begin with an id"),
+            (f"é:{BASE64}", "must begin with an id"),
+            ("a:", "must have 32 bytes, not 0"),
+            (f"a:{BASE64[:-4]}", "must be Base64|must have 32 bytes, not 30"),
+            (f"a: {BASE64}", "must be Base64"),
+            (f"a:{BASE64}\n", "must be Base64"),
+            (f"a:{base64.b64encode(bytes(16)).decode()}", "must have 32 bytes, not 16"),
+        ],
+    )
+    def test_one_that_is_wrong_is_refused_without_repeating_it(self, key, problem):
+        with pytest.raises(ValueError, match=problem) as raised:
+            parse(key)
+
+        assert BASE64[:20] not in str(raised.value)
+        assert raised.value.__context__ is None or BASE64[:20] not in str(raised.value.__context__)
+
+    def test_the_first_one_encrypts_and_all_decrypt(self):
+        keys = Keys([f"new:{BASE64}", f"old:{base64.b64encode(bytes(32)).decode()}"])
+
+        assert keys.current().id == "new"
+        assert keys.get("old").id == "old"
+        assert keys.get("other") is None
+
+    def test_no_key_is_shown_in_a_repr(self):
+        keys = Keys([f"a1:{BASE64}"])
+
+        for shown in (repr(keys), repr(keys.current()), str(keys.__dict__), f"{keys.current()!s}"):
+            assert BASE64 not in shown
+            assert repr(DATA)[2:40] not in shown
+            assert DATA.hex() not in shown
+
+    def test_the_key_of_an_owner_is_wrapped_by_the_first_one_and_unwrapped_by_any(self):
+        old = Keys([f"old:{BASE64}"])
+        both = Keys([new_key(), f"old:{BASE64}"])
+        wrapped = old.wrap(b"k" * 32)
+
+        assert wrapped.startswith(old.wrapped_now())
+        assert not wrapped.startswith(both.wrapped_now())
+        assert both.unwrap(wrapped) == b"k" * 32
+        with pytest.raises(MissingKeyError, match="'old'"):
+            Keys([new_key()]).unwrap(wrapped)

@@ -1,0 +1,598 @@
+"""The app ``encryption`` in the database: what is stored, what is read, and what is refused. See docs/encryption.md."""
+
+import base64
+import io
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib.admin.templatetags.admin_list import result_headers
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.core.exceptions import FieldError
+from django.core.management import CommandError, call_command
+from django.db import connection, models, transaction
+from django.views.debug import ExceptionReporter
+from rest_framework.test import APIClient
+
+from chatmemory_django.encryption.ciphers import EncryptedError, cipher, for_owner
+from chatmemory_django.encryption.values import EncryptionError, MissingKeyError
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import encrypt, erase, export_lines, fork, import_lines, keys_in_use
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.leftovers import leftovers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECRET = "Zwiebelkuchen am Donnerstag"
+QUESTION, ANSWER = UserMessage(SECRET), AiMessage(SECRET[::-1])
+
+ENCRYPTED = {
+    "chatmemory.Message": {"text", "payload", "verbatim"},
+    "chatmemory.Conversation": {"title"},
+    "chatmemory_records.Record": {"text"},
+}
+ENCRYPTED_BY_THE_STREAMS = {"chatmemory_chat.AnswerChunk": {"data"}}
+QUERIED = {
+    "chatmemory.Conversation": {"metadata", "summary_failure"},
+    "chatmemory.Message": {"metadata"},
+}
+"""What is not encrypted, see docs/encryption.md: metadata, which are looked up; a failure is numbers only."""
+
+
+def key(name: str) -> str:
+    return f"{name}:{base64.b64encode(name.encode().ljust(32)).decode()}"
+
+
+@pytest.fixture(params=["a key of the site", "keys of owners"])
+def site(request, settings) -> Callable[..., None]:
+    """Set the keys of the site, the first of which encrypts."""
+    has_owner_keys = request.param == "keys of owners"
+
+    def keys(*names: str) -> None:
+        settings.CHATMEMORY = {
+            "MEMORY": {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 10}},
+            "ENCRYPTION": {"KEYS": [key(name) for name in names], "OWNER_KEYS": has_owner_keys},
+            "REST": {"THROTTLE_RATES": {}},
+        }
+
+    keys.has_owner_keys = has_owner_keys
+    keys("old")
+    return keys
+
+
+@pytest.fixture
+def with_owner_keys(settings) -> None:
+    settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [key("old")], "OWNER_KEYS": True}}
+
+
+@pytest.fixture
+def ann() -> Any:
+    return get_user_model().objects.create_user("ann")
+
+
+@pytest.fixture
+def ben() -> Any:
+    return get_user_model().objects.create_user("ben")
+
+
+def begin(memory_id: str, owner: Any = None, *added: Any) -> Conversation:
+    """Store a conversation with *added*, by default a question and an answer, and a title."""
+    get_chat_memory(memory_id, owner=owner).add(*(added or (QUESTION, ANSWER)))
+    conversation = Conversation.objects.get(memory_id=memory_id)
+    conversation.title = SECRET
+    conversation.save(update_fields=["title"])
+    return conversation
+
+
+def read(memory_id: str) -> list[Any]:
+    return get_chat_memory(memory_id).messages()
+
+
+def sql(statement: str, *values: object) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def stored(column: str = "text", table: str = "chatmemory_message") -> list[str]:
+    order = "conversation_id, sequence" if table == "chatmemory_message" else "id"
+    return [value for (value,) in sql(f"SELECT {column} FROM {table} ORDER BY {order}")]
+
+
+class TestStored:
+    def test_each_column_for_text_is_encrypted_or_named_as_queried(self):
+        found: dict[str, set[str]] = {}
+        for model in apps.get_models():
+            if model._meta.app_label.startswith("chatmemory") and model._meta.app_label != "chatmemory_encryption":
+                for field in model._meta.concrete_fields:
+                    if isinstance(field, models.TextField | models.JSONField | models.BinaryField):
+                        found.setdefault(model._meta.label, set()).add(field.name)
+
+        for label, names in found.items():
+            is_known = (each.get(label, set()) for each in (ENCRYPTED, ENCRYPTED_BY_THE_STREAMS, QUERIED))
+            assert names <= set().union(*is_known), label
+        assert all(names <= found[label] for label, names in ENCRYPTED.items())
+
+    def test_texts_and_titles_are_values_of_the_key(self, site, ann):
+        begin("a", ann)
+
+        prefix = "enc1:@" if site.has_owner_keys else "enc1:old:"
+        assert all(value.startswith(prefix) for value in stored() + stored("title", "chatmemory_conversation"))
+        assert leftovers(SECRET) == []
+        assert read("a") == [QUESTION, ANSWER]
+        assert Conversation.objects.get().title == SECRET
+
+    def test_equal_texts_are_stored_differently(self, site):
+        begin("a", None, QUESTION, QUESTION)
+
+        assert len(set(stored())) == 2
+
+    def test_an_empty_text_stays_empty_and_nothing_stays_null(self, site, ann):
+        get_chat_memory("a", owner=ann).add(UserMessage(SECRET))
+
+        assert stored("title", "chatmemory_conversation") == [""]
+        assert stored("verbatim") == [None]
+        assert Message.objects.filter(verbatim=None, verbatim__isnull=True).exclude(text="").count() == 1
+
+    @pytest.mark.parametrize(
+        "text", ["enc1:", "enc1:old:", "enc1:old:c2hvcnQ=", f"enc1:lost:{'A' * 60}", f"enc1:old:{'A' * 60}"]
+    )
+    def test_a_message_may_look_like_a_value(self, site, ann, text):
+        begin("a", ann, UserMessage(text))
+
+        assert read("a") == [UserMessage(text)]
+        assert [row.text for row in Message.objects.all()] == [text]
+
+    @pytest.mark.parametrize("text", ["enc1:", "enc1:lost:", "enc1:lost:c2hvcnQ=", "enc1:lost:not Base64"])
+    def test_a_plain_text_is_read_as_it_is(self, site, ann, text):
+        begin("a", ann)
+        for plain in (SECRET, text):
+            sql("UPDATE chatmemory_message SET text = %s", plain)
+            assert {row.text for row in Message.objects.all()} == {plain}
+
+    def test_a_fork_for_another_owner_is_encrypted_for_them(self, with_owner_keys, ann, ben):
+        begin("a", ann)
+        fork(Conversation.objects.get(), "b", owner=ben)
+
+        erase(Conversation.objects.filter(owner=ann))
+
+        assert read("b") == [QUESTION, ANSWER]
+        assert Conversation.objects.get().title == SECRET
+
+    def test_json_lines_are_plain_and_encrypted_when_they_are_imported(self, site, ann, ben):
+        begin("a", ann)
+        lines = list(export_lines(Conversation.objects.all()))
+        erase(Conversation.objects.all())
+
+        import_lines(lines, owner=ben)
+
+        assert sum(SECRET in line for line in lines) == 2
+        assert leftovers(SECRET) == []
+        assert read("a") == [QUESTION, ANSWER]
+
+
+class TestRefused:
+    def test_a_value_moved_to_another_column(self, site, ann):
+        begin("a", ann)
+        sql("UPDATE chatmemory_conversation SET title = (SELECT text FROM chatmemory_message WHERE sequence = 1)")
+
+        with pytest.raises(EncryptionError, match=r"chatmemory\.conversation\.title is not what was encrypted"):
+            Conversation.objects.get()
+
+    def test_a_value_moved_to_a_message_of_another_owner(self, with_owner_keys, ann, ben):
+        begin("a", ann)
+        begin("b", ben)
+        (theirs,) = sql(
+            "SELECT text FROM chatmemory_message m JOIN chatmemory_conversation c ON c.id = m.conversation_id "
+            "WHERE c.memory_id = 'a' AND m.sequence = 1"
+        )
+        own = Conversation.objects.get(memory_id="b").pk
+        sql("UPDATE chatmemory_message SET text = %s WHERE conversation_id = %s AND sequence = 2", *theirs, own)
+
+        with pytest.raises(EncryptionError, match="which is another owner's"):
+            get_chat_memory("b", owner=ben).messages()
+        with pytest.raises(EncryptionError, match="which is another owner's"):
+            DjangoChatMemoryStore(owner=ben).read_history("b")
+
+    def test_a_changed_value_and_half_a_conversation_is_never_read(self, site, ann):
+        begin("a", ann)
+        sql("UPDATE chatmemory_message SET text = SUBSTR(text, 1, LENGTH(text) - 8) WHERE sequence = 2")
+
+        with pytest.raises(EncryptionError, match="changed, truncated or moved"):
+            read("a")
+        with pytest.raises(EncryptionError):
+            list(export_lines(Conversation.objects.all()))
+
+    def test_a_missing_key_is_named_by_each_way_to_read(self, site, ann):
+        begin("a", ann)
+        site("new")
+        ways: list[Callable[[], object]] = [
+            lambda: read("a"),
+            lambda: DjangoChatMemoryStore().read_history("a"),
+            lambda: list(Message.objects.all()),
+            lambda: Conversation.objects.get(),
+            lambda: list(export_lines(Conversation.objects.all())),
+            lambda: fork(Conversation.objects.defer("title").get(), "b"),
+        ]
+
+        for way in ways:
+            with pytest.raises(MissingKeyError, match="'old'"):
+                way()
+        for command in ("export_chatmemory", "check_chatmemory", "encrypt_chatmemory"):
+            with pytest.raises(CommandError, match="'old'"):
+                call_command(command, stdout=io.StringIO())
+
+    def test_what_nobody_can_read_can_be_erased(self, site, ann):
+        begin("a", ann)
+        site("new")
+
+        call_command("erase_chatmemory", "--memory-id", "a", stdout=io.StringIO())
+
+        assert not Message.objects.exists()
+
+    def test_writing_where_the_owner_is_unknown(self, with_owner_keys, ann):
+        begin("a", ann)
+
+        with pytest.raises(EncryptionError, match="can only be written where its owner is known"):
+            Conversation.objects.update(title=SECRET)
+        with for_owner(ann.pk):
+            Conversation.objects.update(title=SECRET)
+        assert Conversation.objects.get().title == SECRET
+
+    @pytest.mark.parametrize("lookup", ["text", "text__contains", "text__in", "payload__startswith", "verbatim__gt"])
+    def test_a_lookup_of_what_the_database_cannot_know(self, site, lookup):
+        with pytest.raises(FieldError, match=r"chatmemory\.message\.\w+ is encrypted"):
+            list(Message.objects.filter(**{lookup: SECRET}))
+
+
+class TestRotation:
+    def test_the_first_key_writes_and_all_keys_read(self, site, ann):
+        begin("a", ann)
+        site("new", "old")
+
+        get_chat_memory("a").add(UserMessage("Later."))
+
+        assert read("a") == [QUESTION, ANSWER, UserMessage("Later.")]
+
+    def test_after_the_command_an_old_key_can_be_taken_out(self, site, ann):
+        for number in range(3):
+            begin(f"a{number}", ann, *(QUESTION, ANSWER) * 3)
+        begin("nobody's")
+        site("new", "old")
+        out = io.StringIO()
+
+        call_command("encrypt_chatmemory", stdout=out)
+        site("new")
+
+        assert read("a2") == [QUESTION, ANSWER] * 3
+        assert read("nobody's") == [QUESTION, ANSWER]
+        # The keys of owners are encrypted with the new one, so what they have encrypted stays as it is.
+        assert ("Encrypted 3 rows." if site.has_owner_keys else "Encrypted 24 rows.") in out.getvalue()
+        assert ("Encrypted 1 keys of owners." in out.getvalue()) is site.has_owner_keys
+
+    def test_a_dry_run_counts_and_changes_nothing(self, site):
+        begin("a")
+        site("new", "old")
+        before = stored()
+        out = io.StringIO()
+
+        call_command("encrypt_chatmemory", "--dry-run", stdout=out)
+
+        assert out.getvalue() == "3 rows to encrypt.\n"
+        assert stored() == before
+
+    def test_what_was_plain_is_encrypted(self, site, ann):
+        begin("a", ann)
+        sql("UPDATE chatmemory_message SET text = %s, payload = %s", SECRET, '{"a": 1}')
+        sql("UPDATE chatmemory_conversation SET title = %s", SECRET)
+
+        assert encrypt(Conversation.objects.all()) == 3
+
+        assert leftovers(SECRET) == []
+        assert {row.text for row in Message.objects.all()} == {SECRET}
+        assert encrypt(Conversation.objects.all()) == 0
+
+    def test_a_value_that_nobody_can_read_does_not_keep_others_plain(self, site):
+        begin("a")
+        begin("b")
+        sql("UPDATE chatmemory_conversation SET title = %s", SECRET)
+        own = Conversation.objects.get(memory_id="a").pk
+        sql("UPDATE chatmemory_message SET text = %s WHERE conversation_id = %s", f"enc1:lost:{'A' * 60}", own)
+
+        with pytest.raises(CommandError, match=r"1 of the conversations cannot .* 'a': .*'lost'"):
+            call_command("encrypt_chatmemory", stdout=io.StringIO())
+
+        (title,) = sql("SELECT title FROM chatmemory_conversation WHERE memory_id = 'b'")[0]
+        assert title.startswith("enc1:")
+
+    def test_the_keys_in_use_are_counted(self, site):
+        begin("a")
+        site("new", "old")
+        get_chat_memory("a").add(UserMessage("Later."))
+        sql("UPDATE chatmemory_conversation SET title = %s", SECRET)
+
+        assert keys_in_use(Conversation.objects.all()) == {"old": 2, "new": 1, "": 1}
+
+    def test_the_check_prints_how_many_values_need_which_key(self, site):
+        begin("a")
+        site("new", "old")
+        get_chat_memory("a").add(UserMessage("Later."))
+        out = io.StringIO()
+
+        call_command("check_chatmemory", stdout=out)
+
+        assert out.getvalue().splitlines() == [
+            "Values encrypted with the key 'new': 1.",
+            "Values encrypted with the key 'old': 3.",
+            "No problems found.",
+        ]
+
+    def test_the_keys_of_owners_need_those_of_the_site(self, with_owner_keys, ann):
+        begin("a", ann)
+
+        assert keys_in_use(Conversation.objects.all()) == {"@": 3, "old": 1}
+
+    def test_without_the_app_the_command_fails(self, settings):
+        settings.INSTALLED_APPS = [each for each in settings.INSTALLED_APPS if each != "chatmemory_django.encryption"]
+
+        with pytest.raises(CommandError, match=r"'chatmemory_django\.encryption' is not in INSTALLED_APPS"):
+            call_command("encrypt_chatmemory")
+
+
+class TestOwners:
+    def test_each_has_a_key_of_their_own_and_nobodys_conversations_have_the_sites(self, with_owner_keys, ann, ben):
+        for number, owner in enumerate([ann, ann, ben, None]):
+            begin(str(number), owner, QUESTION)
+
+        first, second, third, fourth = (value.split(":")[1] for value in stored())
+
+        assert first == second != third
+        assert fourth == "old"
+        assert dict(sql("SELECT owner, id FROM chatmemory_encryption_ownerkey")) == {
+            str(ann.pk): first,
+            str(ben.pk): third,
+        }
+
+    def test_a_dump_that_is_restored_after_the_erasure_is_noise(self, with_owner_keys, ann, ben):
+        begin("a", ann)
+        begin("b", ben)
+        dumped = pickle.dumps([dump(table) for table in ("chatmemory_conversation", "chatmemory_message")])
+
+        erase(Conversation.objects.filter(owner=ann))
+        for restoring in pickle.loads(dumped):
+            restore(*restoring)
+
+        assert len(sql("SELECT 1 FROM chatmemory_message")) == 4
+        for way in (lambda: read("a"), lambda: list(Message.objects.filter(conversation__memory_id="a"))):
+            with pytest.raises(MissingKeyError, match="'@"):
+                way()
+        assert leftovers(SECRET) == []
+        assert read("b") == [QUESTION, ANSWER]
+
+    @pytest.mark.parametrize("way", ["erase", "the command", "QuerySet.delete", "Model.delete", "User.delete", "prune"])
+    def test_the_key_goes_with_the_last_conversation_whichever_way_it_is_deleted(self, with_owner_keys, ann, way):
+        ways: dict[str, Callable[[], object]] = {
+            "erase": lambda: erase(Conversation.objects.all()),
+            "the command": lambda: call_command("erase_chatmemory", "--user", "ann", stdout=io.StringIO()),
+            "QuerySet.delete": lambda: Conversation.objects.all().delete(),
+            "Model.delete": lambda: [each.delete() for each in Conversation.objects.all()],
+            "User.delete": ann.delete,
+            "prune": lambda: call_command("prune_chatmemory", "--idle", "1", stdout=io.StringIO()),
+        }
+        begin("a", ann)
+        Conversation.objects.update(updated_at="2020-01-01T00:00:00Z")
+
+        ways[way]()
+
+        assert not Conversation.objects.exists()
+        assert sql("SELECT * FROM chatmemory_encryption_ownerkey") == []
+
+    def test_the_key_stays_while_there_is_another_conversation(self, with_owner_keys, ann):
+        begin("a", ann)
+        begin("b", ann)
+
+        Conversation.objects.get(memory_id="a").delete()
+
+        assert read("b") == [QUESTION, ANSWER]
+
+    def test_an_erasure_that_is_rolled_back_leaves_the_key(self, with_owner_keys, ann):
+        begin("a", ann)
+        with transaction.atomic():
+            erase(Conversation.objects.all())
+            transaction.set_rollback(True)
+
+        cipher.__globals__["_cipher"].cache_clear()  # as another process
+        assert read("a") == [QUESTION, ANSWER]
+
+    def test_who_begins_again_has_another_key(self, with_owner_keys, ann):
+        begin("a", ann, QUESTION)
+        (before,) = stored()
+        erase(Conversation.objects.all())
+
+        begin("a", ann, QUESTION)
+
+        (after,) = stored()
+        assert before.split(":")[1] != after.split(":")[1]
+        assert read("a") == [QUESTION]
+
+    def test_a_first_conversation_that_is_rolled_back_leaves_no_key_that_is_used(self, with_owner_keys, ann):
+        with transaction.atomic():
+            begin("a", ann)
+            transaction.set_rollback(True)
+        assert sql("SELECT * FROM chatmemory_encryption_ownerkey") == []
+
+        begin("a", ann)
+
+        cipher.__globals__["_cipher"].cache_clear()  # as another process
+        assert read("a") == [QUESTION, ANSWER]
+
+    def test_a_process_asks_for_a_key_once(self, with_owner_keys, ann, django_assert_max_num_queries):
+        begin("a", ann)
+        memory = get_chat_memory("a")
+        counts = []
+        cipher.__globals__["_cipher"].cache_clear()  # as another process
+        for _ in range(3):
+            with django_assert_max_num_queries(20) as counted:
+                memory.add(QUESTION)
+                memory.messages()
+            counts.append(sum("ownerkey" in query["sql"] for query in counted.captured_queries))
+
+        assert counts[0] <= 2  # by the owner to encrypt, by its id to decrypt
+        assert counts[1:] == [0, 0]
+
+
+def dump(table: str) -> tuple[str, list[str], list[tuple[Any, ...]]]:
+    """Return what a backup of *table* has, without the columns that the database generates."""
+    (model,) = (model for model in apps.get_models() if model._meta.db_table == table)
+    columns = [field.column for field in model._meta.concrete_fields if not field.generated]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(map(connection.ops.quote_name, columns))} FROM {table}")
+        return table, [column[0] for column in cursor.description], cursor.fetchall()
+
+
+def restore(table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    """Store the *rows* that are no longer in *table*."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {columns[0]}, {columns[1]} FROM {table}")
+        kept = set(cursor.fetchall())
+        marks = ", ".join(["%s"] * len(columns))
+        names = ", ".join(connection.ops.quote_name(column) for column in columns)
+        for row in rows:
+            if row[:2] not in kept:
+                values = [json.dumps(each) if isinstance(each, dict) else each for each in row]
+                cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)
+
+
+class TestSearches:
+    @pytest.fixture
+    def api(self, site, ann) -> APIClient:
+        begin("a", ann, QUESTION, ANSWER, SystemMessage("Be brief."))
+        client = APIClient()
+        client.force_authenticate(ann)
+        return client
+
+    def test_in_all_conversations_they_are_refused_with_a_code(self, api):
+        for query in ({"search": "kuchen"}, {"title": "kuchen"}):
+            response = api.get("/api/conversations/", query)
+
+            assert response.status_code == 400
+            assert response.json()["errors"][0]["code"] == "encrypted"
+            assert "encrypted" in response.json()["detail"]
+        for search in (Message.objects.search, Message.objects.containing, Conversation.objects.search):
+            with pytest.raises(EncryptedError, match="encrypted"):
+                list(search("kuchen"))
+
+    def test_in_one_conversation_the_messages_are_looked_through(self, api):
+        found = [
+            [row["sequence"] for row in api.get("/api/conversations/a/messages/", {"search": wanted}).json()["results"]]
+            for wanted in ("zwiebel", '"am donnerstag"', "zwiebel suppe", "")
+        ]
+
+        assert found == [[1], [1], [], [3, 2, 1]]
+
+    def test_of_a_long_conversation_the_newest_thousand_are_looked_through(self, site, ann):
+        conversation = begin("a", ann, QUESTION)
+        with for_owner(ann.pk):
+            Message.objects.bulk_create(
+                Message(conversation=conversation, sequence=number, type="USER", text="kuchen")
+                for number in range(2, 1_002)
+            )
+
+        found = conversation.messages.look_through("kuchen").values_list("sequence", flat=True)
+
+        assert set(found) == set(range(2, 1_002))
+
+    def test_the_admin_searches_ids_and_owners_and_looks_through_a_conversation(self, api, admin_client):
+        url = "/admin/chatmemory/conversation/"
+        by_id, by_text = (admin_client.get(url, {"q": wanted}).context["cl"] for wanted in ("a", "zwiebelkuchen"))
+        pk = Conversation.objects.get().pk
+
+        page = admin_client.get(f"{url}{pk}/change/", {"q": "zwiebelkuchen"})
+
+        assert by_id.result_count == 1
+        assert by_text.result_count == 0
+        assert b"<mark>Zwiebelkuchen</mark>" in page.content
+
+    def test_the_admin_neither_filters_nor_orders_by_what_is_encrypted(self, api, admin_client):
+        url = "/admin/chatmemory/conversation/"
+
+        page = admin_client.get(url)
+
+        assert page.context["cl"].search_help_text == "Memory id or owner"
+        assert b"?problem=turn" in page.content
+        assert b"?problem=tool" not in page.content
+        assert admin_client.get(url, {"problem": "tool"}).status_code == 200
+        headers = {str(header["text"]): header["sortable"] for header in result_headers(page.context["cl"])}
+        assert headers["title"] is False
+        assert headers["memory id"] is True
+
+    def test_staff_see_titles_and_messages_in_the_admin(self, api, client):
+        staff = get_user_model().objects.create_user("staff", is_staff=True)
+        staff.user_permissions.set(Permission.objects.filter(content_type__app_label="chatmemory"))
+        client.force_login(staff)
+
+        page = client.get(f"/admin/chatmemory/conversation/{Conversation.objects.get().pk}/change/")
+
+        assert SECRET.encode() in page.content
+        assert b"enc1:" not in page.content
+
+    def test_a_preview_is_the_beginning_of_the_text(self, site, ann):
+        begin("a", ann, UserMessage("x" * 300))
+        client = APIClient()
+        client.force_authenticate(ann)
+
+        (found,) = client.get("/api/conversations/").json()["results"]
+
+        assert found["preview"] == "x" * 200
+        assert found["title"] == SECRET
+
+
+def shown(rf: Any, do: Callable[[], object]) -> str:
+    """Return the pages and the mail that Django shows of the error that *do* raises."""
+    try:
+        do()
+    except (EncryptionError, ValueError) as exc:
+        first = exc.__traceback__.tb_next  # without the frame of this test, which has the key
+        reporter = ExceptionReporter(rf.get("/"), type(exc), exc, first)
+        return reporter.get_traceback_html() + reporter.get_traceback_text()
+    raise AssertionError("no error")
+
+
+TOO_SHORT = "a:c2VjcmV0IGtleSB0aGF0IGlzIHRvbyBzaG9ydA=="
+
+
+class TestErrorPages:
+    def test_they_show_no_key(self, site, ann, rf):
+        begin("a", ann)
+        sql("UPDATE chatmemory_message SET text = SUBSTR(text, 1, LENGTH(text) - 8) WHERE sequence = 2")
+        encoded = key("old").partition(":")[2]
+        data = base64.b64decode(encoded)
+
+        for way in (lambda: read("a"), lambda: list(Message.objects.all())):
+            page = shown(rf, way)
+            assert "changed, truncated or moved" in page
+            for secret in (encoded, data.hex(), data.decode().strip() * 2, repr(data)):
+                assert secret not in page
+
+    def test_those_of_a_wrong_key_do_not_show_it(self, settings, rf):
+        settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [TOO_SHORT]}}
+
+        page = shown(rf, lambda: read("a"))
+
+        assert "must have 32 bytes, not 28" in page
+        assert TOO_SHORT[2:] not in page
+        assert repr(base64.b64decode(TOO_SHORT[2:])) not in page
+
+    def test_logs_have_none(self, site, ann, caplog):
+        caplog.set_level(0)
+        begin("a", ann)
+        read("a")
+
+        assert key("old").partition(":")[2] not in caplog.text
+        assert SECRET not in caplog.text
