@@ -37,6 +37,8 @@ class Window(NamedTuple):
     system_first: bool = False
     keeps_all: bool = False
     """Whether system messages are like any other ones."""
+    evict_to: int | None = None
+    """What a memory that exceeds the limit is evicted down to; None: no more than must be."""
 
     @classmethod
     def unbounded(cls) -> Self:
@@ -162,6 +164,8 @@ class Oracle:
         """Add *messages*, and before them those that were set *aside*; return their sequences."""
         if after is not None:
             self._check(after, *completes)
+            if cleared := [each for each in completes if each in self.cuts]:  # nothing up to it comes back
+                after, completes = cleared[-1], [each for each in completes if each > cleared[-1]]
             self.rewind(after, window)
             if completes and after in self.cuts:  # what was set aside counts from now on
                 self.cuts[after] = min(self.cuts[after], completes[0])
@@ -338,18 +342,25 @@ class Oracle:
     def _trim(self, window: Window) -> None:
         """Evict from the front until the memory fits *window*: never a system message in front; last, the summary."""
         total = window.total(self.memory_messages())
-        while total > window.limit and self.window:
-            first = self.window.pop(0)
+        low = window.limit if window.evict_to is None or total <= window.limit else window.evict_to
+        while self.window and (total > window.limit or (total > low and len(self.window) > self._first_group())):
+            size, first = self._first_group(), self.window[0]
             if self.pinned is None and self._is_system(first):
                 self.pinned = first
-                continue
-            total -= window.cost(self.messages[first])
-            if self._calls_tools(first):
-                while self.window and self._is_result(self.window[0]):
-                    total -= window.cost(self.messages[self.window.pop(0)])
+            else:
+                total -= sum(window.cost(self.messages[each]) for each in self.window[:size])
+            del self.window[:size]
         if total > window.limit:
             self.summary = None
         self._protect()
+
+    def _first_group(self) -> int:
+        """Return how many messages leave the memory with the first one: the results that stand directly behind it."""
+        size = 1
+        if self._calls_tools(self.window[0]):
+            while size < len(self.window) and self._is_result(self.window[size]):
+                size += 1
+        return size
 
     def _receive(self, sequence: int, window: Window) -> None:
         """Take a stored message into the memory. A system message takes the place of the present one."""

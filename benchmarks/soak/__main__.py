@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--calm", action="store_true", help="do not kill workers or servers, nor cut connections")
+    parser.add_argument("--encrypted", action="store_true", help="install the app that encrypts texts")
     parser.add_argument("--logs", type=Path, help="folder for the logs of workers, servers and triggers")
     parser.add_argument("--write", action="store_true", help="write the table to README.md")
     parser.add_argument("--orders", help=argparse.SUPPRESS)
@@ -51,6 +52,8 @@ def main() -> int:
             (folder / name).mkdir()
             servers.append(SERVERS[name](folder / name))
         os.environ["SOAK_DATABASES"] = json.dumps({"default": {}, **{each.name: each.plain() for each in servers}})
+        if options.encrypted:
+            os.environ["SOAK_ENCRYPTED"] = "1"
         import django
 
         django.setup()

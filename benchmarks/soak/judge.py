@@ -28,6 +28,7 @@ from benchmarks.soak.replay import Columns, Question, Row, State, Story, by_vers
 from benchmarks.soak.triggers import written
 from benchmarks.soak.verbs import labels
 from chatmemory_django.codec import messages_from_json
+from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_message
 from tests.oracle import MissingError
@@ -116,6 +117,13 @@ class Judge:
         """Count the errors that a soak provokes, by kind."""
         return Counter(fault.kind for fault in self.faults if self._is_allowed(fault))
 
+    def _plain(self, column: str, value: str | None) -> Any:
+        """Return *value*, as a trigger has copied it from *column*, decrypted if it is encrypted."""
+        encrypts = cipher()
+        if encrypts is None or value is None:
+            return value
+        return encrypts.decrypt(value, f"chatmemory.message.{column}", self.using)
+
     def _load(self) -> None:
         self.by_verb: dict[str, list[Intent]] = defaultdict(list)
         self.by_kind: dict[tuple[str, str], list[Intent]] = defaultdict(list)
@@ -135,6 +143,7 @@ class Judge:
         """By label, the conversation and the sequence of each row of a history."""
         for values in written(self.using, "soak_row"):
             key, sequence, kind, text, payload, metadata, *flags, parent, cut = values
+            text, payload = self._plain("text", text), self._plain("payload", payload)
             label = label_of(text)
             part = json.loads(metadata).get("by") if metadata else None
             columns = Columns(*map(bool, flags), parent, cut)

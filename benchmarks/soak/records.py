@@ -9,6 +9,7 @@ import msgspec
 
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory.base import MemoryOptions
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -63,34 +64,30 @@ class Words(JointWords):
 
 SINGLE, DOUBLE = Words("soak-single", 1), Words("soak-double", 2)
 ESTIMATORS = {estimator.name: estimator for estimator in (SINGLE, DOUBLE)}
-LIMITS: tuple[tuple[int, JointWords | None, bool], ...] = (
-    (5, None, False),
-    (12, None, True),
-    (30, None, False),
-    (60, SINGLE, False),
-    (150, SINGLE, True),
-    (100, DOUBLE, False),
-    (400, DOUBLE, False),
-    (90, JointWords(), False),
+LIMITS: tuple[tuple[int, JointWords | None, bool, int | None], ...] = (
+    (5, None, False, None),
+    (12, None, True, 7),
+    (30, None, False, None),
+    (60, SINGLE, False, None),
+    (150, SINGLE, True, 90),
+    (100, DOUBLE, False, 60),
+    (400, DOUBLE, False, None),
+    (90, JointWords(), False, 50),
 )
-"""The windows: a limit, its estimator unless it counts messages, and whether the system message stays first."""
+"""
+The windows: a limit, its estimator unless it counts messages, whether the system message stays first, and ``evict_to``.
+"""
 
 
 def memory_of(conversation: str, window: int, *, keep_history: bool = True) -> ChatMemory:
     """Return a memory of *conversation* through a window of ``LIMITS``."""
-    limit, estimator, first = LIMITS[window]
+    limit, estimator, first, low = LIMITS[window]
     store = DjangoChatMemoryStore(keep_history=keep_history)
+    options: MemoryOptions = {"id": conversation, "store": store, "evict_to": low}
+    options["always_keep_system_message_first"] = first
     if estimator is None:
-        return MessageWindowChatMemory(
-            max_messages=limit, id=conversation, store=store, always_keep_system_message_first=first
-        )
-    return TokenWindowChatMemory(
-        max_tokens=limit,
-        token_count_estimator=estimator,
-        id=conversation,
-        store=store,
-        always_keep_system_message_first=first,
-    )
+        return MessageWindowChatMemory(max_messages=limit, **options)
+    return TokenWindowChatMemory(max_tokens=limit, token_count_estimator=estimator, **options)
 
 
 WINDOWS: tuple[Window, ...] = tuple(memory_of("any", number).window() for number in range(len(LIMITS)))
@@ -116,7 +113,7 @@ def summarizing(
     conversation: str, window: int, summarize: Callable[[str | None, list[ChatMessage]], str]
 ) -> SummarizingChatMemory:
     """Return a memory of *conversation* through a token window in ``LIMITS``, summarized by *summarize* on request."""
-    limit, estimator, first = LIMITS[window]
+    limit, estimator, first, low = LIMITS[window]
     if estimator is None:
         raise ValueError(f"Window {window} has no tokens.")
     return SummarizingChatMemory(
@@ -128,6 +125,7 @@ def summarizing(
         summarize_after_add=False,
         id=conversation,
         store=_Summaries(keep_history=True),
+        evict_to=low,
         always_keep_system_message_first=first,
     )
 

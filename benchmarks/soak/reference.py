@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from chatmemory_django.messages import ChatMessage
 
-WINDOWS = tuple(Window(*limits) for limits in LIMITS)
+WINDOWS = tuple(Window(*limits, evict_to=low) for *limits, low in LIMITS)
 """The windows on the conversations, as the oracle knows them."""
 
 REARRANGING = {"rewind", "switch", "pop", "remove", "clear"}

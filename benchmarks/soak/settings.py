@@ -2,8 +2,12 @@
 
 import json
 import os
+from base64 import b64encode
 
 SECRET_KEY = "nothing here is secret"
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "chatmemory_django"]
 DATABASES = json.loads(os.environ["SOAK_DATABASES"])
 USE_TZ = True
+if os.environ.get("SOAK_ENCRYPTED"):
+    INSTALLED_APPS.append("chatmemory_django.encryption")
+    CHATMEMORY = {"ENCRYPTION": {"KEYS": [f"soak:{b64encode(bytes(32)).decode()}"]}}

@@ -24,6 +24,10 @@ class Window:
     """
     The rule that limits a memory: at most *limit* messages or, with an estimator, *limit* tokens.
 
+    With *evict_to*, a memory that exceeds the limit is evicted down to that lower mark, but not its newest message if
+    that fits. So the beginning of what is sent stays the same until the limit is reached again, and a vendor's prompt
+    cache holds. Without it, as in LangChain4j, no more is evicted than must be.
+
     A window is additive if the total of a list is ``overhead`` plus the costs of its messages, so that costs can be
     stored and added up. ``counter`` is stored with them, as the name of what counted; it is empty if costs cannot be
     stored, and for a window of messages, which needs none.
@@ -37,10 +41,12 @@ class Window:
         limit: int,
         estimator: TokenCountEstimator | None = None,
         *,
+        evict_to: int | None = None,
         always_keep_system_message_first: bool = False,
         keeps_all: bool = False,
     ) -> None:
         self.limit = limit
+        self.evict_to = evict_to
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
         self.keeps_all = keeps_all
@@ -244,18 +250,18 @@ class Eviction:
         return self.next_key - 1
 
     def trim(self) -> None:
-        """Evict messages at the front, except a system message at index 0, until the memory is within its limit."""
+        """Evict messages at the front, except a system message at index 0, if the memory exceeds its limit."""
+        limit, low = self.window.limit, self.window.evict_to
         total = self.window.total(self.messages()) if self.total is None else self.total
-        while total > self.window.limit and (entry := self._pop()) is not None:
-            if self.pinned is None and entry.type == MessageType.SYSTEM:
-                self.pinned = entry
-                continue
-            total -= self._evict(entry)
-            if entry.calls_tools:
-                total -= self._evict_results()
-        if total > self.window.limit and self.summary is not None:
+        exceeds = total > limit
+        while total > limit and (entry := self._pop()) is not None:
+            total -= self._evict_next(entry)
+        if total > limit and self.summary is not None:
             summary, self.summary = self.summary, None
             total -= self._evict(summary)
+        if exceeds and low is not None:
+            while total > low and (entry := self._pop_unless_last()) is not None:
+                total -= self._evict_next(entry)
         if self.total is not None:
             self.total = total
         self._pin_leading()
@@ -290,6 +296,17 @@ class Eviction:
             if entry.key not in self._gone:
                 return entry
 
+    def _pop_unless_last(self) -> Entry | None:
+        """Return the next entry at the front unless nothing comes after it and its results; None then, and it stays."""
+        start, group = self.start, []
+        while (entry := self._pop()) is not None:
+            group.append(entry)
+            if len(group) > 1 and not (group[0].calls_tools and entry.type == MessageType.TOOL_EXECUTION_RESULT):
+                break
+        self._front.extendleft(reversed(group))
+        self.start = start
+        return None if entry is None else self._pop()
+
     def _pin_leading(self) -> None:
         """Pin the message at the front if it belongs before the summary."""
         if self.summary is None or self.pinned is not None:
@@ -301,6 +318,13 @@ class Eviction:
         elif entry is not None:
             self._front.appendleft(entry)
             self.start = start
+
+    def _evict_next(self, entry: Entry) -> int:
+        """Evict *entry*, which was at the front, with the results of its calls, or pin it; return what that freed."""
+        if self.pinned is None and entry.type == MessageType.SYSTEM:
+            self.pinned = entry
+            return 0
+        return self._evict(entry) + (self._evict_results() if entry.calls_tools else 0)
 
     def _evict(self, entry: Entry) -> int:
         """Evict *entry* and return its cost."""

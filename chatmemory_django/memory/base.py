@@ -22,6 +22,7 @@ from chatmemory_django.stores.base import (
     SimpleStoreAdapter,
 )
 from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
+from chatmemory_django.tokens import TokenCountEstimator
 
 logger = logging.getLogger(__package__)
 
@@ -34,6 +35,7 @@ class MemoryOptions(TypedDict, total=False):
 
     id: object
     store: ChatMemoryStore | SimpleChatMemoryStore | None
+    evict_to: Limit | None
     always_keep_system_message_first: bool
     start_on_user: bool
     repair_tools: bool
@@ -43,7 +45,9 @@ class ChatMemory(ABC):
     """
     The messages of one conversation that are sent to the LLM.
 
-    *id* names the memory in its *store*; without a store, the memory exists only in this object. Two options change
+    *id* names the memory in its *store*; without a store, the memory exists only in this object. With *evict_to*, a
+    memory that exceeds its limit is evicted down to that lower mark, which is of the limit's unit: what is sent then
+    begins with the same messages for many turns, as prompt caches need. The newest message stays. Two options change
     what ``messages`` returns, but never what is stored: with *start_on_user* it begins at a user message, system
     messages aside; with *repair_tools* it omits tool calls without a result and results without a call.
     """
@@ -53,12 +57,14 @@ class ChatMemory(ABC):
         *,
         id: object = "default",
         store: ChatMemoryStore | SimpleChatMemoryStore | None = None,
+        evict_to: Limit | None = None,
         always_keep_system_message_first: bool = False,
         start_on_user: bool = False,
         repair_tools: bool = False,
     ) -> None:
         memory_key(id)
         self.id = id
+        self.evict_to = evict_to
         self.always_keep_system_message_first = always_keep_system_message_first
         self.start_on_user = start_on_user
         self.repair_tools = repair_tools
@@ -73,7 +79,7 @@ class ChatMemory(ABC):
         Return the current window.
 
         Raises:
-            ValueError: The limit is not a whole number above 0.
+            ValueError: The limit is not a whole number above 0, or ``evict_to`` is not one below it.
 
         """
 
@@ -271,6 +277,19 @@ class ChatMemory(ABC):
     async def aexplain(self, count: int = 50) -> list[Explained]:
         """See ``explain``."""
         return await self.store.run(self.explain, count)
+
+    def _window(self, name: str, limit: Limit, estimator: TokenCountEstimator | None = None) -> Window:
+        """Return the window of this moment, whose *limit* is the option *name*."""
+        most = self._limit(name, limit)
+        evict_to = None if self.evict_to is None else self._limit("evict_to", self.evict_to)
+        if evict_to is not None and evict_to >= most:
+            raise ValueError(f"evict_to must be less than {name}, which is {most}, not {evict_to}.")
+        return Window(
+            most,
+            estimator,
+            evict_to=evict_to,
+            always_keep_system_message_first=self.always_keep_system_message_first,
+        )
 
     def _limit(self, name: str, limit: Limit) -> int:
         value: object = limit(self.id) if callable(limit) else limit

@@ -146,8 +146,9 @@ class SummarizingChatMemory(TokenWindowChatMemory):
 
     def _summary_limit(self, window: Window) -> int:
         limit = self._limit("summary_tokens", self.summary_tokens)
-        if limit >= window.limit:
-            raise ValueError(f"summary_tokens must be less than max_tokens, which is {window.limit}, not {limit}.")
+        name, most = ("max_tokens", window.limit) if window.evict_to is None else ("evict_to", window.evict_to)
+        if limit >= most:
+            raise ValueError(f"summary_tokens must be less than {name}, which is {most}, not {limit}.")
         return limit
 
     def _after_eviction(self) -> None:

@@ -22,10 +22,7 @@ class MessageWindowChatMemory(ChatMemory):
         super().__init__(**options)
 
     def window(self) -> Window:
-        return Window(
-            self._limit("max_messages", self.max_messages),
-            always_keep_system_message_first=self.always_keep_system_message_first,
-        )
+        return self._window("max_messages", self.max_messages)
 
 
 class TokenWindowChatMemory(ChatMemory):
@@ -51,8 +48,4 @@ class TokenWindowChatMemory(ChatMemory):
         super().__init__(**options)
 
     def window(self) -> Window:
-        return Window(
-            self._limit("max_tokens", self.max_tokens),
-            self.token_count_estimator,
-            always_keep_system_message_first=self.always_keep_system_message_first,
-        )
+        return self._window("max_tokens", self.max_tokens, self.token_count_estimator)

@@ -43,15 +43,19 @@ CALL, TWO_CALLS, R1, R2 = call("1"), call("1", "2"), result("1"), result("2")
 def trimmed(messages: list[ChatMessage], window: Window) -> list[ChatMessage]:
     left = list(messages)
     total = window.total(left)
-    while total > window.limit:
+    low = window.limit if window.evict_to is None or total <= window.limit else window.evict_to
+    while total > low:
         place = 1 if left and isinstance(left[0], SystemMessage) else 0
         if place >= len(left):
             break
-        gone = left.pop(place)
-        total -= window.cost(gone)
-        if isinstance(gone, AiMessage) and gone.tool_execution_requests:
-            while place < len(left) and isinstance(left[place], ToolExecutionResultMessage):
-                total -= window.cost(left.pop(place))
+        behind = place + 1
+        if isinstance(left[place], AiMessage) and left[place].tool_execution_requests:
+            while behind < len(left) and isinstance(left[behind], ToolExecutionResultMessage):
+                behind += 1
+        if total <= window.limit and behind == len(left):
+            break  # the newest message stays, where only the lower mark is exceeded
+        total -= sum(window.cost(each) for each in left[place:behind])
+        del left[place:behind]
     return left
 
 
@@ -85,10 +89,16 @@ def to_entries(messages: list[ChatMessage]) -> list[Entry]:
 
 def windows(*estimators) -> st.SearchStrategy[Window]:
     return st.builds(
-        Window,
+        lambda limit, estimator, low, first: Window(
+            limit,
+            estimator,
+            evict_to=None if low >= limit else low,
+            always_keep_system_message_first=first,
+        ),
         st.integers(1, 8) | st.integers(1, 40),
         st.sampled_from(estimators),
-        always_keep_system_message_first=st.booleans(),
+        st.integers(1, 60),
+        st.booleans(),
     )
 
 
@@ -373,6 +383,51 @@ class TestLazyReading:
         eviction.add(U3)  # 7 tokens
 
         assert (eviction.start, eviction.total) == (2, 22)
+
+
+class TestEvictTo:
+    """A memory that exceeds its limit is evicted down to a lower mark."""
+
+    @pytest.mark.parametrize(
+        ("limit", "evict_to", "memory", "left"),
+        [
+            (4, 2, [U1, A1, U2, A2], [U1, A1, U2, A2]),
+            (4, 2, [U1, A1, U2, A2, U3], [A2, U3]),
+            (4, 2, [S1, U1, A1, U2, A2], [S1, A2]),
+            (4, 1, [S1, U1, A1, U2, A2], [S1, A2]),
+            (4, 1, [U1, S1, U2, A1, U3], [S1, U3]),
+            (4, 3, [U1, CALL, R1, A1, U2], [A1, U2]),
+            (4, 2, [U1, A1, CALL, R1, U2], [U2]),
+            (4, 1, [U1, A1, U2, CALL, R1], [CALL, R1]),
+            (4, 2, [U1, A1, TWO_CALLS, R1, R2], [TWO_CALLS, R1, R2]),
+            (1, 1, [U1, A1], [A1]),
+        ],
+    )
+    def test_messages_are_evicted_down_to_it_but_not_the_newest(self, limit, evict_to, memory, left):
+        window = Window(limit, evict_to=evict_to)
+
+        assert window.trim(memory) == left
+        assert trimmed(memory, window) == left
+
+    def test_a_message_that_takes_more_than_the_mark_stays_alone(self):
+        window = Window(12, ADDITIVE_WORDS, evict_to=8)
+
+        assert window.cost(U3) + window.overhead > 8
+        assert window.trim([U1, A1, U3]) == [U3]
+
+    def test_a_message_that_does_not_fit_the_limit_is_evicted_like_any_other(self):
+        assert Window(9, ADDITIVE_WORDS, evict_to=8).trim([U1, U3]) == []
+
+    @given(memories, st.integers(2, 40), st.data())
+    def test_what_is_sent_begins_with_the_same_messages_until_the_limit_is_exceeded(self, messages, limit, data):
+        window = Window(limit, evict_to=data.draw(st.integers(1, limit - 1)))
+        eviction = Eviction(window, [], next_key=0, total=0)
+        for message in messages:
+            before = eviction.messages()
+            eviction.add(message)
+            after = eviction.messages()
+            if len(before) < limit and message.type != MessageType.SYSTEM:
+                assert after == [*before, message]
 
 
 class TestWindow:
