@@ -16,7 +16,7 @@ SHIPPED: Mapping[str, Any] = {
 
 # Parrot's answers are short: it evicts after about ten messages, and summarizes a few later. Real models write more.
 SIZES = (
-    {"max_tokens": 4000, "summary_tokens": 400, "after_tokens": 1000}
+    {"max_tokens": 4000, "evict_to": 3000, "summary_tokens": 400, "after_tokens": 1000}
     if IS_REAL
     else {"max_tokens": 240, "summary_tokens": 60, "after_tokens": 80}
 )

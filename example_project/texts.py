@@ -21,6 +21,7 @@ TEXTS = {
     "retry": _("Try again"),
     "unanswered": _("There is no answer."),
     "partial": _("Stopped before the end."),
+    "cut": _("Cut: the answer has reached its length limit."),
     "place": _("{number} of {of}"),
     "previous_version": _("Previous version"),
     "next_version": _("Next version"),

@@ -25,10 +25,12 @@ from django.utils import timezone
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
+from chatmemory_django.encryption.ciphers import for_owner, unreadable_as_stored
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_metadata
 from chatmemory_django.models.windows import in_memory
+from chatmemory_django.operations.encrypting import encrypt, keys_in_use, wrap_keys
 from chatmemory_django.operations.examining import Examination, Rule
 from chatmemory_django.operations.forking import afork, fork
 from chatmemory_django.operations.jsonl import (
@@ -61,13 +63,16 @@ __all__ = [
     "check",
     "check_lines",
     "clear",
+    "encrypt",
     "erase",
     "export",
     "export_lines",
     "fork",
     "import_lines",
+    "keys_in_use",
     "prune",
     "recount",
+    "wrap_keys",
 ]
 
 CHUNK_CHARACTERS = 64 * 1024
@@ -169,7 +174,8 @@ def erase(
             each(conversation, count)
         messages[conversation.memory_id] = count
 
-    _for_each(conversations, _count if dry_run else _erase, note, refused)
+    with unreadable_as_stored():
+        _for_each(conversations, _count if dry_run else _erase, note, refused)
     return Receipt(datetime.datetime.now(datetime.UTC), messages)
 
 
@@ -224,6 +230,18 @@ async def asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:
     following = sync_to_async(partial(next, chunks, ""))
     while chunk := await following():
         yield chunk
+
+
+def entitle(conversations: QuerySet[Conversation], memory_id: str, title: str) -> bool:
+    """
+    Give a conversation the *title*, and return whether it has it now.
+
+    It has not if it had another one, or if no question is left in its history of which a title could be made. The
+    conversation gets a new ``version``; its ``updated_at`` stays.
+    """
+    conversations = for_writing(conversations)
+    found = conversations.filter(memory_id=memory_id, title="").order_by().values_list("pk", flat=True).first()
+    return found is not None and in_lock(conversations, found, partial(_entitle, title)) is True
 
 
 def annotate(
@@ -353,6 +371,15 @@ def _annotate(
         conversation.version += 1
     message.conversation = conversation
     return message
+
+
+def _entitle(title: str, conversation: Conversation) -> bool:
+    history = messages_of(conversation).history(all_branches=True)
+    if conversation.title or not as_now(history.filter(type=MessageType.USER)).exists():
+        return False
+    with for_owner(conversation.owner_id):
+        write(conversation, title=title)
+    return True
 
 
 def _count(conversation: Conversation) -> int:

@@ -20,6 +20,7 @@ from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, new_memory_id
 from chatmemory_django.models.messages import MAX_PARTS
 from chatmemory_django.models.windows import in_memory
+from chatmemory_django.operations.encrypting import renew
 from chatmemory_django.operations.whole import in_lock, is_there
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
@@ -127,6 +128,8 @@ class _Forking:
                 copying = _Copy(messages.filter(condition), plan.superseded)
                 copying.run(cursor, {"conversation": forked.pk})
         self._settle(forked, plan)
+        if forked.owner_id != source.owner_id:
+            renew(forked)
         return forked
 
     def _plan(self, snapshot: Snapshot) -> _Plan:
@@ -194,7 +197,7 @@ class _Forking:
         if found["cuts"]:
             rows.filter(cleared_before__gt=last).update(cleared_before=last + 1)
             columns["parent_sequence"] = found["head"]  # the first message that follows a cut names it
-        for own in ("id", "version"):
+        for own in ("id", "version", "owner"):
             del columns[own]
         if not state.counted_by and state.memory_messages:
             remembered = in_memory(columns["window_start"], state.pinned_sequence, state.summary_sequence)

@@ -12,11 +12,12 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import F, QuerySet
 from django.db.models.expressions import Combinable
 
 from chatmemory_django.db.batches import in_batches
+from chatmemory_django.db.isolation import as_now, has_locked, note_lock
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -65,12 +66,14 @@ def at_one_moment(conversations: QuerySet[Conversation], key: int, read: Callabl
     Return the result of *read* on the conversation *key*, as of one moment; None if it does not exist.
 
     It is read without a lock, and again if another writer changed it in the meantime; after repeated changes, with a
-    lock.
+    lock, and so where the transaction may have written to it, see ``has_locked``.
     """
     for _ in range(TRIES):
         conversation = _one(conversations, key).first()
         if conversation is None:
             return None
+        if has_locked(connections[conversations.db], conversation.memory_id):
+            break
         found = read(conversation)
         if conversation.version in _row(conversation).values_list("version", flat=True):
             return found
@@ -78,9 +81,10 @@ def at_one_moment(conversations: QuerySet[Conversation], key: int, read: Callabl
 
 
 def messages_of(conversation: Conversation) -> MessageQuerySet:
-    """Return the rows of *conversation*, in order, from the database it was read from."""
+    """Return the rows of *conversation*, in order, from the database it was read from; if it is locked, as of now."""
     messages = Message.objects.using(conversation._state.db)
-    return messages.filter(conversation=conversation.pk).order_by("sequence")
+    rows = messages.filter(conversation=conversation.pk).order_by("sequence")
+    return as_now(rows) if has_locked(connections[rows.db], conversation.memory_id) else rows
 
 
 def ranges(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:
@@ -122,7 +126,10 @@ def write(conversation: Conversation, **columns: Any) -> None:
 def _in_lock(conversations: ConversationQuerySet, key: int, do: Callable[[Conversation], _T]) -> _T | None:
     with transaction.atomic(using=conversations.db):
         conversation = _one(conversations.lock([key]), key).first()
-        return None if conversation is None else do(conversation)
+        if conversation is None:
+            return None
+        note_lock(connections[conversations.db], conversation.memory_id)
+        return do(conversation)
 
 
 def _one(conversations: QuerySet[Conversation], key: int) -> QuerySet[Conversation]:

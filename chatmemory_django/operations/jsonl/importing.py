@@ -20,6 +20,7 @@ from chatmemory_django.core.media import AddressError, check_files, check_json_f
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, new_memory_id
 from chatmemory_django.models.columns import to_metadata
@@ -198,9 +199,10 @@ class _Import:
         conversation = Conversation(**self.columns)
         with transaction.atomic(using=using):
             conversation.save(using=using, force_insert=True)
-            for _ in range(batches):
-                rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
-                Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
+            with for_owner(conversation.owner_id):
+                for _ in range(batches):
+                    rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
+                    Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
         return conversation
 
     def _checked_memory_id(self) -> str:

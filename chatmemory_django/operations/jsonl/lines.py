@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from chatmemory_django import conf
-from chatmemory_django.core.limits import check_bounds, check_values
+from chatmemory_django.core.limits import MAX_TITLE_LENGTH, check_bounds, check_values
 
 SPOOL_BYTES = 1024 * 1024
 """The size in bytes up to which a conversation is spooled in memory; larger ones use an unnamed temporary file."""
@@ -32,7 +32,7 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     window_start: _Sequence
     pinned_sequence: _Sequence | None
     total_messages: _Number
-    title: Annotated[str, msgspec.Meta(max_length=255)]
+    title: Annotated[str, msgspec.Meta(max_length=MAX_TITLE_LENGTH)]
     metadata: dict[str, Any]
     created_at: _Moment
     updated_at: _Moment

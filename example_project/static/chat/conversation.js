@@ -9,7 +9,6 @@ import {Answer, chunks} from "./stream.js";
 const PAGE = 50;
 const MOST = 200; // messages in a page of the REST API
 const TRIES = 4; // to reconnect to an answer
-const TITLE = 60; // characters
 
 export class Conversation {
     id = null;
@@ -17,7 +16,7 @@ export class Conversation {
     #rows = [];
     #older = null;
     #fates = new Map();
-    #title = null; // the title of a new conversation
+    #isNew = false;
     #leaving = new AbortController();
 
     /** *page* has the parts of the page: transcript, memory, composer, and callbacks. */
@@ -62,15 +61,14 @@ export class Conversation {
     }
 
     async send(parts) {
-        const isNew = this.id === null;
-        if (isNew) {
+        this.#isNew = this.id === null;
+        if (this.#isNew) {
             this.id = crypto.randomUUID();
             this.page.onNamed(this.id);
         }
         this.page.onShown({isEmpty: false, hasOlder: this.#older !== null});
         this.page.transcript.showSent(parts);
         const message = toUiMessage(crypto.randomUUID(), parts);
-        this.#title = isNew ? parts.find(part => part.kind === "text")?.text.trim().slice(0, TITLE) : null;
         await this.#ask(() => ({trigger: "submit-message", message}));
     }
 
@@ -191,12 +189,10 @@ export class Conversation {
         else announce(text(answer.state === "stopped" ? "stopped" : "answered"));
     }
 
-    /** The answer has started: the question is stored, may have evicted others, and titles a new conversation. */
+    /** The answer has started: the question is stored, and may have evicted others. */
     async #onStored(signal) {
-        if (this.#title) {
-            const title = this.#title;
-            this.#title = null;
-            await rest(conversationPath(this.id), {method: "PATCH", body: {title}, signal});
+        if (this.#isNew) {
+            this.#isNew = false;
             this.page.onChange();
         }
         await this.page.memory.load(this.id, this.#rows, signal);

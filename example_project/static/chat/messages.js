@@ -79,6 +79,7 @@ function addMetadata(metadata, stored) {
     const {model, usage, partial} = stored ?? {};
     if (model) metadata.model = model;
     if (partial) metadata.partial = true;
+    if ((stored?.finish_reason ?? stored?.finishReason) === "length") metadata.isCut = true;
     for (const name of ["input", "output"]) {
         if (usage?.[name] !== undefined) metadata[name] = (metadata[name] ?? 0) + usage[name];
     }

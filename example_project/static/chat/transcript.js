@@ -160,7 +160,8 @@ export class Transcript {
             }
         } else if (message.role === "assistant") {
             foot.append(iconButton("again", text("regenerate"), () => this.does.regenerate(message), {"data-acts": ""}));
-            const {partial, model, input, output} = message.metadata;
+            const {partial, isCut, model, input, output} = message.metadata;
+            if (isCut) foot.append(element("span", {class: "note"}, text("cut")));
             if (partial) foot.append(element("span", {class: "note"}, text("partial")));
             if (model && input !== undefined) {
                 const usage = {model, input: number(input), output: number(output ?? 0)};
