@@ -3,7 +3,7 @@
 from django.apps import AppConfig, apps
 from django.core.checks import Tags, register
 from django.db.models import DO_NOTHING
-from django.db.models.signals import pre_delete
+from django.db.models.signals import post_delete, pre_delete
 from django.utils.translation import gettext_lazy as _
 
 
@@ -22,7 +22,7 @@ class ChatMemoryConfig(AppConfig):
 
         from chatmemory_django import checks, conf
         from chatmemory_django.models import Conversation
-        from chatmemory_django.models.erasing import erase_conversations, erase_messages
+        from chatmemory_django.models.erasing import drop_key_of_owner, erase_conversations, erase_messages
         from chatmemory_django.tokens import encodings
 
         owner = Conversation._meta.get_field("owner")
@@ -32,6 +32,7 @@ class ChatMemoryConfig(AppConfig):
                 if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
                     pre_delete.connect(erase_conversations, sender=model, dispatch_uid="chatmemory")
         pre_delete.connect(erase_messages, sender=Conversation, dispatch_uid="chatmemory")
+        post_delete.connect(drop_key_of_owner, sender=Conversation, dispatch_uid="chatmemory")
         register(checks.check_settings)
         register(checks.check_databases)
         register(checks.check_mariadb, Tags.database)

@@ -199,7 +199,13 @@ def _memory() -> Iterator[CheckMessage]:
         yield from _encoding(built.token_count_estimator)
 
 
-_SOME_LIMITS = {"max_messages": 1, "max_tokens": 1_000_000, "summary_tokens": 1, "after_tokens": 1}
+_SOME_LIMITS: Mapping[str, int | None] = {
+    "max_messages": 1_000_000,
+    "max_tokens": 1_000_000,
+    "evict_to": None,
+    "summary_tokens": 1,
+    "after_tokens": 1,
+}
 
 
 def _encoding(estimator: OpenAiTokenCountEstimator) -> Iterator[CheckMessage]:

@@ -63,6 +63,12 @@ DEFAULT_CHAT: Mapping[str, Any] = {
     "READ_THROTTLE_RATE": "600/min",
 }
 
+DEFAULT_ENCRYPTION: dict[str, Any] = {
+    "KEYS": [],
+    "OWNER_KEYS": False,
+    "CLASS": "chatmemory_django.encryption.keys.Keys",
+}
+
 DEFAULT_MCP_THROTTLE_RATE = "120/min"
 
 NAMES = frozenset(
@@ -77,6 +83,7 @@ NAMES = frozenset(
         "REST",
         "CHAT",
         "MCP_THROTTLE_RATE",
+        "ENCRYPTION",
     }
 )
 
@@ -132,6 +139,11 @@ def chat() -> Mapping[str, Any]:
     return {**DEFAULT_CHAT, **_get("CHAT", {})}
 
 
+def encryption() -> Mapping[str, Any]:
+    """Return ``ENCRYPTION``: the settings of the app ``encryption``, completed from ``DEFAULT_ENCRYPTION``."""
+    return {**DEFAULT_ENCRYPTION, **_get("ENCRYPTION", {})}
+
+
 def mcp_throttle_rate() -> str | None:
     """Return ``MCP_THROTTLE_RATE``: how many requests each user may send to MCP; None for no limit."""
     return _get("MCP_THROTTLE_RATE", DEFAULT_MCP_THROTTLE_RATE)  # type: ignore[no-any-return]
@@ -163,7 +175,7 @@ def check_dict(
     if not isinstance(given, Mapping):
         return [Error(f"{where} must be a dict, not {type(given).__name__}.", hint=hint, id=no_dict)]
     values = {**defaults, **given}
-    numbers = {name: default for name, default in defaults.items() if isinstance(default, int)}
+    numbers = {name: default for name, default in defaults.items() if type(default) is int}
     return [
         *check_names(where, given, defaults, unknown),
         *(

@@ -32,7 +32,8 @@ def get_chat_memory(
 
     With an *owner*, a new conversation belongs to the owner, and a conversation of another user is inaccessible: writes
     raise ``PermissionDenied``, reads return nothing. Always pass it if *memory_id* comes from a request. *using* names
-    the database; *options* override those of the setting, for example ``max_messages=2``.
+    the database; *options* override those of the setting, for example ``max_messages=2``, which then has no
+    ``evict_to`` but one that is passed with it.
     """
     limits = {name: options.pop(name) for name in ("max_messages", "max_tokens") if name in options}
     wanted = MemoryConfiguration.of(memory_id).with_options(options).with_limit(**limits).with_options(options)
@@ -90,19 +91,25 @@ class MemoryConfiguration(NamedTuple):
         """
         Return the configuration with another limit, if one is passed.
 
-        If the memory *is_only_read*, a summarizing one then becomes a plain window, since the limit may leave no room
-        for a summary.
+        Another limit has no ``evict_to``. If the memory *is_only_read*, a summarizing one then becomes a plain window,
+        since the limit may leave no room for a summary.
 
         Raises:
-            ValueError: It has no estimator to count *max_tokens* with.
+            ValueError: It has no estimator to count *max_tokens* with, or has a summary and is limited otherwise.
 
         """
         name, limit = ("max_messages", max_messages) if max_tokens is None else ("max_tokens", max_tokens)
         if limit is None:
             return self
         if name in self.options and not (is_only_read and "summarize" in self.options):
-            return self.with_options({name: limit})
-        options = {key: self.options[key] for key in MemoryOptions.__annotations__ if key in self.options}
+            return self.with_options({name: limit, "evict_to": None} if "evict_to" in self.options else {name: limit})
+        if "summarize" in self.options and not is_only_read:
+            raise ValueError(
+                f"{name} cannot limit the memory of CHATMEMORY['MEMORY'], a {self.path.rpartition('.')[2]}, which is "
+                "limited by max_tokens; pass that, or create a memory of another class."
+            )
+        kept = MemoryOptions.__annotations__.keys() - {"evict_to"}
+        options = {key: value for key, value in self.options.items() if key in kept}
         if max_tokens is None:
             return self._replace(path=MESSAGE_WINDOW, options={**options, name: limit})
         if "token_count_estimator" not in self.options:

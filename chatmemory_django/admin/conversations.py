@@ -18,7 +18,6 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from chatmemory_django.admin import columns, downloads, filters, pages
 from chatmemory_django.admin.changelist import ConversationList, NewestPaginator, check_request
@@ -27,6 +26,7 @@ from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, Messa
 from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.core.characters import visible
+from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.conversations import has_message_containing
 
@@ -60,7 +60,6 @@ class ConversationAdmin(admin.ModelAdmin):
     )
     list_per_page = 50
     search_fields = ("memory_id", "title")  # and more: see get_search_results
-    search_help_text = gettext_lazy("Memory id or owner, and titles and messages if you may read them")
     paginator = NewestPaginator
     ordering = ("-updated_at",)
     show_full_result_count = False
@@ -124,6 +123,18 @@ class ConversationAdmin(admin.ModelAdmin):
         check_request(request)
         return super().changelist_view(request, extra_context)
 
+    @property
+    def search_help_text(self) -> str:  # type: ignore[override]  # an attribute of ModelAdmin
+        """See ``ModelAdmin``: what is encrypted is not found."""
+        if cipher() is not None:
+            return _("Memory id or owner")
+        return _("Memory id or owner, and titles and messages if you may read them")
+
+    def get_sortable_by(self, request: HttpRequest) -> Any:
+        """See ``ModelAdmin``: the order of encrypted titles means nothing."""
+        sortable = super().get_sortable_by(request)
+        return sortable if cipher() is None else [each for each in sortable if each is not columns.title]
+
     def get_list_display(self, request: HttpRequest) -> Any:
         """See ``ModelAdmin``. What is not displayed cannot be ordered by, either."""
         listed = super().get_list_display(request)
@@ -152,7 +163,7 @@ class ConversationAdmin(admin.ModelAdmin):
         known = queryset.known_as(search_term)
         if known is not None:
             return known, False
-        is_readable = self.has_text_permission(request)
+        is_readable = self.has_text_permission(request) and cipher() is None
         found = queryset.search(search_term, types=None if is_readable else ())
         owned = queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
         keys = filters.at_most(filters.newest_keys(found) | filters.newest_keys(owned), request)

@@ -61,6 +61,10 @@ class Gauge:
     shares: list[Share]
     limit_x: str
     """Position of the limit in the drawing if the memory exceeds it, for example after the limit was lowered."""
+    evict_to: int | None = None
+    """What the memory is evicted to when it exceeds the limit, if that is less."""
+    evict_to_x: str = ""
+    """Position of that mark in the drawing."""
 
     @property
     def percent(self) -> int | None:
@@ -95,6 +99,7 @@ def read_gauge(conversation: Conversation, window: Window | None) -> Gauge:
     rows = _memory_rows(conversation)
     pieces = [(sequence, kind, (tokens or 0) if counts_tokens else 1) for sequence, kind, tokens in rows]
     scale = max(total, limit or 0, 1)
+    evict_to = window.evict_to if window is not None and limit is not None else None
     return Gauge(
         counts_tokens=counts_tokens,
         total=total,
@@ -103,6 +108,8 @@ def read_gauge(conversation: Conversation, window: Window | None) -> Gauge:
         segments=_segments(pieces, total, GAUGE_WIDTH / scale),
         shares=_shares(pieces, total),
         limit_x=_number(limit * GAUGE_WIDTH / scale) if limit is not None and limit < total else "",
+        evict_to=evict_to,
+        evict_to_x="" if evict_to is None else _number(evict_to * GAUGE_WIDTH / scale),
     )
 
 

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from django.utils import timezone, translation
 
 from chatmemory_django import conf
-from chatmemory_django.chat.streams import Maker, Piece, streams
+from chatmemory_django.chat.streams import Maker, Piece, decrypted, encrypted, streams
 from chatmemory_django.chat.ui_stream import PING
 from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread
@@ -296,7 +296,7 @@ class Answers:
         position, is_running = 0, True
         try:
             while is_running and answer.listeners:
-                pieces, is_running = await in_thread(self._streams.read, answer.maker, position)
+                pieces, is_running = await in_thread(self._read, answer.maker, position)
                 position += len(pieces)
                 if pieces:
                     answer.put("".join(pieces))
@@ -307,6 +307,10 @@ class Answers:
         finally:
             del self._followed[answer.maker]
             answer.end()
+
+    def _read(self, maker: Maker, position: int) -> tuple[list[str], bool]:
+        stored, is_running = self._streams.read(maker, position)
+        return decrypted(maker, stored), is_running
 
     async def _make(self, answer: Answer, work: Work, locale: Locale) -> None:
         locale.activate()
@@ -341,7 +345,7 @@ class Answers:
             with self._writing:  # after a write in progress
                 answer.is_leased = False
             try:
-                self._streams.end(answer.maker, answer.new(last=last))
+                self._streams.end(answer.maker, encrypted(answer.maker, answer.new(last=last)))
             except Exception:
                 logger.exception("The end of an answer in %r could not be written.", answer.maker.memory_id)
         return last
@@ -363,7 +367,7 @@ class Answers:
         """Write the new events of those *answers* that have not ended; return which have to stop."""
         with self._writing:
             counts = {answer: len(answer.events) for answer in answers if answer.is_leased}
-            pieces = {answer.maker: answer.new(count) for answer, count in counts.items()}
+            pieces = {answer.maker: encrypted(answer.maker, answer.new(count)) for answer, count in counts.items()}
             stopping = self._streams.write(pieces) if pieces else set()
             for answer, count in counts.items():
                 answer.note_written(count)

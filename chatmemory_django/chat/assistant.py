@@ -28,6 +28,7 @@ from chatmemory_django.chat.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
 from chatmemory_django.chat.questions import Question, positioned, taken_ids
 from chatmemory_django.chat.returns import Text, Typed
+from chatmemory_django.chat.titles import TitleFunction, aentitle, entitle, first_words
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
 from chatmemory_django.db.threads import afterwards, in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
@@ -68,6 +69,9 @@ class Assistant:
     model at most *max_rounds* times. *persist* is ``"late"`` to store question and answer together, or ``"early"`` to
     store the question first. An answer that takes more than *timeout* seconds is cancelled. A cancelled answer is not
     stored, unless *keep_partial* is true: then what there is of it is stored with ``"partial"`` in its metadata.
+    *title* is a function of the question and the first answer of a conversation; it returns the conversation's title,
+    and may be asynchronous. Without it, the title is the question's first words; with None, there is none. A
+    conversation that has a title keeps it.
 
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
     which no other user can access; *request*, which is passed to tools; *client_message_id*, which identifies the
@@ -96,9 +100,15 @@ class Assistant:
         persist: Persist = "late",
         timeout: float | None = None,
         keep_partial: bool = False,
+        title: TitleFunction | None = first_words,
     ) -> None:
         if type(max_rounds) is not int or max_rounds < 1:
             raise ValueError(f"max_rounds must be a whole number above 0, not {max_rounds!r}.")
+        if memory is not None and not callable(memory):
+            raise TypeError(
+                f"memory must be a class of memory, or a function that returns one, not {memory!r}; a dotted path "
+                "belongs in the setting MEMORY."
+            )
         self.model = model
         self.memory = memory
         self.memory_options = dict(memory_options or {})
@@ -108,6 +118,7 @@ class Assistant:
         self.persist: Persist = persist
         self.timeout = timeout
         self.keep_partial = keep_partial
+        self.title = title
 
     def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
         """Return the memory of a conversation."""
@@ -197,6 +208,8 @@ class Assistant:
             raise
         answer.read(exchange.response)
         exchange.turn.end()
+        if exchange.first and self.title:
+            entitle(exchange.memory, *exchange.first, self.title)
 
     async def _astream(
         self,
@@ -217,6 +230,8 @@ class Assistant:
             raise
         answer.read(exchange.response)
         await exchange.turn.aend(afterwards)
+        if exchange.first and self.title:
+            await aentitle(exchange.memory, *exchange.first, self.title)
 
     async def events(
         self,
@@ -260,6 +275,7 @@ class Assistant:
             question = positioned(question, memory, is_known=question.client_message_id in taken)
         turn = memory.turn(persist, after=question.after).begin()
         exchange = Exchange(
+            memory,
             turn,
             question,
             tools=[tool.specification for tool in self.tools.values()],

@@ -79,3 +79,9 @@ def _assistant(named: object) -> Iterator[CheckMessage]:
             hint="For example 'mysite.assistants.assistant', where assistant = Assistant(OpenAiChatModel('gpt-5')).",
             id="chatmemory.E034",
         )
+    elif isinstance(found, Assistant) and getattr(found.model, "lacks_key", False):
+        yield Warning(
+            f"The model of {named!r}, CHATMEMORY['CHAT']['ASSISTANT'], has no API key, so it answers no question.",
+            hint="Set the environment variable OPENAI_API_KEY, or pass api_key; a server without keys takes any text.",
+            id="chatmemory.W033",
+        )

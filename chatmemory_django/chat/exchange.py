@@ -20,17 +20,24 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.questions import Question
 from chatmemory_django.core.tool_calls import repair_tools
+from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
     AiMessage,
+    MessageType,
     NewMessage,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
+    UserMessage,
 )
 
 AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage
 """An event of an answer: for each call of the model its pieces and its response, then the results of its tools."""
+
+
+class QuestionTooLongError(ContextLengthError):
+    """The question alone is larger than the memory's window, so the model was not called."""
 
 
 class TooManyRoundsError(ChatModelError):
@@ -46,6 +53,7 @@ class Exchange:
 
     def __init__(
         self,
+        memory: ChatMemory,
         turn: Turn,
         question: Question,
         *,
@@ -54,6 +62,8 @@ class Exchange:
         answer_id: str | None,
         response_format: ResponseFormat | None,
     ) -> None:
+        self.memory = memory
+        """What the turn is with."""
         self.turn = turn
         """The turn, which the caller ends."""
         self._question = question
@@ -71,6 +81,8 @@ class Exchange:
         """The results of its tool calls, in their order."""
         self.is_complete = False
         """Whether the model has answered."""
+        self._is_first = False
+        self._asked: UserMessage | None = None
 
     def open(self, system: str | None) -> None:
         """Begin the turn with the system message, unless it is there already, and the question."""
@@ -96,8 +108,11 @@ class Exchange:
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
         messages = tuple(repair_tools(self.turn.messages))
+        if not self._has_answer:
+            self._is_first = all(message.type != MessageType.AI for message in messages)
+            self._asked = next((each for each in reversed(messages) if isinstance(each, UserMessage)), None)
         if all(isinstance(message, SystemMessage) for message in messages):
-            raise ContextLengthError("The question does not fit in the memory's window; configure a larger window.")
+            raise QuestionTooLongError("The question does not fit in the memory's window; configure a larger window.")
         return ChatRequest(
             messages=messages,
             tools=self._tools,
@@ -109,6 +124,13 @@ class Exchange:
     def calls(self) -> Sequence[ToolExecutionRequest]:
         """The tool calls of the last response."""
         return () if self.response is None else self.response.ai_message.tool_execution_requests
+
+    @property
+    def first(self) -> tuple[UserMessage, AiMessage] | None:
+        """The question and its answer, once the model has given the first answer of the memory."""
+        if not (self.is_complete and self._is_first) or self._asked is None or self.response is None:
+            return None
+        return self._asked, self.response.ai_message
 
     def note(self, event: ChatEvent) -> None:
         """Record an event of the model."""

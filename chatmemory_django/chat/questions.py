@@ -85,7 +85,8 @@ class Posted(msgspec.Struct, rename="camel"):
         if found.get("role") != "user":
             if self.is_regenerate:
                 return Question(None)
-            raise ValueError(f"{path}.role must be 'user': the tools of this chat run on the server.")
+            hint = "the tools of this chat run on the server." if found else f"there is no message. {EXAMPLE}"
+            raise ValueError(f"{path}.role must be 'user': {hint}")
         name: object = found.get("id")
         settings = conf.chat()
         try:
@@ -107,7 +108,7 @@ class Posted(msgspec.Struct, rename="camel"):
         """Return the last message, and its path; to regenerate, the last one that is not an answer."""
         if self.messages == _NULL:
             there = self.message != _NULL
-            return _read(self.message, dict[str, Any], "$.message") if there else {}, "$.message"
+            return _shaped(_read(self.message, Any, "$.message"), "$.message") if there else {}, "$.message"
         messages = _read(self.messages, list[msgspec.Raw], "$.messages", RAW_BYTES)
         last = len(messages) - 1
         while self.is_regenerate and last >= 0 and _role(messages[last]) == "assistant":
@@ -117,12 +118,15 @@ class Posted(msgspec.Struct, rename="camel"):
             return {}, path
         message = messages[last]
         del messages
-        return _read(message, dict[str, Any], path), path
+        return _shaped(_read(message, Any, path), path), path
 
 
 def read_body(content: bytes) -> Posted:
     """Parse *content*, the JSON of the AI SDK; raise ``ValueError`` with the path of what is invalid."""
-    return _decoded(content, Posted, "$")
+    try:
+        return _decoded(content, Posted, "$")
+    except ValueError as exc:
+        raise ValueError(f"{exc.args[0]}. {EXAMPLE}" if MISSING in exc.args[0] else exc.args[0]) from None
 
 
 def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Question:
@@ -213,6 +217,25 @@ def _message_of(conversation: Conversation, name: str) -> Message | None:
 
 def _newest_question(conversation: Conversation) -> Message | None:
     return conversation.history().filter(type=MessageType.USER).order_by("sequence").last()
+
+
+MISSING = "missing required field"
+"""What msgspec's errors have where a body has none of the AI SDK's shapes."""
+
+EXAMPLE = (
+    'A question is {"id": "<UUID>", "messages": [{"id": "1", "role": "user", '
+    '"parts": [{"type": "text", "text": "\N{HORIZONTAL ELLIPSIS}"}]}]}.'
+)
+
+
+def _shaped(message: Any, path: str) -> dict[str, Any]:
+    """Return *message*, or raise ``ValueError`` with an example if it is none of the AI SDK's."""
+    if not isinstance(message, dict):
+        kind = "array" if isinstance(message, list) else type(message).__name__
+        raise ValueError(f"Expected `object`, got `{kind}` - at `{path}`. {EXAMPLE}")  # noqa: TRY004  # of the body
+    if "parts" not in message and message.get("role") == "user":
+        raise ValueError(f"{path}.parts is missing. {EXAMPLE}")
+    return message
 
 
 class _Role(msgspec.Struct):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 
-from chatmemory_django.chat.model import ChatModelError, ChatResponse, ResponseFormat
+from chatmemory_django.chat.model import ChatModelError, ChatResponse, FinishReason, ResponseFormat
 from chatmemory_django.formats.ui_messages.writing import answer_text
 
 _VALUE = "value"
@@ -48,6 +48,8 @@ class Typed(Text):
     def read(self, response: ChatResponse | None) -> None:
         """Set ``value``; raise ``InvalidAnswerError`` if the answer does not have the type."""
         super().read(response)
+        if response is not None and response.metadata.finish_reason == FinishReason.LENGTH:
+            raise InvalidAnswerError("The model's answer was cut by its token limit; increase max_output_tokens.")
         try:
             read = self._adapter.validate_json(self.value)
         except pydantic.ValidationError as exc:

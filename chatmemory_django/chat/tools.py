@@ -85,6 +85,11 @@ class Tool:
         schema.pop("title", None)
         text = "\n\n".join(filter(None, (docstring.short_description, docstring.long_description)))
         self.specification = ToolSpecification(self.name, text if description is None else str(description), schema)
+        if not self.specification.description:
+            raise TypeError(
+                f"The tool {self.name!r} has no docstring from which a model could learn what it is for; "
+                "write one, or pass Tool(function, description=…)."
+            )
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
@@ -140,14 +145,16 @@ class Tool:
 
     def _hints(self, code: Any, parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, Any]:
         """
-        Return the annotations of *parameters*, ``Any`` for those without one.
+        Return the annotations of *parameters*, of which each must have one.
 
         Others may name what is imported for type checkers only.
         """
-        annotations = {
-            name: Any if parameter.annotation is parameter.empty else parameter.annotation
-            for name, parameter in parameters.items()
-        }
+        annotations = {name: parameter.annotation for name, parameter in parameters.items()}
+        if bare := [name for name, annotation in annotations.items() if annotation is inspect.Parameter.empty]:
+            raise TypeError(
+                f"The tool {self.name!r} has parameters without annotations: {', '.join(bare)}. The model must know "
+                "their types: write (number: int), for example, or Any."
+            )
         try:
             return get_type_hints(
                 SimpleNamespace(__annotations__=annotations),

@@ -32,13 +32,14 @@ from chatmemory_django.access import (
 )
 from chatmemory_django.chat.answers import Answer, BusyError, Seat, TooManyError, answers
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
-from chatmemory_django.chat.exchange import Exchange
+from chatmemory_django.chat.exchange import Exchange, QuestionTooLongError
 from chatmemory_django.chat.files import Files, question_at, stored_file
 from chatmemory_django.chat.listing import newest_messages
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.questions import Question, question_again, read_body
 from chatmemory_django.chat.returns import Text
 from chatmemory_django.chat.streams import Maker, StreamsUnavailableError
+from chatmemory_django.chat.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.core.media import AddressError, check_files, file_at
 from chatmemory_django.db.futures import raisable
@@ -261,7 +262,7 @@ class _Work:
         }
         self._ui = UiStream(answer_id)
         self._returns_message = returns_message
-        self._has_evicted = False
+        self._has_evicted = self._is_stored = False
         self._exchange: Exchange | None = None
         self.message: dict[str, Any] | None = None
         """The answer as a ``UIMessage``, if there is one."""
@@ -288,6 +289,9 @@ class _Work:
             keeps_part = answer.is_stopping or self._assistant.keep_partial
             if exchange is not None and (exchange.is_complete or (keeps_part and exchange.add_part())):
                 self._has_evicted = raisable(exchange.turn.write)()
+                self._is_stored = True
+                if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
+                    entitle(exchange.memory, *exchange.first, first_words)
                 if self._returns_message:
                     self.message = _message(self._asked, answer.maker.answer_id)
         except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
@@ -295,8 +299,13 @@ class _Work:
         return _encoded(self._last(answer)) + DONE
 
     async def follow(self) -> None:
-        if self._has_evicted and self._exchange is not None:
-            await afterwards(self._exchange.turn.follow())
+        exchange, title = self._exchange, self._assistant.title
+        if exchange is None:
+            return
+        if self._has_evicted:
+            await afterwards(exchange.turn.follow())
+        if exchange.first and title is not None and title is not first_words and self._is_stored:
+            await afterwards(aentitle(exchange.memory, *exchange.first, title))
 
     def _last(self, answer: Answer) -> list[dict[str, Any]]:
         exc = answer.failure
@@ -328,6 +337,8 @@ def explained(error: Exception) -> tuple[int, str]:
             return 503, _("The model has too much to do. Try again in a moment.")
         case ModelTimeoutError():
             return 504, _("The model took too long. Try again.")
+        case QuestionTooLongError():
+            return 413, _("Your message is too long for this chat. Send a shorter one.")
         case ContextLengthError():
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():

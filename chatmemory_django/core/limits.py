@@ -28,6 +28,9 @@ YEARS = range(1970, 9999)
 """The years that imported moments may be in: databases, time zones and cursors support all of them."""
 
 MAX_MEMORY_ID_LENGTH = 255
+
+MAX_TITLE_LENGTH = 255
+"""In characters, of the title of a conversation."""
 MAX_CLIENT_MESSAGE_ID_LENGTH = 64
 MAX_COUNTER_LENGTH = 64
 """The longest name of an estimator whose counts are stored."""

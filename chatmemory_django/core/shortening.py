@@ -25,6 +25,9 @@ from chatmemory_django.messages import (
     VideoContent,
 )
 
+MAX_WORDS = 60
+"""How many characters of a message a title has at most: as many as fit a narrow list of conversations."""
+
 FILES = {ImageContent: "image", AudioContent: "audio file", VideoContent: "video", PdfFileContent: "PDF file"}
 
 
@@ -45,6 +48,20 @@ def shortened(messages: Sequence[ChatMessage], window: Window, max_tokens: int) 
         tokens = sum(map(window.cost, cut))
     totals = accumulate(map(window.cost, cut))
     return [message for message, total in zip(cut, totals, strict=True) if total <= max_tokens] or cut[:1]
+
+
+def first_words(text: str) -> str:
+    """Return the beginning of *text* as a title: whole words of one line, at most ``MAX_WORDS`` characters."""
+    words = " ".join(text.split())
+    if len(words) <= MAX_WORDS:
+        return words
+    whole, _, _ = words[:MAX_WORDS].rpartition(" ")
+    return (whole or words[: MAX_WORDS - 1]) + "…"
+
+
+def title_of(message: ChatMessage) -> str:
+    """Return the title that *message* gives a conversation, without its files; empty if it has no text."""
+    return first_words(" ".join(_texts(message)))
 
 
 def _texts(message: ChatMessage) -> Iterator[str]:

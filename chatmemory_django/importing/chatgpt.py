@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
-from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH
+from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_TITLE_LENGTH
 from chatmemory_django.formats.verbatim import storable
 from chatmemory_django.importing.moved import Moved, MovedMessage, moment
 from chatmemory_django.messages import (
@@ -36,8 +36,6 @@ NAME = "chatgpt"
 
 EVERYBODY = "all"
 """The recipient of an answer that calls no tool."""
-
-MAX_TITLE = 255
 
 TEXTS = ("text", "result", "user_profile", "user_instructions")
 """The keys of text in contents, and in parts of them."""
@@ -77,7 +75,7 @@ def read_conversation(item: Any) -> tuple[str, Moved]:
     end = branches.get(item.get("current_node"), _Branch()).message
     return memory_id, Moved(
         messages,
-        title=storable(title)[:MAX_TITLE] if isinstance(title := item.get("title"), str) else "",
+        title=storable(title)[:MAX_TITLE_LENGTH] if isinstance(title := item.get("title"), str) else "",
         created_at=moment(item.get("create_time")),
         updated_at=moment(item.get("update_time")),
         is_archived=item.get("is_archived") is True,

@@ -11,7 +11,8 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, Self
 
 from django.conf import settings
-from django.db import connections, models, transaction
+from django.core.validators import MaxLengthValidator
+from django.db import connections, models, router, transaction
 from django.db.models import (
     BooleanField,
     Case,
@@ -31,15 +32,16 @@ from django.db.models.functions import Cast, Left, Length
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.core.limits import MAX_COUNTER_LENGTH, MAX_MEMORY_ID_LENGTH, is_storable
+from chatmemory_django.core.limits import MAX_COUNTER_LENGTH, MAX_MEMORY_ID_LENGTH, MAX_TITLE_LENGTH, is_storable
 from chatmemory_django.core.reasons import Reader, Remembered
-from chatmemory_django.db.isolation import as_now
+from chatmemory_django.db.isolation import as_now, note_lock
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.encryption.ciphers import for_new_conversation, for_owner
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
-from chatmemory_django.models.fields import ExactCharField, Hour, OwnerField
+from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
@@ -171,11 +173,11 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """
         Annotate each with its ``preview``: the beginning of the newest message of *types* that has a text, or None.
 
-        The preview is the whole text if a site uses a field class of its own, which may store the text encrypted.
+        The preview is the whole text if the database cannot cut it, see ``EncryptedTextField.is_plain``.
         """
-        is_plain = type(Message._meta.get_field("text")) is TextField
+        text: Any = Message._meta.get_field("text")
         newest = Message.objects.history().filter(conversation=OuterRef("pk"), type__in=types).exclude(text="")
-        preview = Left("text", PREVIEW) if is_plain else F("text")
+        preview = Left("text", PREVIEW) if text.is_plain else F("text")
         return self.annotate(preview=Subquery(newest.order_by("-sequence").values_list(preview)[:1]))
 
     def with_size(self) -> Self:
@@ -281,7 +283,13 @@ class Conversation(models.Model):
         blank=True,
         db_index=False,  # an index below starts with it
     )
-    title = models.CharField(_("title"), max_length=255, blank=True, default="")
+    title = EncryptedTextField(
+        _("title"),
+        max_length=MAX_TITLE_LENGTH,
+        blank=True,
+        default="",
+        validators=[MaxLengthValidator(MAX_TITLE_LENGTH)],
+    )
     metadata = models.JSONField(_("metadata"), default=dict, blank=True)
     is_pinned = models.BooleanField(_("pinned"), default=False)
     is_archived = models.BooleanField(_("archived"), default=False)
@@ -348,15 +356,19 @@ class Conversation(models.Model):
         *update_fields* names others: since this object was read, another writer may have added messages and changed the
         counters.
         """
+        using = options.get("using") or router.db_for_write(Conversation, instance=self)
         if self._state.adding:
-            super().save(update_fields=update_fields, **options)
+            with for_new_conversation(self.owner_id, using):
+                super().save(update_fields=update_fields, **options)
             return
         fields = set(SITE_FIELDS if update_fields is None else update_fields) - self.get_deferred_fields()
         if not fields:
             return
         self.version = F("version") + 1
         try:
-            super().save(update_fields=fields | {"version"}, **options)
+            with for_owner(self.owner_id):
+                super().save(update_fields=fields | {"version"}, **options)
+            note_lock(connections[using], self.memory_id)
         finally:
             self.__dict__.pop("version", None)  # read again when it is accessed
 

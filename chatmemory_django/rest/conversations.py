@@ -285,7 +285,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         serializer = self.message_serializer_class(rows, many=True, context=self.get_serializer_context())
         window = memory.window()
         unit = "messages" if window.estimator is None else "tokens"
-        return {"messages": serializer.data, "limit": window.limit, "unit": unit}
+        return {"messages": serializer.data, "limit": window.limit, "evict_to": window.evict_to, "unit": unit}
 
 
 def _taken() -> Problem:

@@ -50,7 +50,7 @@ NEW_MESSAGES: dict[str, Any] = {
 }
 STORED_MESSAGES = {"messages": [STORED]}
 NEW_MEMORY = {"messages": [{"message": {"type": "SYSTEM", "text": "They ask for order 4711."}}, {"message": QUESTION}]}
-MEMORY = {"messages": [STORED], "limit": 20, "unit": "messages", "explanation": [EXPLAINED]}
+MEMORY = {"messages": [STORED], "limit": 20, "evict_to": None, "unit": "messages", "explanation": [EXPLAINED]}
 FROM = {"to": 1}
 FORK = {"through": 1}
 REMOVED = {"removed": [2]}

@@ -16,6 +16,8 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
+from chatmemory_django.encryption.ciphers import EncryptedError
+
 MEDIA_TYPE = "application/problem+json"
 
 PREFIX = "urn:chatmemory:"
@@ -64,6 +66,8 @@ def handle_exception(exc: Exception, context: dict[str, Any]) -> Response | None
         exc = exceptions.NotFound()
     elif isinstance(exc, PermissionDenied):
         exc = exceptions.PermissionDenied()
+    elif isinstance(exc, EncryptedError):
+        exc = Problem(HTTPStatus.BAD_REQUEST, "encrypted", str(exc), "?")
     elif not isinstance(exc, exceptions.APIException):
         if settings.DEBUG:
             return None

@@ -13,6 +13,7 @@ from rest_framework import serializers
 from chatmemory_django import conf
 from chatmemory_django.core.limits import (
     MAX_CLIENT_MESSAGE_ID_LENGTH,
+    MAX_TITLE_LENGTH,
 )
 from chatmemory_django.core.media import without_files
 from chatmemory_django.core.reasons import Reason
@@ -21,6 +22,7 @@ from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.alternatives import Place
 from chatmemory_django.models.columns import SHOWN, ShownRow
+from chatmemory_django.models.conversations import PREVIEW
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.fields import (
     BooleanField,
@@ -94,7 +96,7 @@ class MetadataChangeSerializer(Strict, serializers.Serializer[Any]):
 class ConversationChangeSerializer(Strict, serializers.Serializer[Any]):
     """Changes to a conversation. Metadata is replaced as a whole; omitted fields are kept."""
 
-    title = TextField(required=False, allow_blank=True, max_length=255)
+    title = TextField(required=False, allow_blank=True, max_length=MAX_TITLE_LENGTH)
     metadata = MetadataField(required=False, help_text="Any JSON object.")
     is_pinned = BooleanField(required=False)
     is_archived = BooleanField(required=False)
@@ -237,6 +239,9 @@ class MemorySerializer(serializers.Serializer[Any]):
 
     messages = MessageSerializer(many=True)
     limit = serializers.IntegerField()
+    evict_to = serializers.IntegerField(
+        allow_null=True, help_text="What is left once the limit was exceeded; null: as much as fits."
+    )
     unit = serializers.ChoiceField(choices=["messages", "tokens"])
     explanation = ExplainedSerializer(many=True, required=False)
 
@@ -265,6 +270,8 @@ class ConversationSerializer(serializers.Serializer[Any]):
         view = self.context.get("view")  # without one, a site's own code asks
         if "title" in shown and view is not None and not view.types_in(conversation):
             shown["title"] = None
+        if shown.get("preview"):
+            shown["preview"] = shown["preview"][:PREVIEW]  # where texts are encrypted, the database does not cut them
         return shown
 
 

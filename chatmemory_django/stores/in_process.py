@@ -258,6 +258,9 @@ class _Conversation:
         repeats: bool = False,
         archived: bool = False,
     ) -> Appended:
+        cleared = [key for key in takes_up if self.rows[self.checked(key)].cleared_before is not None]
+        if cleared:  # nothing up to it comes back
+            after, takes_up = cleared[-1], [key for key in takes_up if key > cleared[-1]]
         move = None if after is None else self.moved(after, window)
         eviction = self.eviction(window) if move is None else move.eviction
         for key in takes_up:

@@ -95,6 +95,21 @@ class TestLimit:
 
         assert str(error.value).endswith(f"not {limit!r}.")
 
+    @pytest.mark.parametrize("evict_to", [0, -1, True, "5", 2.5, 20, 21], ids=repr)
+    @pytest.mark.parametrize("is_dynamic", [False, True])
+    def test_a_lower_mark_is_a_whole_number_between_0_and_the_limit(self, evict_to, is_dynamic):
+        asked = {"evict_to": Limit(evict_to) if is_dynamic else evict_to}
+        expected = (
+            rf"^evict_to must be less than max_(messages|tokens), which is 20, not {evict_to}\.$"
+            if evict_to in {20, 21}
+            else rf"^evict_to must be a whole number above 0, not {evict_to!r}\.$"
+        )
+
+        with pytest.raises(ValueError, match=expected):
+            MessageWindowChatMemory(max_messages=20, **asked)
+        with pytest.raises(ValueError, match=expected):
+            TokenWindowChatMemory(max_tokens=20, token_count_estimator=WORDS, **asked)
+
     @each_kind
     @wrong_limits
     @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ class TestRepeatedMessages:
     @asynchronous
     async def test_an_answer_is_found_by_its_id_or_its_questions_id(self, chat):
         def noon() -> str:
+            """Do it."""
             return "12:00"
 
         client = chat("One.", calling(("1", "noon", "{}")), "Two.", "Three.", "Four.", tools=[noon])

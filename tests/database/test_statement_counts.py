@@ -55,3 +55,13 @@ def test_a_call_sends_as_many_statements_as_the_page_lists(call, settings):
 
     sent = [query["sql"] for query in captured if query["sql"] not in {"BEGIN", "BEGIN IMMEDIATE", "COMMIT"}]
     assert len(sent) == LISTED[call][connection.vendor != "postgresql"]
+
+
+def test_an_add_that_evicts_hundreds_of_messages_to_a_lower_mark_takes_a_few_statements(django_assert_max_num_queries):
+    low = MessageWindowChatMemory(max_messages=400, evict_to=100, id="c", store=DjangoChatMemoryStore())
+    low.add(*[UserMessage(f"{number}") for number in range(400)])
+
+    with django_assert_max_num_queries(8):
+        low.add(UserMessage("one more"))
+
+    assert len(low.messages()) == 100

@@ -300,6 +300,7 @@ class TestErrors:
             ({"summary_tokens": 19}, "summary_tokens must be less than max_tokens, which is 19, not 19."),
             ({"summary_tokens": 0}, "summary_tokens must be a whole number above 0, not 0."),
             ({"after_tokens": "8"}, "after_tokens must be a whole number above 0, not '8'."),
+            ({"evict_to": 12, "summary_tokens": 12}, "summary_tokens must be less than evict_to, which is 12, not 12."),
             ({"summary_tokens": lambda _: 25}, "summary_tokens must be less than max_tokens, which is 19, not 25."),
         ],
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory
-from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, ChatMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import fork
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
@@ -52,7 +52,7 @@ def as_message(message: ChatMessage | str) -> ChatMessage:
 
 
 def texts(messages: list[ChatMessage]) -> list[str]:
-    return [message.text if isinstance(message, SystemMessage) else message.single_text for message in messages]
+    return [message.single_text if isinstance(message, UserMessage) else message.text for message in messages]
 
 
 def summaries(store: ChatMemoryStore) -> list[str]:
@@ -157,6 +157,24 @@ class TestClear:
         memory.switch(3)
 
         assert texts(memory.messages()) == ["one", "zwei"]
+
+    @pytest.mark.parametrize("goes_on", [True, False])
+    @pytest.mark.parametrize("answer", [AiMessage("answer"), UserMessage("answer")], ids=["answer", "second question"])
+    def test_what_answers_a_question_after_which_it_was_cleared_comes_alone(self, store, goes_on, answer):
+        memory = memory_in(store, "one", "two")
+        with memory.turn("early", after=1) as turn:
+            turn.add(UserMessage("three"))
+            memory.rewind(3)
+            memory.clear()
+            if goes_on:
+                memory.add(UserMessage("four"))
+            turn.add(answer)
+        answered = texts(memory.messages())
+        memory.rewind(2)
+
+        memory.rewind(5 if goes_on else 4)
+
+        assert answered == texts(memory.messages()) == ["answer"]
 
     def test_it_holds_after_the_last_message_before_it_was_removed(self, store):
         memory = memory_in(store, "one", "two")

@@ -192,6 +192,10 @@ class TestEachCheck:
             (memory_of(TOKEN_WINDOW, max_tokens=5), "token_count_estimator"),
             (memory_of(TOKEN_WINDOW, max_tokens=5, token_count_estimator="gpt-none"), "'gpt-none'"),
             (memory_of(TOKEN_WINDOW, max_tokens=5, token_count_estimator=object()), "has no estimate_token_count"),
+            (
+                {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": 5, "evict_to": 5}},
+                "evict_to must be less than max_messages, which is 5, not 5.",
+            ),
             ({"CLASS": MESSAGE_WINDOW, "OPTIONS": 5}, "int"),
         ],
         ids=[
@@ -203,6 +207,7 @@ class TestEachCheck:
             "no_estimator",
             "unknown_model",
             "no_methods",
+            "no_lower_mark",
             "not_a_dict",
         ],
     )
@@ -305,8 +310,8 @@ class TestEachCheck:
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
             (
                 "colour",
-                "The settings are ACCESS_POLICY, ALLOW_NETWORK, CHAT, KEEP_HISTORY, MAX_MESSAGE_BYTES, "
-                "MCP_THROTTLE_RATE, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST.",
+                "The settings are ACCESS_POLICY, ALLOW_NETWORK, CHAT, ENCRYPTION, KEEP_HISTORY, "
+                "MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST.",
             ),
         ],
         ids=["misspelt", "invented"],

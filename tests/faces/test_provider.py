@@ -337,6 +337,17 @@ class TestSummarizingMemory:
     def test_a_summarizing_memory_has_a_known_window(self):
         assert common_window().limit == MemoryConfiguration.of("c").window().limit == known_window("c").limit == 400
 
+    def test_another_limit_has_no_lower_mark_but_one_that_is_passed_with_it(self, settings):
+        settings.CHATMEMORY["MEMORY"]["OPTIONS"] = {**self.OPTIONS, "evict_to": 300}
+
+        assert get_chat_memory("c").window().evict_to == 300
+        assert get_chat_memory("c", max_tokens=200).window().evict_to is None
+        assert get_chat_memory("c", max_tokens=900, evict_to=600).window().evict_to == 600
+
+    def test_a_limit_of_another_unit_is_an_error_and_not_a_memory_without_a_summary(self):
+        with pytest.raises(ValueError, match=r"^max_messages cannot limit .* SummarizingChatMemory"):
+            get_chat_memory("c", max_messages=3)
+
     def test_a_limit_without_room_for_a_summary_is_viewed_without_one(self):
         configured = MemoryConfiguration.of("c")
 

@@ -24,6 +24,11 @@ class Clients:
         self._of_processes: dict[int, openai.OpenAI] = {}
         self._of_loops: dict[asyncio.AbstractEventLoop, tuple[openai.AsyncOpenAI, AsyncGenerator[None, None]]] = {}
 
+    @property
+    def lacks_key(self) -> bool:
+        """Whether the clients have no API key."""
+        return not (self._options.get("api_key") or os.environ.get("OPENAI_API_KEY"))
+
     def for_threads(self) -> openai.OpenAI:
         """Return the client for all threads of this process. A forked process gets its own client and connections."""
         process = os.getpid()

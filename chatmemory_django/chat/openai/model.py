@@ -71,6 +71,11 @@ class OpenAiChatModel(ChatModel):
             max_retries=max_retries,
         )
 
+    @property
+    def lacks_key(self) -> bool:
+        """Whether there is no API key, neither passed nor in the environment: then each call fails."""
+        return self._clients.lacks_key
+
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         arguments = self._arguments(request)
         with model_errors():

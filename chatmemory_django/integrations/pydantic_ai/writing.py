@@ -14,6 +14,7 @@ from pydantic_ai.exceptions import UserError
 
 from chatmemory_django.core.limits import checked_client_message_id, memory_key
 from chatmemory_django.db.moments import to_moment
+from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.formats.pydantic_ai import metadata_of
 from chatmemory_django.integrations.pydantic_ai.entries import UNNAMED, ends_of, find, newest, unnamed_id
 from chatmemory_django.integrations.pydantic_ai.messages import stored_form
@@ -93,10 +94,11 @@ def write(
             if origin is not None and record.head_id is not None and UNNAMED.fullmatch(record.head_id):
                 text = to_text(replace(record, head_id=unnamed_id(held.conversation.pk, head)))
             columns = {"scope": record.scope, "updated_at": to_moment(record.updated_at), "text": text}
-            if held.row is None:
-                Record.objects.using(using).create(conversation_id=held.conversation.pk, **columns)
-            else:
-                Record.objects.using(using).filter(pk=held.row.pk).update(**columns)
+            with for_owner(held.conversation.owner_id):
+                if held.row is None:
+                    Record.objects.using(using).create(conversation_id=held.conversation.pk, **columns)
+                else:
+                    Record.objects.using(using).filter(pk=held.row.pk).update(**columns)
 
 
 def delete(conversation_id: str, expected_revision: str, using: str) -> None:

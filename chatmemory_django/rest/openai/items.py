@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable
+from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.formats.openai_conversations import normalized
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.formats.verbatim import items_of
@@ -165,7 +166,9 @@ class ConversationItems:
         yield from self._read(named)
         # Items added otherwise, for example by a session of the Agents SDK, have no client message id.
         others = self._rows.filter(type=MessageType.CUSTOM, client_message_id=None, sequence__gte=since)
-        yield from self._read(others.filter(payload__contains=f'"{item_id}"').order_by("sequence"))
+        if cipher() is None:
+            others = others.filter(payload__contains=f'"{item_id}"')
+        yield from self._read(others.order_by("sequence"))
 
 
 _BEHIND = {1: "sequence__gt", -1: "sequence__lt"}

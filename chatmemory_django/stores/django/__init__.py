@@ -21,7 +21,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.db.isolation import has_locked, sees_committed
+from chatmemory_django.db.isolation import has_locked, note_lock, sees_committed
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
@@ -60,6 +60,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def __init__(
         self, using: str | None = None, keep_history: bool | None = None, *, owner: AbstractBaseUser | None = None
     ) -> None:
+        if owner is not None and not hasattr(owner, "pk"):
+            raise TypeError(f"owner must be a user, or None for no owner, not {type(owner).__name__}.")
         if owner is not None and owner.pk is None:
             raise ValueError("owner must be a saved user, or None for no owner.")
         self.using = using
@@ -242,6 +244,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         using = self.using or router.db_for_write(Conversation)
         conversation = Conversation.objects.using(using).filter(pk__in=[pending.conversation])
         tried_again(using, partial(conversation.update, summary_failure=pending.failed()))
+        note_lock(connections[using], memory_key(memory_id))
 
     def explain(self, memory_id: object, reader: Reader, count: int) -> list[Explained]:
         conversation = self.named(memory_id, self.using or router.db_for_read(Conversation)).first()

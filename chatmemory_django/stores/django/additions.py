@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, repeat
 
 import msgspec
@@ -69,6 +69,9 @@ class Addition:
         if after is not None and not self._is_complete:
             return self._set_aside(snapshot, after.sequence)
         aside: Sequence[int] = () if after is None else self._completes
+        cleared = snapshot.cleared_at(aside) if aside else None
+        if cleared is not None:  # nothing up to it comes back
+            after, aside = cleared, [each for each in aside if each > cleared.sequence]
         cuts: list[Cut] = []
         if after is not None and aside and after.cleared_before is not None:
             # If the memory was cleared after they were stored, they come after that all the same.
@@ -86,7 +89,7 @@ class Addition:
         if aside:
             rows = stored_rows(snapshot, aside, window, self._counted)
             uncounted = [*uncounted, *(row for row in rows if window.counter and row.tokens is None)]
-            taken_up = self._take_up(snapshot, eviction, rows)
+            taken_up = self._take_up(snapshot, eviction, aside, rows)
         added: list[NewRow] = []
         keys: list[int] = []
         for message, row, cost in zip(self._messages, self._rows, self._costs, strict=True):
@@ -102,7 +105,7 @@ class Addition:
                 if row.client_message_id is not None:
                     known[row.client_message_id] = keys[-1]
         # Continuing from a question answers it.
-        answered = [] if after is None or after.is_complete else [after.sequence]
+        answered = [] if after is None or after.is_complete or cleared else [after.sequence]
         completes = [*self._completes, *answered]
         if not (added or completes or relocation):
             return Appended(eviction, keys, state.id), None
@@ -133,10 +136,12 @@ class Addition:
         change = Change(state, state_after, rows, is_retry=self._is_retry).checked()
         return Appended(Eviction.of([], self._window), [row.sequence for row in rows], state.id), change
 
-    def _take_up(self, snapshot: Snapshot, eviction: Eviction, aside: Sequence[Row]) -> list[int]:
-        """Add the messages stored *aside* to *eviction*, and return the sequences of those that were added."""
-        rows = {row.sequence: row for row in aside}
-        for sequence in self._completes:
+    def _take_up(
+        self, snapshot: Snapshot, eviction: Eviction, aside: Sequence[int], stored: Iterable[Row]
+    ) -> list[int]:
+        """Add the messages *stored* aside to *eviction*, and return the sequences of those that were added."""
+        rows = {row.sequence: row for row in stored}
+        for sequence in aside:
             if sequence not in rows:
                 raise MessageNotFoundError(snapshot.key, sequence)
             entry = entry_of(rows[sequence], self._window, self._counted)

@@ -6,7 +6,7 @@ Nothing is written here; the caller ensures that a change is only written to the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from chatmemory_django.core.limits import MAX_INTEGER
@@ -60,6 +60,8 @@ class Change(NamedTuple):
     """The messages that are removed from the history."""
     emptied: Sequence[int] = ()
     """The sequences of the rows whose content is deleted: removed messages, and summaries of them."""
+    titles: Collection[str] = ()
+    """What titles are made of the removed messages: the conversation's title is deleted if it is one of them."""
     originals: Sequence[int] = ()
     """The sequences of the rows whose original is deleted, because it has the text of a removed message, too."""
     cuts: Sequence[Cut] = ()

@@ -7,8 +7,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
 from chatmemory_django.core.branches import summaries_with
+from chatmemory_django.core.shortening import title_of
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.messages import MessageType
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import messages_of
@@ -21,6 +23,9 @@ MAX_GROUP = 1_000
 
 MAX_READ = 100
 """How many originals are read at a time."""
+
+TITLING = {MessageType.USER, MessageType.AI}
+"""The types of message of which titles are made."""
 
 _GROUP = re.compile(r',"rows":(\d{1,9})\}\Z')
 """The end of an original that is several messages; ``formats.verbatim`` writes it."""
@@ -63,8 +68,16 @@ class Removal:
         )
         left = [row.sequence for row in memory if row.sequence in emptied]
         originals = _originals(snapshot, out)
+        titles = {title_of(message) for message in messages_of(rows) if message.type in TITLING} - {""}
         return rows, Change(
-            state, after, left=left, removals=removals, emptied=sorted(emptied), originals=originals, cuts=cuts
+            state,
+            after,
+            left=left,
+            removals=removals,
+            emptied=sorted(emptied),
+            titles=titles,
+            originals=originals,
+            cuts=cuts,
         )
 
 

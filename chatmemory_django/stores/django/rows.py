@@ -10,6 +10,7 @@ import msgspec
 from chatmemory_django import conf
 from chatmemory_django.core.limits import checked_client_message_id
 from chatmemory_django.core.windows import Eviction
+from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.messages import Metadata, NewMessage
 from chatmemory_django.models.columns import checked_verbatim, to_columns, to_metadata
 
@@ -25,6 +26,8 @@ class State(NamedTuple):
 
     id: int
     version: int
+    owner: Any
+    """As the database returns it, see ``OwnerField.to_key``."""
     next_sequence: int
     total_messages: int
     window_start: int
@@ -117,13 +120,16 @@ def new_row(new: NewMessage, where: str = "") -> NewRow:
     return NewRow(*columns, metadata=metadata, client_message_id=name, verbatim=verbatim, sent_bytes=size)
 
 
+SEALED_BYTES = 96
+"""What encryption adds to a text, besides Base64: the format, an id of 40 characters, the nonce and the tag."""
+
+
 def max_row_bytes() -> int:
     """Return the maximum size of the rows of one INSERT: by default they fit MariaDB's packet of 16 MiB."""
     return max(1_048_576, 4 * conf.max_message_bytes() - 65_536)
 
 
 def sent_bytes(text: str) -> int:
-    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped."""
-    if len(text) < SHORT:
-        return 8 * len(text)
-    return len(text.encode()) + sum(map(text.count, ESCAPED))
+    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped or encrypted."""
+    size = 8 * len(text) if len(text) < SHORT else len(text.encode()) + sum(map(text.count, ESCAPED))
+    return size if cipher() is None else size + size // 3 + SEALED_BYTES

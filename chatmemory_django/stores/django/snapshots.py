@@ -132,6 +132,12 @@ class Snapshot:
             raise MessageNotFoundError(self.key, sequence)
         return found[0]._replace(is_head=len(found) == 1 if head is None else head == sequence)
 
+    def cleared_at(self, sequences: Sequence[int]) -> Known | None:
+        """Return the last message of *sequences* after which the memory was cleared, or None."""
+        cut = self.messages().filter(sequence__in=sequences, cleared_before__isnull=False).order_by("-sequence")
+        found = cut.values_list("sequence", flat=True).first()
+        return None if found is None else self.message(found)
+
     def parent_of(self, known: Known) -> int:
         """Return the message that *known* follows; 0 without one."""
         if known.parent_sequence is not None:

@@ -10,7 +10,7 @@ ORM cannot express, is written as SQL here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from functools import cache
 from itertools import compress
@@ -25,11 +25,13 @@ from django.db.models.expressions import Combinable, RawSQL
 from django.db.models.functions import Greatest
 from msgspec.structs import astuple
 
-from chatmemory_django.db.isolation import sees_otherwise
+from chatmemory_django.db.isolation import has_locked, sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
+from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
+from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
 from chatmemory_django.stores.django.snapshots import FRONT, STATE, Snapshot, front_of, in_order, memory_rows
@@ -240,7 +242,7 @@ def _column(name: str) -> RawSQL:
 
 
 @cache
-def _history(*, owned: bool, before: bool, count: int | None) -> Statement:
+def _history(*, owned: bool, before: bool, count: int | None, locks: bool) -> Statement:
     """Return the SELECT of the last *count* messages of a history, or all, newest first, as ``HistoryRow`` values."""
 
     def run(using: str) -> object:
@@ -251,6 +253,8 @@ def _history(*, owned: bool, before: bool, count: int | None) -> Statement:
         rows = Message.objects.using(using).filter(conversation_id=Subquery(conversation.values("id")[:1])).history()
         if before:
             rows = rows.filter(sequence__lt=Parameter(Message, "sequence", "before"))
+        if locks:
+            rows = rows.select_for_update()
         return list(rows.order_by("-sequence").values_list(*HistoryRow._fields)[:count])
 
     return Statement(run)
@@ -271,7 +275,7 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
             rows = rows.exclude(
                 Exists(Message.objects.filter(conversation_id=OuterRef("id"), client_message_id__in=ids))
             )
-        moved = {column: Parameter(Conversation, column) for column in State._fields[2:]}
+        moved = {column: Parameter(Conversation, column) for column in State._fields[3:]}
         # Clocks may run backwards; the last activity must not.
         active_at = Greatest(F("updated_at"), Parameter(Conversation, "updated_at", "active_at"))
         return rows.update(version=F("version") + 1, updated_at=active_at, **moved)
@@ -362,9 +366,8 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     first, end = rows[0], len(State._fields) + (owner is not None)
     is_array = cursor.db.vendor == "postgresql"
     front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
-    return _snapshot(
-        key, first[:end], cursor, list(map(FrontRow._make, sorted(_loaded(front, {"payload": 2}, cursor.db))))
-    )
+    loaded = _loaded(front, {"payload": 2}, cursor.db, owner) if all(first[len(State._fields) : end]) else []
+    return _snapshot(key, first[:end], cursor, list(map(FrontRow._make, sorted(loaded))))
 
 
 def lock(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
@@ -394,13 +397,17 @@ def read_memory(
     statement = select(owned=owner is not None, verbatim=verbatim)
     statement.run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
     loaded = {"text": 1, "payload": 2, **({"verbatim": len(Row._fields)} if verbatim else {})}
-    return in_order(_loaded(cursor.fetchall(), loaded, cursor.db))
+    return in_order(_loaded(cursor.fetchall(), loaded, cursor.db, owner))
 
 
 def read_with_memory(
     cursor: CursorWrapper, key: str, counter: str, owner: object
 ) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
-    """Read the conversation *key* like ``read``, and its memory like ``read_memory``, at once; for PostgreSQL."""
+    """
+    Read the conversation *key* like ``read``, and its memory like ``read_memory``, at once; for PostgreSQL.
+
+    The memory is empty if the conversation has another owner.
+    """
     _joined_memory(owned=owner is not None, state=True).run(
         cursor, {"memory_id": key, "counter": counter, "owner": owner}
     )
@@ -410,7 +417,7 @@ def read_with_memory(
     first, *memory = rows
     values = msgspec.json.decode(Row._make(first).payload or "")
     state, is_own = State._make(values[: len(State._fields)]), all(values[len(State._fields) :])
-    memory = _loaded(memory, {"text": 1, "payload": 2}, cursor.db)
+    memory = _loaded(memory, {"text": 1, "payload": 2}, cursor.db, owner) if is_own else []
     return Snapshot(key, state, cursor.db.alias, front_of(memory, state, counter), is_own=is_own), memory
 
 
@@ -422,9 +429,10 @@ def read_history(
 
     With *before*, only messages before that sequence; with an *owner*, only if it belongs to the owner.
     """
-    statement = _history(owned=owner is not None, before=before is not None, count=count)
+    locks = has_locked(cursor.db, key)
+    statement = _history(owned=owner is not None, before=before is not None, count=count, locks=locks)
     statement.run(cursor, {"memory_id": key, "owner": owner, "before": before})
-    return _loaded(cursor.fetchall(), {"text": 2, "payload": 3, "verbatim": 4}, cursor.db)
+    return _loaded(cursor.fetchall(), {"text": 2, "payload": 3, "verbatim": 4}, cursor.db, owner)
 
 
 def move(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
@@ -475,17 +483,25 @@ def _with_rows(values: dict[str, Any], rows: Sequence[NewRow]) -> dict[str, Any]
     return values
 
 
-def _loaded(rows: Iterable[Sequence[Any]], columns: Mapping[str, int], connection: BaseDatabaseWrapper) -> list[Any]:
-    """Return *rows* with the values of *columns*, by index, as their fields load them: a subclass may convert them."""
-    loaders = [
-        (index, load)
-        for column, index in columns.items()
-        if (load := getattr(Message._meta.get_field(column), "from_db_value", None))
-    ]
+def _loaded(
+    rows: Iterable[Sequence[Any]], columns: Mapping[str, int], connection: BaseDatabaseWrapper, owner: object
+) -> list[Any]:
+    """
+    Return *rows* with the values of *columns*, by index, decrypted if they are encrypted.
+
+    With an *owner*, what was encrypted for others is refused.
+    """
+    loaders = [(index, load) for column, index in columns.items() if (load := _field(column).decrypter(connection))]
     if not loaders:
         return list(rows)
     changed = [list(row) for row in rows]
-    for row in changed:
+    with nullcontext() if owner is None else for_owner(owner):
         for index, load in loaders:
-            row[index] = load(row[index], None, connection)
-    return list(map(tuple, changed))
+            for row in changed:
+                if value := row[index]:
+                    row[index] = load(value)
+    return changed
+
+
+def _field(column: str) -> EncryptedTextField:
+    return Message._meta.get_field(column)  # type: ignore[return-value]  # Row and HistoryRow name no other

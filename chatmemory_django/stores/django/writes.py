@@ -24,6 +24,7 @@ from chatmemory_django import signals
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.encryption.ciphers import begin_for, for_owner
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.windows import in_memory, memory_parts
@@ -242,6 +243,7 @@ class Write:
             update_fields=["memory_id"],
             unique_fields=["memory_id"] if can_name_target else None,
         )
+        begin_for(self._owner)
 
     def _fits_one_statement(self, change: Change) -> bool:
         """Return whether PostgreSQL can write *change* in one statement: it only adds, and a few rows."""
@@ -254,7 +256,8 @@ class Write:
 
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
         """Write *change* in one statement if the conversation is as it was read; return whether it was."""
-        is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now())
+        with for_owner(_owner_of(change)):
+            is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now())
         if is_written:
             self._announce(change, change.rows)
         return is_written
@@ -274,8 +277,9 @@ class Write:
             if not self._keep_history:
                 gone = set(change.left)
                 rows = [row for row in rows if row.sequence not in gone]
-        for new in _batches(rows):
-            statements.insert(cursor, change.before.id, new, now)
+        with for_owner(_owner_of(change)):
+            for new in _batches(rows):
+                statements.insert(cursor, change.before.id, new, now)
         self._announce(change, rows)
         return True
 
@@ -306,6 +310,10 @@ class Write:
             messages.filter(sequence__in=change.originals).update(verbatim=None)
         if change.emptied:
             forget_copies(self._using, {before.id: self._key})
+        if change.titles:
+            conversation = Conversation.objects.using(self._using).filter(pk=before.id)
+            if conversation.values_list("title", flat=True).get() in change.titles:
+                conversation.update(title="")
         for cut in change.cuts:
             write_cut(messages, cut)
         if change.completes:
@@ -328,6 +336,11 @@ class Write:
                 using=self._using,
             )
             call_after_commit(send, self._using)
+
+
+def _owner_of(change: Change) -> str | None:
+    owner: Any = Conversation._meta.get_field("owner")
+    return owner.to_key(change.before.owner)  # type: ignore[no-any-return]
 
 
 def call_after_commit(call: Callable[[], object], using: str) -> None:

@@ -53,17 +53,21 @@ def test_the_defaults_in_the_settings_page_are_the_defaults():
         "REST": {},
         "CHAT": {},
         "MCP_THROTTLE_RATE": conf.mcp_throttle_rate(),
+        "ENCRYPTION": {},
     }
     assert set(defaults_shown("MEMORY")) == conf.NAMES
 
 
-@pytest.mark.parametrize(("name", "defaults"), [("REST", conf.DEFAULT_REST), ("CHAT", conf.DEFAULT_CHAT)])
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [("REST", conf.DEFAULT_REST), ("CHAT", conf.DEFAULT_CHAT), ("ENCRYPTION", conf.DEFAULT_ENCRYPTION)],
+)
 def test_the_defaults_of_a_part_in_the_settings_page_are_the_defaults(name, defaults):
     assert defaults_shown(name) == {name: defaults}
 
 
 def test_every_setting_is_explained_in_a_table_of_the_settings_page():
-    names = {*conf.NAMES, *conf.DEFAULT_REST, *conf.DEFAULT_CHAT}
+    names = {*conf.NAMES, *conf.DEFAULT_REST, *conf.DEFAULT_CHAT, *conf.DEFAULT_ENCRYPTION}
     cells = "\n".join(re.findall(r"^\| (`[A-Z].*?) \|", PAGES["settings.md"], re.MULTILINE))
 
     assert missing(names, cells) == [], "docs/settings.md does not explain these settings."

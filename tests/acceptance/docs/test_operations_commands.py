@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md run, each against a filled database and in an empty folder."""
+"""The commands of docs/operations.md and docs/encryption.md run, each with a filled database in an empty folder."""
 
 import io
 import json
@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
+from chatmemory_django.encryption.keys import parse
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -23,7 +24,13 @@ from tests.estimators import ADDITIVE_WORDS
 
 pytestmark = pytest.mark.django_db
 
-COMMANDS = list(dict.fromkeys(line for block in blocks_of("operations.md", "console") for line in block.splitlines()))
+LINES = (
+    line
+    for page in ("operations.md", "encryption.md")
+    for block in blocks_of(page, "console")
+    for line in block.splitlines()
+)
+COMMANDS = [line for line in dict.fromkeys(LINES) if "manage.py" in line]
 
 ALL = {"of anna", "idle", "old", "support-4711", "support-4712"}
 
@@ -163,6 +170,16 @@ def cache_encodings(line: str) -> None:
     assert "TIKTOKEN_CACHE_DIR" in output
 
 
+def key(line: str) -> None:
+    assert len(parse(run(line).splitlines()[0])[1]) == 32
+
+
+def encrypt(line: str) -> None:
+    """What it does where the app is installed is in ``tests/database/encryption``."""
+    with pytest.raises(CommandError, match=r"'chatmemory_django\.encryption' is not in INSTALLED_APPS"):
+        run(line)
+
+
 EFFECTS: dict[str, Callable[[str], None]] = {
     "prune_chatmemory --history-older-than 180 --idle 365 --dry-run": prune_dry_run,
     "prune_chatmemory --history-older-than 180 --idle 365": prune,
@@ -175,11 +192,13 @@ EFFECTS: dict[str, Callable[[str], None]] = {
     "recount_chatmemory": recount,
     "check_chatmemory": check_all,
     "check_chatmemory --repair": repair,
+    "chatmemory_key": key,
+    "encrypt_chatmemory": encrypt,
     "migrate": migrate,
     "check --database default": check_settings,
     "cache_encodings encodings --encoding o200k_base": cache_encodings,
 }
-"""What each command of the page must bring about."""
+"""What each command of the pages must bring about."""
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -187,7 +206,7 @@ def test_command_has_the_documented_effect(line: str):
     EFFECTS[line.removeprefix("$ python manage.py ")](line)
 
 
-def test_every_command_of_the_package_is_on_the_page():
+def test_every_command_of_the_package_is_on_a_page():
     folder = DOCS.parent / "chatmemory_django" / "management" / "commands"
     names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
 

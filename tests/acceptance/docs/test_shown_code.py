@@ -124,13 +124,14 @@ class TestSummaries:
 
 
 @pytest.mark.django_db
-def test_the_settings_of_a_token_window_are_valid(settings):
-    [block] = skipped("tokens.md")
+@pytest.mark.parametrize(("page", "limit"), [("tokens.md", 4000), ("prompt-caching.md", 8000)])
+def test_the_settings_of_a_token_window_are_valid(settings, page, limit):
+    [block] = skipped(page)
 
     settings.CHATMEMORY = execute(block)["CHATMEMORY"]
 
     assert problems() == []
-    assert get_chat_memory("c").max_tokens == 4000
+    assert get_chat_memory("c").max_tokens == limit
 
 
 @pytest.mark.django_db

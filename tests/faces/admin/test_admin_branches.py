@@ -268,6 +268,15 @@ class TestSummaries:
         assert reader.post(page("rewind", talk.pk, 6), {"confirmed": "rewind"}).status_code == 404
 
 
+def test_the_gauge_marks_what_the_memory_is_evicted_to():
+    memory = get_chat_memory("c", max_messages=8, evict_to=6)
+    memory.add(*[UserMessage(f"{number}") for number in range(9)])
+
+    gauge = read_gauge(Conversation.objects.get(), memory.window())
+
+    assert (gauge.total, gauge.limit, gauge.evict_to, gauge.evict_to_x) == (6, 8, 6, "750.00")
+
+
 def test_a_pinned_message_inside_the_window_appears_once_in_the_gauge():
     memory = get_chat_memory("c", max_messages=3, always_keep_system_message_first=True)
     memory.add(UserMessage("one"), SystemMessage("Be brief"))

@@ -22,6 +22,8 @@ from chatmemory_django.chat.exchange import TooManyRoundsError
 from chatmemory_django.chat.model import (
     ChatModel,
     ChatResponse,
+    ChatResponseMetadata,
+    FinishReason,
     ModelTimeoutError,
     PartialText,
     ToolChoice,
@@ -359,6 +361,7 @@ class TestTools:
 
     def test_asynchronous_tools_work_in_a_synchronous_chat(self, ask):
         async def noon() -> str:
+            """Do it."""
             await asyncio.sleep(0)
             return "noon"
 
@@ -389,6 +392,7 @@ class TestTools:
         seen = []
 
         def who(owner, memory_id, request) -> str:
+            """Do it."""
             seen.append((owner, memory_id, request))
             return "you"
 
@@ -729,3 +733,31 @@ class TestRepeatedMessages:
             ask(assistant, "c", "Hi.", client_message_id="u1", answer_id="a1")
 
         assert history() == [UserMessage("Hi."), AiMessage("Two.")]
+
+
+class TestWhatIsWrong:
+    """What an assistant is given is checked when it is made, or before the model is called."""
+
+    @pytest.mark.parametrize("memory", ["chatmemory_django.memory.MessageWindowChatMemory", 5])
+    def test_a_memory_that_is_no_class_is_refused_when_the_assistant_is_made(self, memory):
+        with pytest.raises(TypeError, match=r"^memory must be a class of memory, or a function that returns one, not "):
+            Assistant(ScriptedModel("Yes."), memory=memory)
+
+    @pytest.mark.parametrize("owner", ["ann", 7])
+    def test_an_owner_that_is_no_user_is_refused_before_the_model_is_called(self, owner):
+        model = ScriptedModel("Yes.")
+
+        with pytest.raises(
+            TypeError, match=rf"^owner must be a user, or None for no owner, not {type(owner).__name__}"
+        ):
+            Assistant(model).chat("c", "Hi.", owner=owner)
+        assert model.requests == []
+
+    def test_a_typed_answer_that_was_cut_names_the_limit(self):
+        class Cut(ScriptedModel):
+            def do_chat(self, request):
+                return ChatResponse(AiMessage('{"value": 1'), ChatResponseMetadata(finish_reason=FinishReason.LENGTH))
+
+        with pytest.raises(InvalidAnswerError, match="cut by its token limit; increase max_output_tokens"):
+            Assistant(Cut("")).chat("c", "How many?", returns=int)
+        assert get_chat_memory("c").messages() == []

@@ -5,6 +5,7 @@ from django.core.checks import run_checks
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.checks import check_assistant, check_chat
+from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.chat.streams import DatabaseStreams, Streams
 from tests.faces.chat.scripted import ScriptedModel
 
@@ -71,6 +72,17 @@ def test_W032_the_chat_has_no_assistant(settings):
     for invalid in ([], {"CHAT": []}):  # other checks report it
         settings.CHATMEMORY = invalid
         assert check_assistant() == []
+
+
+@pytest.mark.parametrize(("given", "ids"), [({}, ["chatmemory.W033"]), ({"api_key": "none"}, [])])
+def test_W033_the_model_has_no_api_key(settings, monkeypatch, given, ids):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    settings.CHATMEMORY = {"CHAT": {"ASSISTANT": Assistant(OpenAiChatModel("gpt-4o", **given))}}
+
+    assert [each.id for each in check_chat()] == ids
+
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    assert check_chat() == []
 
 
 def test_W031_suggests_a_setting(settings):

@@ -24,6 +24,7 @@ from rest_framework.authtoken.models import Token
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.answers import Answers
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.exchange import QuestionTooLongError
 from chatmemory_django.chat.model import (
     ChatEvent,
     ChatModel,
@@ -268,6 +269,7 @@ class TestAnswers:
     @asynchronous
     async def test_tool_calls_are_part_of_the_stream_and_of_one_message(self, chat):
         def noon() -> str:
+            """Do it."""
             return "12:00"
 
         client = chat(calling(("1", "noon", "{}"), text="One moment."), "It is noon.", tools=[noon])
@@ -282,6 +284,7 @@ class TestAnswers:
     @asynchronous
     async def test_only_the_newest_messages_are_listed_and_answers_are_not_cut(self, chat, settings):
         def noon() -> str:
+            """Do it."""
             return "12:00"
 
         client = chat(calling(("1", "noon", "{}")), "It is noon.", "Yes.", tools=[noon])
@@ -372,6 +375,7 @@ class TestErrors:
             (DOWN, "The model gave no answer. Try again."),
             (RateLimitError("429 from org-123", 7), "The model has too much to do. Try again in a moment."),
             (ModelTimeoutError("60 s"), "The model took too long. Try again."),
+            (QuestionTooLongError("8193 tokens"), "Your message is too long for this chat. Send a shorter one."),
             (ContextLengthError("8193 tokens"), "The conversation is too long for the model."),
             (ZeroDivisionError("a site's own"), "Something went wrong. Try again."),
         ],
@@ -383,7 +387,7 @@ class TestErrors:
             assert found[-1] == {"type": "error", "errorText": text}
             assert text_of(found) == "word0 word1 "
             response = await client.post({"id": "c", "message": user("Hi.")}, Accept="application/json")
-            assert response.status_code >= 500
+            assert response.status_code >= 400
             assert response.content.decode() == text
 
         run(test())
@@ -400,8 +404,8 @@ class TestErrors:
 
         model = ScriptedModel(calling(("1", "fail", "{}")), "Sorry.", "Yes.")
         options = {
-            "tool": {"tools": [Tool(lambda: fail(), name="fail")]},
-            "async tool": {"tools": [Tool(afail, name="fail")]},
+            "tool": {"tools": [Tool(lambda: fail(), name="fail", description="Fail.")]},
+            "async tool": {"tools": [Tool(afail, name="fail", description="Fail.")]},
             "system message": {"system_message": fail},
             "model": {},
         }
@@ -453,6 +457,7 @@ class TestErrors:
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.InTokyo"]
 
         def zone() -> str:
+            """Do it."""
             return timezone.get_current_timezone_name()
 
         client = chat(
@@ -512,6 +517,19 @@ class TestErrors:
             ('{"id":' + "[" * 100_000, 400, "`$.id`"),
             ('{"id": "c", "messages": [' + "[" * 100_000, 400, "The body must be JSON."),
             ({"id": "c", "messages": [[]]}, 400, "`$.messages[0]`"),
+            (
+                {"id": "c", "messages": ["hello"]},
+                400,
+                "got `str` - at `$.messages[0]`. A question is {",
+            ),
+            ({"id": "c", "message": "hello"}, 400, "Expected `object`, got `str` - at `$.message`. A question is {"),
+            ({"message": "hello"}, 400, "Object missing required field `id`. A question is {"),
+            ({"role": "user", "content": "hello"}, 400, "Object missing required field `id`. A question is {"),
+            (
+                {"id": "c", "messages": [{"role": "user", "content": "hello"}]},
+                400,
+                "$.messages[0].parts is missing. A question is {",
+            ),
             ({"id": "c", "messages": {}}, 400, "Expected `array`, got `object` - at `$.messages`"),
             ('{"id": "c", "messages": [{"a":' + "[" * 100_000, 400, "The body must be JSON."),
             ([], 400, "Expected `object`, got `array`"),

@@ -56,7 +56,7 @@ def forecast(
 
 def call(function, arguments: str | None = "{}", **context: object):
     """Return the result of a call, which must be the same sync and async."""
-    tool = Tool(function)
+    tool = Tool(function, description="Do it.")
     request = ToolExecutionRequest("1", tool.name, arguments)
     result = tool.call(request, context)
     assert asyncio.run(acalled(tool, request, context)) == result
@@ -74,7 +74,7 @@ async def acalled(tool, request, context):
 
 
 def properties_of(function) -> dict:
-    return Tool(function).specification.parameters["properties"]
+    return Tool(function, description="Do it.").specification.parameters["properties"]
 
 
 class TestSpecification:
@@ -101,6 +101,7 @@ class TestSpecification:
     )
     def test_docstrings_of_every_style_describe_parameters(self, docstring):
         def add(a: int, b: int) -> int:
+            """Do it."""
             return a + b
 
         add.__doc__ = docstring
@@ -110,6 +111,7 @@ class TestSpecification:
 
     def test_pydantic_annotations_apply(self):
         def wait(minutes: Annotated[int, Field(ge=1, le=60, description="How long.")]) -> str:
+            """Do it."""
             return f"{minutes} minutes"
 
         assert Tool(wait).specification.parameters["properties"]["minutes"]["maximum"] == 60
@@ -133,6 +135,7 @@ class TestSpecification:
 
     def test_a_field_as_default_describes_the_parameter(self):
         def wait(minutes: int = Field(ge=1, description="How long."), place: str = Field("here", max_length=9)) -> str:
+            """Do it."""
             return f"{minutes} minutes {place}"
 
         parameters = Tool(wait).specification.parameters
@@ -153,6 +156,7 @@ class TestSpecification:
 
     def test_what_the_assistant_fills_in_may_be_annotated_for_type_checkers_only(self):
         def who(name: "str", request: "HttpRequest") -> "HttpRequest":
+            """Do it."""
             return f"{name} by {request}"
 
         assert list(properties_of(who)) == ["name"]
@@ -160,6 +164,7 @@ class TestSpecification:
 
     def test_another_annotation_for_type_checkers_only_is_refused_by_name(self):
         def who(page: "HttpRequest") -> str:
+            """Do it."""
             return str(page)
 
         with pytest.raises(TypeError, match=r"^The tool 'who' has an annotation .* name 'HttpRequest' is not defined"):
@@ -369,6 +374,7 @@ class TestCalls:
 
     def test_a_cancelled_call_of_an_async_tool_is_cancelled(self):
         async def wait() -> str:
+            """Do it."""
             await asyncio.sleep(PATIENCE)
             return "done"
 
@@ -391,7 +397,10 @@ class TestCalls:
         def looking(*args, **kwargs):
             return look(*args, **kwargs)
 
-        for function in (looking, functools.partial(look), lambda place: look(place)):
+        def passing(place: str):
+            return look(place)
+
+        for function in (looking, functools.partial(look), passing):
             assert call(function, '{"place": "Kyoto"}').text == "a tree in Kyoto"
 
     def test_an_adapter_of_asgiref_is_supported(self):
@@ -426,8 +435,29 @@ class TestCalls:
     @given(st.text())
     def test_every_call_has_a_result(self, arguments):
         def echo(word: str = "") -> str:
+            """Do it."""
             return word
 
         tool = Tool(echo)
 
         assert isinstance(tool.call(ToolExecutionRequest("1", "echo", arguments), {}).text, str)
+
+
+class TestWhatIsMissing:
+    """A tool that a model could not use fails when it is made."""
+
+    def test_a_parameter_without_an_annotation_is_named(self):
+        def find(number, city: str, owner):
+            """Find a parcel."""
+
+        with pytest.raises(TypeError, match=r"The tool 'find' has parameters without annotations: number\. The model"):
+            Tool(find)
+
+    @pytest.mark.parametrize("description", [None, ""], ids=repr)
+    def test_a_tool_without_a_docstring_needs_a_description(self, description):
+        def find(number: int):
+            pass
+
+        with pytest.raises(TypeError, match=r"The tool 'find' has no docstring from which a model could learn"):
+            Tool(find, description=description)
+        assert Tool(find, description="Find a parcel.").specification.description == "Find a parcel."

@@ -124,7 +124,7 @@ class TestMessages:
             AiMessage("Hello"),
         ]
         assert isinstance(custom, CustomMessage)
-        assert [row.sequence for row in Message.objects.containing("greetings")] == [4]
+        assert [row.sequence for row in Message.objects.look_through("greetings")] == [4]
 
     def test_messages_of_the_site_are_included(self):
         memory = get_chat_memory("s")

@@ -167,7 +167,7 @@ class TestMessages:
             ToolExecutionResultMessage("1", "look", "found"),
             AiMessage("Hello"),
         ]
-        assert [row.sequence for row in Message.objects.containing("found")] == [3]
+        assert [row.sequence for row in Message.objects.look_through("found")] == [3]
 
     def test_messages_of_the_site_are_included(self, store):
         memory = get_chat_memory("k")

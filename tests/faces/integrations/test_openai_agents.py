@@ -87,7 +87,7 @@ class TestItems:
             CustomMessage({"openai": REASONING}),
             AiMessage("Hello"),
         ]
-        assert [row.sequence for row in Message.objects.containing("greet")] == [4]
+        assert [row.sequence for row in Message.objects.look_through("greet")] == [4]
 
     def test_messages_of_the_site_are_included(self):
         memory = get_chat_memory("s")

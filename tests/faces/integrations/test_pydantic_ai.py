@@ -172,13 +172,13 @@ class TestMessages:
         ]
         assert [type(content).__name__ for content in also.contents] == ["TextContent", "PdfFileContent"]
         assert hello == AiMessage("Hello")
-        assert [row.sequence for row in Message.objects.containing("nothing")] == [5]
+        assert [row.sequence for row in Message.objects.look_through("nothing")] == [5]
 
     def test_messages_without_a_native_form_are_searched_and_counted_too(self, store):
         talk(store, RETRY)
 
         assert isinstance(history()[0], CustomMessage)
-        assert [row.sequence for row in Message.objects.containing("once more")] == [1]
+        assert [row.sequence for row in Message.objects.look_through("once more")] == [1]
 
     def test_model_and_usage_are_stored_with_an_answer(self, store):
         talk(store, HI, CALL)

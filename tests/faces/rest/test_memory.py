@@ -33,6 +33,18 @@ def tokens(settings) -> None:
 
 
 class TestReading:
+    def test_a_lower_mark_is_returned_unless_another_limit_is_asked_for(self, api, begin, settings):
+        settings.CHATMEMORY["MEMORY"] = {
+            "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
+            "OPTIONS": {"max_messages": 4, "evict_to": 2},
+        }
+        begin("c", *users(1, 2, 3, 4, 5))
+
+        shown, asked = api.get(MEMORY).json(), api.get(MEMORY, {"max_messages": 1}).json()
+
+        assert (shown["limit"], shown["evict_to"], len(shown["messages"])) == (4, 2, 2)
+        assert (asked["limit"], asked["evict_to"], len(asked["messages"])) == (1, None, 1)
+
     def test_returns_what_fits_system_message_first(self, api, begin):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4))
 
