@@ -68,7 +68,7 @@ def encrypted(maker: Maker, piece: Piece) -> Piece:
     encrypts = cipher()
     if encrypts is None or not piece.data:
         return piece
-    with for_owner(maker.owner_key or None):
+    with for_owner(maker.owner_key or None, maker.answer_id):
         return piece._replace(data=encrypts.encrypt(piece.data, _PLACE, router.db_for_write(Conversation)))
 
 

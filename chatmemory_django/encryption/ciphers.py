@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -113,7 +113,7 @@ class Cipher:
         if owner.key is None:
             return self.keys.current()
         if using not in owner.keys:
-            owner.keys[using] = self.owner_keys.of(owner.key, using)
+            owner.keys[using] = self.owner_keys.of(owner.key, using, owner.living)
         return owner.keys[using]
 
     def _key(self, key_id: str, using: str) -> Key | None:
@@ -123,8 +123,9 @@ class Cipher:
 class _Owner:
     """Whom is encrypted for, and the owner's keys by database, so that each is asked for once."""
 
-    def __init__(self, key: str | None) -> None:
+    def __init__(self, key: str | None, living: Hashable) -> None:
         self.key = key
+        self.living = living
         self.keys: dict[str, Key] = {}
 
 
@@ -132,13 +133,14 @@ _owner: ContextVar[_Owner | None] = ContextVar("chatmemory_owner", default=None)
 
 
 @contextmanager
-def for_owner(owner: object) -> Iterator[None]:
+def for_owner(owner: object, living: Hashable = None) -> Iterator[None]:
     """
     Encrypt for *owner*, the primary key of a user or None, in this block, and decrypt nothing of other owners.
 
-    It has an effect only with ``OWNER_KEYS``.
+    It has an effect only with ``OWNER_KEYS``. *living* is the key of a conversation of theirs that a write in this
+    block changes, or anything else that is gone once the owner is erased; see ``OwnerKeys.of``.
     """
-    token = _owner.set(_Owner(None if owner is None else str(owner)))
+    token = _owner.set(_Owner(None if owner is None else str(owner), living))
     try:
         yield
     finally:
@@ -166,21 +168,8 @@ def for_new_conversation(owner: object, using: str) -> Iterator[None]:
         if found is None or not found.has_owner_keys:
             yield
             return
-        begin_for(owner)
         with transaction.atomic(using=using, savepoint=False):  # in which the owner's key is locked
             yield
-
-
-def begin_for(owner: object) -> None:
-    """
-    Expect a new conversation of *owner*: call it once it is stored, before its first text.
-
-    Another process may have erased the owner since this one has asked for the key. What belonged to the owner is gone
-    then; only what begins now could be encrypted with a key that nobody has.
-    """
-    found = cipher()
-    if found is not None and owner is not None:
-        found.owner_keys.ask_again(str(owner))
 
 
 def drop_key(owner: object, using: str, is_needed: Callable[[], bool]) -> None:

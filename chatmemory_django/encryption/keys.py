@@ -5,12 +5,12 @@ from __future__ import annotations
 import binascii
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.encryption.values import (
@@ -112,7 +112,7 @@ class OwnerKeys:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._cached: dict[tuple[str, str], tuple[float, Key]] = {}
+        self._cached: dict[tuple[Hashable, ...], tuple[float, Key]] = {}
 
     def get(self, key_id: str, using: str) -> Key | None:
         """Return the key *key_id* from the database *using*, or None."""
@@ -121,26 +121,35 @@ class OwnerKeys:
             row = _rows(using).filter(pk=key_id).first()
             found = None if row is None else self._unwrapped(row)
             if found is not None:
-                self._put(using, key_id, found)
+                self._put(found, using, key_id)
         return found
 
     @sensitive_variables()
-    def of(self, owner: str, using: str) -> Key:
-        """Return the key that encrypts for *owner* in the database *using*; create it if there is none."""
-        found = self._from_cache(using, owner)
+    def of(self, owner: str, using: str, living: Hashable = None) -> Key:
+        """
+        Return the key that encrypts for *owner* in the database *using*; create it if there is none.
+
+        The database is not asked again as long as *living*, a conversation of the owner, is there. Another process may
+        have erased the owner since, and the owner may have begun again, with another key: what a conversation is
+        encrypted with cannot be gone before the conversation, but could be before a newer one.
+        """
+        found = self._from_cache(using, owner, living)
         if found is not None:
             return found
-        new = {
-            "id": f"{OWNER_PREFIX}{secrets.token_hex(8)}",
-            "wrapped": self._keys.wrap(secrets.token_bytes(KEY_BYTES)),
+        new: dict[str, Callable[[], str]] = {  # called if there is none: another service may wrap keys
+            "id": lambda: f"{OWNER_PREFIX}{secrets.token_hex(8)}",
+            "wrapped": lambda: self._keys.wrap(secrets.token_bytes(KEY_BYTES)),
         }
         with transaction.atomic(using=using, savepoint=False):
             # Locked, to wait for who erases the owner now, and in a transaction to let them wait for what it stores.
             row, _ = _rows(using).select_for_update().get_or_create(owner=owner, defaults=new)
-        key = self._unwrapped(row)
-        self._put(using, key.id, key)
+        key = self._from_cache(using, row.id)
+        if key is None:
+            key = self._unwrapped(row)
+            self._put(key, using, key.id)
         # A row that is rolled back must not be used again: what is encrypted with it would be lost.
-        transaction.on_commit(partial(self._put, using, owner, key), using=using)
+        if living is not None:
+            transaction.on_commit(partial(self._put, key, using, owner, living), using=using)
         return key
 
     def drop(self, owner: str, using: str, is_needed: Callable[[], bool]) -> None:
@@ -169,23 +178,18 @@ class OwnerKeys:
         found = map(key_id_of, _rows(using).values_list("wrapped", flat=True).iterator())
         return Counter(key_id for key_id in found if key_id is not None)
 
-    def ask_again(self, owner: str) -> None:
-        """Ask the database for the key of *owner* the next time: another process may have deleted it."""
-        for using in connections:
-            self._cached.pop((using, owner), None)
-
     @sensitive_variables()
     def _unwrapped(self, row: OwnerKey) -> Key:
         return to_key(row.id, self._keys.unwrap(row.wrapped), row.owner)
 
-    def _from_cache(self, using: str, name: str) -> Key | None:
-        deadline, key = self._cached.get((using, name), (0.0, None))
+    def _from_cache(self, *name: Hashable) -> Key | None:
+        deadline, key = self._cached.get(name, (0.0, None))
         return key if monotonic() < deadline else None
 
-    def _put(self, using: str, name: str, key: Key) -> None:
+    def _put(self, key: Key, *name: Hashable) -> None:
         if len(self._cached) >= MAX_CACHED:
             self._cached.clear()
-        self._cached[using, name] = (monotonic() + CACHE_SECONDS, key)
+        self._cached[name] = (monotonic() + CACHE_SECONDS, key)
 
 
 def _rows(using: str) -> QuerySet[OwnerKey]:

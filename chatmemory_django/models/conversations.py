@@ -366,7 +366,7 @@ class Conversation(models.Model):
             return
         self.version = F("version") + 1
         try:
-            with for_owner(self.owner_id):
+            with for_owner(self.owner_id, self.pk):
                 super().save(update_fields=fields | {"version"}, **options)
             note_lock(connections[using], self.memory_id)
         finally:

@@ -377,7 +377,7 @@ def _entitle(title: str, conversation: Conversation) -> bool:
     history = messages_of(conversation).history(all_branches=True)
     if conversation.title or not as_now(history.filter(type=MessageType.USER)).exists():
         return False
-    with for_owner(conversation.owner_id):
+    with for_owner(conversation.owner_id, conversation.pk):
         write(conversation, title=title)
     return True
 

@@ -127,7 +127,7 @@ def _encrypt_some(encrypts: Cipher, conversation: Conversation, *, dry_run: bool
     """Encrypt some rows of *conversation*, or count all in a *dry_run*; return how many."""
     owner = Conversation._meta.get_field("owner").to_key(conversation.owner_id)
     using: Any = conversation._state.db
-    with for_owner(owner):
+    with for_owner(owner, conversation.pk):
         current = f"{PREFIX}{encrypts.current_id(using)}:"
     count = 0
     for rows, columns in _kept([conversation.pk], using):
@@ -141,7 +141,7 @@ def _encrypt_some(encrypts: Cipher, conversation: Conversation, *, dry_run: bool
             count += outdated.count()
             continue
         for pk, *texts in outdated.values_list("pk", *columns)[: ROWS - count]:
-            with for_owner(owner):
+            with for_owner(owner, conversation.pk):
                 rows.filter(pk=pk).update(**dict(zip(columns, texts, strict=True)))
             count += 1
     return conversation, count

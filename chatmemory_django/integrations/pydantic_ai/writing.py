@@ -94,7 +94,7 @@ def write(
             if origin is not None and record.head_id is not None and UNNAMED.fullmatch(record.head_id):
                 text = to_text(replace(record, head_id=unnamed_id(held.conversation.pk, head)))
             columns = {"scope": record.scope, "updated_at": to_moment(record.updated_at), "text": text}
-            with for_owner(held.conversation.owner_id):
+            with for_owner(held.conversation.owner_id, held.conversation.pk):
                 if held.row is None:
                     Record.objects.using(using).create(conversation_id=held.conversation.pk, **columns)
                 else:

@@ -23,7 +23,7 @@ def forget_calls(using: str, conversations: Mapping[int, str], *, erased: bool) 
         pending = stored["deferred_tool_requests"]
         if pending is not None and not _ids(pending) <= _newest_calls(record.pk, using):
             stored["deferred_tool_requests"] = None
-            with for_owner(record.conversation.owner_id):
+            with for_owner(record.conversation.owner_id, record.pk):
                 Record.objects.using(using).filter(pk=record.pk).update(text=json.dumps([stored]))
 
 

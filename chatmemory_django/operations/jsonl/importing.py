@@ -199,7 +199,7 @@ class _Import:
         conversation = Conversation(**self.columns)
         with transaction.atomic(using=using):
             conversation.save(using=using, force_insert=True)
-            with for_owner(conversation.owner_id):
+            with for_owner(conversation.owner_id, conversation.pk):
                 for _ in range(batches):
                     rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
                     Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)

@@ -24,7 +24,7 @@ from chatmemory_django import signals
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.encryption.ciphers import begin_for, for_owner
+from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.windows import in_memory, memory_parts
@@ -243,7 +243,6 @@ class Write:
             update_fields=["memory_id"],
             unique_fields=["memory_id"] if can_name_target else None,
         )
-        begin_for(self._owner)
 
     def _fits_one_statement(self, change: Change) -> bool:
         """Return whether PostgreSQL can write *change* in one statement: it only adds, and a few rows."""
@@ -256,7 +255,7 @@ class Write:
 
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
         """Write *change* in one statement if the conversation is as it was read; return whether it was."""
-        with for_owner(_owner_of(change)):
+        with for_owner(_owner_of(change), change.before.id):
             is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now())
         if is_written:
             self._announce(change, change.rows)
@@ -277,7 +276,7 @@ class Write:
             if not self._keep_history:
                 gone = set(change.left)
                 rows = [row for row in rows if row.sequence not in gone]
-        with for_owner(_owner_of(change)):
+        with for_owner(_owner_of(change), change.before.id):
             for new in _batches(rows):
                 statements.insert(cursor, change.before.id, new, now)
         self._announce(change, rows)

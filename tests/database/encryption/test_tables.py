@@ -1,10 +1,12 @@
 """The app ``encryption`` in the database: what is stored, what is read, and what is refused. See docs/encryption.md."""
 
 import base64
+import functools
 import io
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,11 +20,13 @@ from django.db import connection, models, transaction
 from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
 
+from chatmemory_django.encryption import ciphers
 from chatmemory_django.encryption.ciphers import EncryptedError, cipher, for_owner
+from chatmemory_django.encryption.keys import Keys
 from chatmemory_django.encryption.values import EncryptionError, MissingKeyError
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import encrypt, erase, export_lines, fork, import_lines, keys_in_use
+from chatmemory_django.operations import encrypt, entitle, erase, export_lines, fork, import_lines, keys_in_use
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.leftovers import leftovers
@@ -98,6 +102,17 @@ def sql(statement: str, *values: object) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         return list(cursor.fetchall()) if cursor.description else []
+
+
+@contextmanager
+def another_process() -> Iterator[None]:
+    """Do what is in this block as another process would, which remembers nothing of this one."""
+    own = ciphers._cipher
+    ciphers._cipher = functools.cache(own.__wrapped__)
+    try:
+        yield
+    finally:
+        ciphers._cipher = own
 
 
 def stored(column: str = "text", table: str = "chatmemory_message") -> list[str]:
@@ -421,6 +436,40 @@ class TestOwners:
         assert before.split(":")[1] != after.split(":")[1]
         assert read("a") == [QUESTION]
 
+    @pytest.mark.parametrize("way", ["an add", "a title", "a first title", "many", "an import", "a turn"])
+    def test_nothing_is_encrypted_with_a_key_that_another_process_has_erased(self, with_owner_keys, ann, way):
+        begin("a", ann)
+        lines = [line.replace('"a"', '"c"', 1) for line in export_lines(Conversation.objects.all())]
+        with another_process():
+            erase(Conversation.objects.all())
+            get_chat_memory("b", owner=ann).add(QUESTION)
+        conversation = Conversation.objects.get()
+        conversation.title = SECRET
+
+        def many() -> None:
+            with for_owner(ann.pk):
+                Conversation.objects.update(title=SECRET)
+
+        def turn() -> None:
+            with get_chat_memory("b").turn() as going_on:
+                going_on.add(QUESTION)
+                going_on.add(ANSWER)
+
+        ways: dict[str, Callable[[], object]] = {
+            "an add": lambda: get_chat_memory("b").add(ANSWER),
+            "a title": conversation.save,
+            "a first title": lambda: entitle(Conversation.objects.all(), "b", SECRET),
+            "many": many,
+            "an import": lambda: import_lines(lines, owner=ann),
+            "a turn": turn,
+        }
+        ways[way]()
+
+        with another_process():
+            assert list(Conversation.objects.all())
+            assert {row.text for row in Message.objects.all()} <= {SECRET, ANSWER.text}
+        assert len(sql("SELECT * FROM chatmemory_encryption_ownerkey")) == 1
+
     def test_a_first_conversation_that_is_rolled_back_leaves_no_key_that_is_used(self, with_owner_keys, ann):
         with transaction.atomic():
             begin("a", ann)
@@ -431,6 +480,18 @@ class TestOwners:
 
         cipher.__globals__["_cipher"].cache_clear()  # as another process
         assert read("a") == [QUESTION, ANSWER]
+
+    def test_a_service_is_asked_once_for_an_owner(self, with_owner_keys, ann, monkeypatch):
+        asked = []
+        for name in ("wrap", "unwrap"):
+            do = getattr(Keys, name)
+            monkeypatch.setattr(Keys, name, lambda self, it, do=do, name=name: asked.append(name) or do(self, it))
+
+        for number in range(3):
+            begin(str(number), ann)
+            read(str(number))
+
+        assert asked == ["wrap", "unwrap"]
 
     def test_a_process_asks_for_a_key_once(self, with_owner_keys, ann, django_assert_max_num_queries):
         begin("a", ann)
