@@ -41,7 +41,7 @@ from chatmemory_django.encryption.ciphers import for_new_conversation, for_owner
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
-from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField
+from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, cascade_without_titles
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
@@ -265,7 +265,8 @@ def _erase(matching: ConversationQuerySet, keys: list[int]) -> list[tuple[str, i
     with transaction.atomic(using=alias):
         still = dict(matching.lock(keys).values_list("pk", "memory_id"))
         _, messages = Message.objects.using(alias).filter(conversation__in=list(still)).delete()
-        _, others = models.QuerySet.delete(Conversation.objects.using(alias).filter(pk__in=list(still)))
+        rows = Conversation.objects.using(alias).filter(pk__in=list(still))
+        _, others = models.QuerySet.delete(rows.defer("title"))  # to read it takes a key, which may be missing
         forget_copies(alias, still, erased=True)
     return [*messages.items(), *others.items()]
 
@@ -277,7 +278,7 @@ class Conversation(models.Model):
     owner = OwnerField(
         settings.AUTH_USER_MODEL,
         verbose_name=_("owner"),
-        on_delete=models.CASCADE,
+        on_delete=cascade_without_titles,
         related_name="chat_conversations",
         null=True,
         blank=True,

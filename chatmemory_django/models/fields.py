@@ -15,6 +15,7 @@ from chatmemory_django.encryption.ciphers import EncryptedError, cipher
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models import QuerySet
     from django.db.models.sql.compiler import SQLCompiler
 
 
@@ -143,9 +144,17 @@ class _IsEmpty(Exact):
         return super().get_prep_lookup()
 
 
+def cascade_without_titles(collector: Any, field: Any, sub_objs: QuerySet[Any], using: str) -> None:
+    """Do what ``CASCADE`` does, without the titles: who may delete a user need not have the key that decrypts them."""
+    models.CASCADE(collector, field, sub_objs.defer("title"), using)
+
+
+cascade_without_titles.lazy_sub_objs = True  # type: ignore[attr-defined]  # Django would read the objects to see whether there are any
+
+
 class OwnerField(models.ForeignKey):
     """
-    A foreign key to a user, with a constraint and a cascade.
+    A foreign key to a user, with a constraint and a cascade_without_titles.
 
     If a site has its users in another database, neither is possible: then ``erase_conversations`` takes their place.
     """

@@ -199,7 +199,8 @@ def prune(
     now = timezone.now()
     erased = deleted = 0
     if idle is not None:
-        erased = _for_each(conversations.idle_since(now - idle), _count if dry_run else _erase, each, refused)
+        with unreadable_as_stored():
+            erased = _for_each(conversations.idle_since(now - idle), _count if dry_run else _erase, each, refused)
         if dry_run:
             conversations = conversations.active_since(now - idle)
     if history_older_than is not None:

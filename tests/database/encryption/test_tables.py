@@ -243,13 +243,23 @@ class TestRefused:
             with pytest.raises(CommandError, match="'old'"):
                 call_command(command, stdout=io.StringIO())
 
-    def test_what_nobody_can_read_can_be_erased(self, site, ann):
+    @pytest.mark.parametrize("way", ["the command", "QuerySet.delete", "User.delete", "the admin", "prune"])
+    def test_what_nobody_can_read_can_be_erased(self, site, ann, admin_client, way):
+        ways: dict[str, Callable[[], object]] = {
+            "the command": lambda: call_command("erase_chatmemory", "--memory-id", "a", stdout=io.StringIO()),
+            "QuerySet.delete": lambda: Conversation.objects.all().delete(),
+            "User.delete": ann.delete,
+            "the admin": lambda: admin_client.post(f"/admin/auth/user/{ann.pk}/delete/", {"post": "yes"}),
+            "prune": lambda: call_command("prune_chatmemory", "--idle", "1", stdout=io.StringIO()),
+        }
         begin("a", ann)
+        Conversation.objects.update(updated_at="2020-01-01T00:00:00Z")
         site("new")
 
-        call_command("erase_chatmemory", "--memory-id", "a", stdout=io.StringIO())
+        ways[way]()
 
         assert not Message.objects.exists()
+        assert not Conversation.objects.defer("title").exists()
 
     def test_writing_where_the_owner_is_unknown(self, with_owner_keys, ann):
         begin("a", ann)
