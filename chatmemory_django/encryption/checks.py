@@ -69,9 +69,10 @@ def _problems(where: str, keys: object) -> Iterator[str]:
         except ValueError as exc:
             yield f"{where}[{index}] {exc}."
             continue
-        if key_id in places:
-            yield f"{where}[{index}] has the id {key_id!r}, like [{places[key_id]}]; each key needs its own."
-        places.setdefault(key_id, index)
+        name = key_id.lower()  # some databases compare without case
+        if name in places:
+            yield f"{where}[{index}] has the id {key_id!r}, like [{places[name]}]; each key needs its own."
+        places.setdefault(name, index)
 
 
 def _wrong_key(problem: str) -> CheckMessage:

@@ -108,7 +108,7 @@ class Cipher:
         if owner is None:
             raise EncryptionError(
                 f"With OWNER_KEYS, {column} can only be written where its owner is known: "
-                "use the methods of the package, Model.save(), or encryption.for_owner(…)."
+                "use the methods of the package, Conversation.save(), or encryption.for_owner(…)."
             )
         if owner.key is None:
             return self.keys.current()

@@ -161,10 +161,13 @@ class OwnerKeys:
         self._cached = {name: held for name, held in self._cached.items() if held[1].owner != owner}
 
     @sensitive_variables()
-    def wrap_all(self, using: str) -> int:
+    def wrap_all(self, using: str, *, dry_run: bool) -> int:
         """Wrap the keys of the database *using* that are not wrapped by the key that wraps now; return how many."""
+        outdated = _rows(using).exclude(wrapped__startswith=self._keys.wrapped_now())
+        if dry_run:
+            return outdated.count()
         count = 0
-        for key_id in _rows(using).exclude(wrapped__startswith=self._keys.wrapped_now()).values_list("pk", flat=True):
+        for key_id in outdated.values_list("pk", flat=True):
             with transaction.atomic(using=using):
                 row = _rows(using).select_for_update().filter(pk=key_id).first()
                 if row is not None:

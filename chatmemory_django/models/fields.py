@@ -149,12 +149,13 @@ def cascade_without_titles(collector: Any, field: Any, sub_objs: QuerySet[Any], 
     models.CASCADE(collector, field, sub_objs.defer("title"), using)
 
 
-cascade_without_titles.lazy_sub_objs = True  # type: ignore[attr-defined]  # Django would read the objects to see whether there are any
+# Otherwise Django reads the objects to see whether there are any.
+cascade_without_titles.lazy_sub_objs = True  # type: ignore[attr-defined]
 
 
 class OwnerField(models.ForeignKey):
     """
-    A foreign key to a user, with a constraint and a cascade_without_titles.
+    A foreign key to a user, with a constraint and a cascade.
 
     If a site has its users in another database, neither is possible: then ``erase_conversations`` takes their place.
     """

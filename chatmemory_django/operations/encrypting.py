@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from django.apps import apps
+from django.db import transaction
 from django.db.models import Model, Q, QuerySet, TextField
-from django.db.models.functions import Cast, Left
+from django.db.models.functions import Cast, Coalesce, Left, Length
 
+from chatmemory_django.db.batches import in_batches
 from chatmemory_django.encryption.ciphers import Cipher, cipher, for_owner
 from chatmemory_django.encryption.keys import OWNER_PREFIX
 from chatmemory_django.encryption.values import KEY_ID, PREFIX, EncryptionError, key_id_of
-from chatmemory_django.models import Conversation, ConversationQuerySet, EncryptedTextField
-from chatmemory_django.operations.whole import for_writing, in_lock, keys
+from chatmemory_django.models import Conversation, ConversationQuerySet, EncryptedTextField, Message
+from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys
 
 ROWS = 100
-"""How many rows are encrypted while a conversation is locked."""
+"""How many rows are encrypted while a conversation is locked, fewer if they are large."""
 
 _HEAD = len(PREFIX) + 40 + 1
 """How much of a value is read to see its key: an id has at most 40 characters, see ``values.KEY_ID``."""
@@ -48,10 +51,11 @@ def encrypt(
     failed: dict[int, EncryptionError] = {}
     conversations = for_writing(conversations)
     for key in keys(conversations):
-        count = 0
+        count = start = 0
+        do = partial(_count if dry_run else _encrypt_some, encrypts)
         try:
-            while (found := in_lock(conversations, key, partial(_encrypt_some, encrypts, dry_run=dry_run))) is not None:
-                conversation, done = found
+            while (found := in_lock(conversations, key, partial(do, start=start))) is not None:
+                conversation, done, start = found
                 count += done
                 if dry_run or not done:
                     break
@@ -68,18 +72,23 @@ def encrypt(
     return total
 
 
-def wrap_keys(using: str) -> int:
-    """Wrap the owners' keys of the database *using* with the key of the site that encrypts now; return how many."""
+def wrap_keys(using: str, *, dry_run: bool = False) -> int:
+    """
+    Wrap the owners' keys of the database *using* with the key of the site that encrypts now; none in a *dry_run*.
+
+    Returns how many were not.
+    """
     encrypts = cipher()
-    return 0 if encrypts is None else encrypts.owner_keys.wrap_all(using)
+    return 0 if encrypts is None else encrypts.owner_keys.wrap_all(using, dry_run=dry_run)
 
 
 def renew(conversation: Conversation) -> None:
     """Encrypt the texts of *conversation*, which is locked, with the key that encrypts now, if that is needed."""
     encrypts = cipher()
     if encrypts is not None:
-        while _encrypt_some(encrypts, conversation, dry_run=False)[1]:
-            pass
+        done, start = 1, 0
+        while done:
+            _, done, start = _encrypt_some(encrypts, conversation, start=start)
 
 
 def keys_in_use(conversations: ConversationQuerySet) -> Counter[str]:
@@ -123,25 +132,44 @@ def _stored(column: str) -> Cast:
     return Cast(column, TextField())
 
 
-def _encrypt_some(encrypts: Cipher, conversation: Conversation, *, dry_run: bool) -> tuple[Conversation, int]:
-    """Encrypt some rows of *conversation*, or count all in a *dry_run*; return how many."""
-    owner = Conversation._meta.get_field("owner").to_key(conversation.owner_id)
-    using: Any = conversation._state.db
-    with for_owner(owner, conversation.pk):
-        current = f"{PREFIX}{encrypts.current_id(using)}:"
+def _count(encrypts: Cipher, conversation: Conversation, *, start: int) -> tuple[Conversation, int, int]:
+    """Return what ``_encrypt_some`` does, if it encrypted all rows at once; this changes nothing."""
+    count = sum(outdated.count() for _, outdated, _ in _outdated(encrypts, conversation, start))
+    transaction.set_rollback(True, using=conversation._state.db)  # an owner without a key was given one
+    return conversation, count, start
+
+
+def _encrypt_some(encrypts: Cipher, conversation: Conversation, *, start: int) -> tuple[Conversation, int, int]:
+    """
+    Encrypt some rows of *conversation*, of its messages those from sequence *start* on.
+
+    Returns the conversation, how many rows, and where to go on: each row is looked at once.
+    """
     count = 0
+    for rows, outdated, columns in _outdated(encrypts, conversation, start):
+        size: Any = sum(Coalesce(Length(_stored(column)), 0) for column in columns)
+        sizes = outdated.values_list("pk", size)
+        batch = next(in_batches(sizes[: ROWS - count], itemgetter(1), PAGE_CHARACTERS, ROWS), [])
+        for pk, *texts in rows.filter(pk__in=[pk for pk, _ in batch]).values_list("pk", *columns):
+            with for_owner(conversation.owner_id, conversation.pk):
+                rows.filter(pk=pk).update(**dict(zip(columns, texts, strict=True)))
+            count += 1
+            if rows.model is Message:
+                start = pk[-1]
+    return conversation, count, start
+
+
+def _outdated(
+    encrypts: Cipher, conversation: Conversation, start: int
+) -> Iterator[tuple[QuerySet[Any], QuerySet[Any], list[str]]]:
+    """Yield the rows of every table, those that are not encrypted with the key that encrypts now, and the columns."""
+    using: Any = conversation._state.db
+    with for_owner(conversation.owner_id, conversation.pk):
+        current = f"{PREFIX}{encrypts.current_id(using)}:"
     for rows, columns in _kept([conversation.pk], using):
         stored = {f"stored_{column}": _stored(column) for column in columns}
         old = Q()
         for name in stored:
-            is_old = Q(**{f"{name}__isnull": False}) & ~Q(**{name: ""}) & ~Q(**{f"{name}__startswith": current})
-            old |= is_old
-        outdated = rows.annotate(**stored).filter(old).order_by("pk")
-        if dry_run:
-            count += outdated.count()
-            continue
-        for pk, *texts in outdated.values_list("pk", *columns)[: ROWS - count]:
-            with for_owner(owner, conversation.pk):
-                rows.filter(pk=pk).update(**dict(zip(columns, texts, strict=True)))
-            count += 1
-    return conversation, count
+            old |= Q(**{f"{name}__isnull": False}) & ~Q(**{name: ""}) & ~Q(**{f"{name}__startswith": current})
+        later = rows.filter(sequence__gte=start) if rows.model is Message else rows
+        yield rows, later.annotate(**stored).filter(old).order_by("pk"), columns

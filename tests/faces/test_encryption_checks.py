@@ -49,6 +49,7 @@ def test_W051_an_option_is_unknown(settings):
         ([f"{KEY}!"], "['KEYS'][0] must be Base64 after the colon."),
         ([BASE64], "['KEYS'][0] must begin with an id of at most 40 letters, digits, '.', '_' and '-', and a colon."),
         ([KEY, KEY], "['KEYS'][1] has the id 'a1', like [0]; each key needs its own."),
+        ([KEY, f"A1:{BASE64}"], "['KEYS'][1] has the id 'A1', like [0]; each key needs its own."),
     ],
 )
 def test_E053_a_key_is_wrong(settings, keys, problem):

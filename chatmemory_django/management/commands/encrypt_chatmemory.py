@@ -39,9 +39,10 @@ class Command(ConversationsCommand):
         if cipher() is None:
             raise CommandError(f"{APP!r} is not in INSTALLED_APPS.")
         conversations = self.conversations(database, user, memory_ids)
-        wrapped = 0 if dry_run else wrap_keys(conversations.db)
+        wrapped = wrap_keys(conversations.db, dry_run=dry_run)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             rows = encrypt(conversations, dry_run=dry_run, each=lambda *done: progress.advance())
         self.stdout.write(f"{rows:,} rows to encrypt." if dry_run else f"Encrypted {rows:,} rows.")
         if wrapped:
-            self.stdout.write(f"Encrypted {wrapped:,} keys of owners.")
+            owners = f"{wrapped:,} keys of owners"
+            self.stdout.write(f"{owners} to encrypt." if dry_run else f"Encrypted {owners}.")

@@ -26,7 +26,17 @@ from chatmemory_django.encryption.keys import Keys
 from chatmemory_django.encryption.values import EncryptionError, MissingKeyError
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import encrypt, entitle, erase, export_lines, fork, import_lines, keys_in_use
+from chatmemory_django.operations import (
+    encrypt,
+    encrypting,
+    entitle,
+    erase,
+    export_lines,
+    fork,
+    import_lines,
+    keys_in_use,
+)
+from chatmemory_django.operations.whole import in_lock
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.leftovers import leftovers
@@ -311,6 +321,35 @@ class TestRotation:
 
         assert out.getvalue() == "3 rows to encrypt.\n"
         assert stored() == before
+
+    def test_a_dry_run_counts_the_keys_of_owners_and_creates_none(self, with_owner_keys, ann, ben, settings):
+        begin("a", ann)
+        Conversation.objects.update(owner=ben)
+        settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [key("new"), key("old")], "OWNER_KEYS": True}}
+        out = io.StringIO()
+
+        call_command("encrypt_chatmemory", "--dry-run", stdout=out)
+
+        assert out.getvalue() == "3 rows to encrypt.\n1 keys of owners to encrypt.\n"
+        assert sql("SELECT owner FROM chatmemory_encryption_ownerkey") == [(str(ann.pk),)]
+
+    def test_large_rows_are_encrypted_a_few_at_a_time(self, site, monkeypatch):
+        begin("a", None, *(UserMessage(f"{number} {'x' * 1_000}") for number in range(9)))
+        locked = []
+
+        def noting(*args: Any) -> Any:
+            found = in_lock(*args)
+            locked.append(found[1])
+            return found
+
+        monkeypatch.setattr(encrypting, "PAGE_CHARACTERS", 3_000)
+        monkeypatch.setattr(encrypting, "in_lock", noting)
+        site("new", "old")
+
+        assert encrypt(Conversation.objects.all()) == 10
+
+        assert locked == [3, 2, 2, 2, 1, 0]  # the first ones with the title
+        assert {value.split(":")[1] for value in stored()} == {"new"}
 
     def test_what_was_plain_is_encrypted(self, site, ann):
         begin("a", ann)
