@@ -142,6 +142,7 @@ class OwnerKeys:
         }
         with transaction.atomic(using=using, savepoint=False):
             # Locked, to wait for who erases the owner now, and in a transaction to let them wait for what it stores.
+            _lock(owner, using)
             row, _ = _rows(using).select_for_update().get_or_create(owner=owner, defaults=new)
         key = self._from_cache(using, row.id)
         if key is None:
@@ -155,9 +156,8 @@ class OwnerKeys:
     def drop(self, owner: str, using: str, is_needed: Callable[[], bool]) -> None:
         """Delete the key of *owner* in the database *using* unless it *is_needed*; that is asked while it is locked."""
         with transaction.atomic(using=using, savepoint=False):
-            rows = _rows(using).filter(owner=owner)
-            if rows.select_for_update().exists() and not is_needed():
-                rows.delete()
+            if _lock(owner, using) and not is_needed():
+                _rows(using).filter(owner=owner).delete()
         self._cached = {name: held for name, held in self._cached.items() if held[1].owner != owner}
 
     @sensitive_variables()
@@ -193,6 +193,16 @@ class OwnerKeys:
         if len(self._cached) >= MAX_CACHED:
             self._cached.clear()
         self._cached[name] = (monotonic() + CACHE_SECONDS, key)
+
+
+def _lock(owner: str, using: str) -> bool:
+    """
+    Lock the key of *owner*, and return whether there is one.
+
+    It is written for that: under REPEATABLE READ, PostgreSQL refuses what others have written since the transaction's
+    first read, but not what they have only locked. The transaction would then decide on conversations as they were.
+    """
+    return _rows(using).filter(owner=owner).update(owner=owner) > 0
 
 
 def _rows(using: str) -> QuerySet[OwnerKey]:

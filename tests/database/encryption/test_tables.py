@@ -6,7 +6,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.core.exceptions import FieldError
 from django.core.management import CommandError, call_command
-from django.db import connection, models, transaction
+from django.db import OperationalError, connection, models, transaction
 from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
 
@@ -39,6 +39,7 @@ from chatmemory_django.operations import (
 from chatmemory_django.operations.whole import in_lock
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.database.interleaving import in_another_connection, set_isolation
 from tests.leftovers import leftovers
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -485,6 +486,24 @@ class TestOwners:
         assert before.split(":")[1] != after.split(":")[1]
         assert read("a") == [QUESTION]
 
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one isolation level")
+    @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+    def test_the_key_is_erased_by_what_is_there_now(self, with_owner_keys, ann, isolation, monkeypatch):
+        begin("a", ann)
+        if connection.vendor == "mysql":
+            monkeypatch.setattr(connection, "isolation_level", isolation.lower())
+        set_isolation(isolation)
+        try:
+            with suppress(OperationalError), transaction.atomic():  # PostgreSQL refuses to go on
+                assert Conversation.objects.count() == 1
+                in_another_connection(lambda: begin("b", ann))
+                Conversation.objects.filter(memory_id="a").delete()
+        finally:
+            connection.close()
+
+        with another_process():
+            assert read("b") == [QUESTION, ANSWER]
+
     @pytest.mark.parametrize("way", ["an add", "a title", "a first title", "many", "an import", "a turn"])
     def test_nothing_is_encrypted_with_a_key_that_another_process_has_erased(self, with_owner_keys, ann, way):
         begin("a", ann)
@@ -553,7 +572,7 @@ class TestOwners:
                 memory.messages()
             counts.append(sum("ownerkey" in query["sql"] for query in counted.captured_queries))
 
-        assert counts[0] <= 2  # by the owner to encrypt, by its id to decrypt
+        assert counts[0] <= 3  # by the owner to encrypt, after a lock; by its id to decrypt
         assert counts[1:] == [0, 0]
 
 
