@@ -10,6 +10,9 @@ MEMORY_ID = "0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11"
 MOMENT = "2026-11-21T09:30:00Z"
 
 QUESTION = {"type": "USER", "contents": [{"type": "TEXT", "text": "Where is my parcel?"}]}
+ASKED = {"role": "user", "content": "Where is my parcel?"}
+"""``QUESTION`` in OpenAI's format."""
+
 CALL = {"type": "AI", "toolExecutionRequests": [{"id": "1", "name": "track", "arguments": '{"order": 4711}'}]}
 RESULT = {
     "type": "TOOL_EXECUTION_RESULT",
@@ -38,10 +41,11 @@ STORED = {
 }
 EXPLAINED = {"sequence": 2, "type": "USER", "is_sent": True, "reason": "in_window", "token_count": 9}
 
+CHANGE = {"title": "Parcel 4711", "metadata": {"ticket": 7}, "is_pinned": True}
 NEW_CONVERSATION = {"memory_id": MEMORY_ID, "title": "Where is my parcel?"}
 NEW_MESSAGES: dict[str, Any] = {
-    "A user message": {"messages": [{"message": QUESTION, "client_message_id": "msg_1b4e28ba"}]},
-    "The same in OpenAI's format": {"messages": [{"message": {"role": "user", "content": "Where is my parcel?"}}]},
+    "A user message": {"messages": [{"message": ASKED, "client_message_id": "msg_1b4e28ba"}]},
+    "The same in LangChain4j's format": {"messages": [{"message": QUESTION, "client_message_id": "msg_1b4e28ba"}]},
     "An edit of message 2": {"messages": [{"message": QUESTION}], "after": 1},
     "A picture": {"messages": [{"message": PICTURE}]},
     "A tool call and its result": {
@@ -49,7 +53,7 @@ NEW_MESSAGES: dict[str, Any] = {
     },
 }
 STORED_MESSAGES = {"messages": [STORED]}
-NEW_MEMORY = {"messages": [{"message": {"type": "SYSTEM", "text": "They ask for order 4711."}}, {"message": QUESTION}]}
+NEW_MEMORY = {"messages": [{"message": {"role": "system", "content": "They ask for order 4711."}}, {"message": ASKED}]}
 MEMORY = {"messages": [STORED], "limit": 20, "evict_to": None, "unit": "messages", "explanation": [EXPLAINED]}
 FROM = {"to": 1}
 FORK = {"through": 1}

@@ -93,6 +93,7 @@ class MetadataChangeSerializer(Strict, serializers.Serializer[Any]):
     metadata = MetadataField()
 
 
+@extend_schema_serializer(examples=examples.shown(examples.CHANGE, request=True))
 class ConversationChangeSerializer(Strict, serializers.Serializer[Any]):
     """Changes to a conversation. Metadata is replaced as a whole; omitted fields are kept."""
 
@@ -275,6 +276,21 @@ class ConversationSerializer(serializers.Serializer[Any]):
         return shown
 
 
+class RootSerializer(serializers.Serializer[Any]):
+    """The addresses of the API."""
+
+    conversations = serializers.URLField()
+    usage = serializers.URLField()
+    chat = serializers.URLField(required=False, help_text="Only if the site has the chat.")
+
+    def get_fields(self) -> dict[str, Any]:
+        """See ``Serializer``. The name of the import is a keyword of Python."""
+        return {**super().get_fields(), "import": serializers.URLField()}
+
+    def to_representation(self, found: Any) -> dict[str, Any]:
+        return dict(found)
+
+
 class UsageRowSerializer(serializers.Serializer[Any]):
     """Numbers of a day, a conversation or a model; the key is null if no model was recorded."""
 
@@ -347,6 +363,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     status = serializers.IntegerField()
     detail = serializers.CharField()
     errors = ErrorSerializer(many=True)  # type: ignore[assignment]  # it becomes a field
+    example = serializers.DictField(required=False, help_text="A right body, if the one of the request was wrong.")
 
 
 def _many(serializer_class: Any) -> Any:
