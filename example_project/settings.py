@@ -119,6 +119,7 @@ SPECTACULAR_SETTINGS = {
 
 CHATMEMORY = {
     "MEMORY": "example_project.memories.memory_of",
+    "REST": {"FORMAT": "openai"},
     "CHAT": {
         "ASSISTANT": "example_project.assistants.assistant",
         "IMAGE_DETAIL": "LOW",  # so that images fit in small memories

@@ -6,6 +6,8 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiExample
 
+from chatmemory_django import conf
+
 MEMORY_ID = "0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11"
 MOMENT = "2026-11-21T09:30:00Z"
 
@@ -37,6 +39,7 @@ STORED = {
     "client_message_id": "msg_1b4e28ba",
     "metadata": None,
     "is_complete": True,
+    "text": "Where is my parcel?",
     "message": QUESTION,
 }
 EXPLAINED = {"sequence": 2, "type": "USER", "is_sent": True, "reason": "in_window", "token_count": 9}
@@ -59,6 +62,15 @@ FROM = {"to": 1}
 FORK = {"through": 1}
 REMOVED = {"removed": [2]}
 FEEDBACK = {"metadata": {"feedback": {"rating": 5}}}
+
+
+def in_site_format(value: Any) -> Any:
+    """Return an example of a response with its messages in the site's format."""
+    if isinstance(value, list):
+        return [in_site_format(each) for each in value]
+    if not isinstance(value, dict) or conf.rest()["FORMAT"] != "openai":
+        return value
+    return ASKED if value == QUESTION else {name: in_site_format(each) for name, each in value.items()}
 
 
 def shown(value: Any, *, request: bool = False) -> list[OpenApiExample]:

@@ -6,10 +6,9 @@ from typing import Any
 
 from rest_framework import serializers
 
-from chatmemory_django.core.limits import (
-    MAX_INTEGER,
-)
-from chatmemory_django.rest.fields import FORMATS, MomentField
+from chatmemory_django import conf
+from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.rest.fields import MomentField
 
 
 class ShownQuery(serializers.Serializer[Any]):
@@ -23,7 +22,9 @@ class ShownQuery(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, Any]:
         """See ``Serializer``. The parameter's name is a keyword of Python."""
-        form = serializers.ChoiceField(choices=FORMATS, required=False, help_text="The format of `message`.")
+        form = serializers.ChoiceField(
+            choices=conf.REST_FORMATS, required=False, help_text="The format of `message`; by default, the site's."
+        )
         return {"as": form, **super().get_fields()}
 
 

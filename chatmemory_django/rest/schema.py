@@ -19,6 +19,7 @@ from rest_framework.serializers import Serializer
 
 from chatmemory_django.formats.openai_chat import OpenAiMessage
 from chatmemory_django.messages import ChatMessage
+from chatmemory_django.rest.examples import in_site_format
 from chatmemory_django.rest.parsers import LinesParser
 from chatmemory_django.rest.problems import MEDIA_TYPE, PREFIX
 
@@ -147,6 +148,10 @@ class Schema(AutoSchema):
     def _postprocess_serializer_schema(self, schema: Any, serializer: Any, direction: Any) -> Any:
         schema = super()._postprocess_serializer_schema(schema, serializer, direction)  # type: ignore[no-untyped-call]
         return {**schema, "additionalProperties": False} if getattr(serializer, "is_strict", False) else schema
+
+    def _get_examples(self, serializer: Any, direction: Any, *args: Any, **options: Any) -> Any:
+        found = super()._get_examples(serializer, direction, *args, **options)  # type: ignore[no-untyped-call]
+        return found if direction == "request" else in_site_format(found)
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)

@@ -21,7 +21,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.models.columns import SHOWN, ShownRow
+from chatmemory_django.models.columns import SHOWN, ShownRow, text_of
 from chatmemory_django.models.conversations import PREVIEW
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.fields import (
@@ -158,6 +158,9 @@ class MessageSerializer(serializers.Serializer[Any]):
     client_message_id = serializers.CharField(allow_null=True)
     metadata = serializers.DictField(allow_null=True)
     is_complete = serializers.BooleanField(help_text="False while the turn of the message has not ended.")
+    text = serializers.CharField(
+        allow_null=True, help_text="What a person would read of the message. Null if the user may not read it."
+    )
     message = MessageField(allow_null=True, help_text="Null if the user may not read it.")
     snippet = SnippetPartSerializer(
         many=True, required=False, help_text="Only in searches: the text around the hits, in pieces."
@@ -167,6 +170,7 @@ class MessageSerializer(serializers.Serializer[Any]):
         """See ``Serializer``. The fields of this class are read directly instead of one by one, for speed."""
         context = self._shown_in
         is_readable = row.type in context["types"]
+        message: ChatMessage | None = (getattr(row, "sent", None) or row.chat_message) if is_readable else None
         shown = {
             "sequence": row.sequence,
             "created_at": aware(row.created_at),
@@ -177,7 +181,8 @@ class MessageSerializer(serializers.Serializer[Any]):
             "client_message_id": row.client_message_id,
             "metadata": row.metadata if is_readable else None,
             "is_complete": row.is_complete,
-            "message": _shown(row, context) if is_readable else None,
+            "text": None if message is None else text_of(message),
+            "message": None if message is None else _shown(row, message, context),
         }
         if context.get("search"):
             parts = snippet(row.text, context["search"]).parts
@@ -390,8 +395,7 @@ def is_same(one: Any, other: Any) -> bool:
     return msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
 
 
-def _shown(row: Any, context: Mapping[str, Any]) -> Any:
-    message: ChatMessage = getattr(row, "sent", None) or row.chat_message
+def _shown(row: Any, message: ChatMessage, context: Mapping[str, Any]) -> Any:
     if row.payload is not None and context.get("media") != "inline":  # otherwise it is only a text
         message = without_files(message, partial(context["media_url"], row.sequence))
     return in_format(message, context.get("as"))
