@@ -42,6 +42,14 @@ STORED = {
     "text": "Where is my parcel?",
     "message": QUESTION,
 }
+HIT = {
+    "memory_id": MEMORY_ID,
+    "title": "Where is my parcel?",
+    "sequence": 2,
+    "type": "USER",
+    "created_at": MOMENT,
+    "snippet": [{"text": "Where is my ", "is_hit": False}, {"text": "parcel", "is_hit": True}],
+}
 EXPLAINED = {"sequence": 2, "type": "USER", "is_sent": True, "reason": "in_window", "token_count": 9}
 
 CHANGE = {"title": "Parcel 4711", "metadata": {"ticket": 7}, "is_pinned": True}

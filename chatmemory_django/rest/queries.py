@@ -9,6 +9,7 @@ from rest_framework import serializers
 from chatmemory_django import conf
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.rest.fields import MomentField
+from chatmemory_django.search.terms import MAX_SEARCH
 
 
 class ShownQuery(serializers.Serializer[Any]):
@@ -49,6 +50,15 @@ class MemoryQuery(ShownQuery):
     max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER)
     explain = serializers.BooleanField(
         required=False, help_text="Explain for each recent message whether and why it is sent."
+    )
+
+
+class SearchQuery(serializers.Serializer[Any]):
+    """What to search for."""
+
+    search = serializers.CharField(
+        max_length=MAX_SEARCH,
+        help_text="Words or parts of words, all of which must occur; words in quotation marks as they stand.",
     )
 
 

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from chatmemory_django.rest.serializers import RootSerializer
 from chatmemory_django.rest.views import ChatMemoryView
 
-LISTED = ("conversations", "import", "usage")
+LISTED = ("conversations", "messages", "import", "usage")
 """The paths below the root that need no memory id."""
 
 

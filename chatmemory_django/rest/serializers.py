@@ -229,6 +229,22 @@ class StoredMessagesSerializer(serializers.Serializer[Any]):
     messages = MessageSerializer(many=True)
 
 
+@extend_schema_serializer(examples=examples.shown(examples.HIT))
+class HitSerializer(serializers.Serializer[Any]):
+    """A message that a search found."""
+
+    memory_id = serializers.CharField()
+    title = serializers.CharField(help_text="The title of its conversation.")
+    sequence = serializers.IntegerField()
+    type = serializers.ChoiceField(choices=[each.value for each in MessageType])
+    created_at = MomentField()
+    snippet = SnippetPartSerializer(many=True, help_text="The text around the hits, in pieces.")
+
+    def to_representation(self, hit: Any) -> dict[str, Any]:
+        parts = [{"text": text, "is_hit": is_hit} for text, is_hit in hit.snippet.parts]
+        return {**hit._asdict(), "created_at": aware(hit.created_at), "snippet": parts}
+
+
 class ExplainedSerializer(serializers.Serializer[Any]):
     """Whether a message is sent to the model, and why."""
 
@@ -285,6 +301,7 @@ class RootSerializer(serializers.Serializer[Any]):
     """The addresses of the API."""
 
     conversations = serializers.URLField()
+    messages = serializers.URLField()
     usage = serializers.URLField()
     chat = serializers.URLField(required=False, help_text="Only if the site has the chat.")
 
