@@ -143,20 +143,19 @@ class RankedPagination(BoundedCursorPagination):
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         """Return a page of what *queryset* finds, which is a function of ``start`` and ``stop``."""
         self.base_url = request.build_absolute_uri()
-        self.page_size = self.get_page_size(request)
-        self.start = self._start(request)
-        found: list[Any] = queryset(start=self.start, stop=self.start + self.page_size + 1)
-        self.has_next, self.has_previous = len(found) > self.page_size, self.start > 0
-        return found[: self.page_size]
+        self.size, self.start = self.get_page_size(request), self._start(request)
+        found: list[Any] = queryset(start=self.start, stop=self.start + self.size + 1)
+        self.has_next, self.has_previous = len(found) > self.size, self.start > 0
+        return found[: self.size]
 
     def get_next_link(self) -> str | None:
-        return self._from(self.start + self.page_size) if self.has_next else None
+        return self._from(self.start + self.size) if self.has_next else None
 
     def get_previous_link(self) -> str | None:
-        return self._from(max(0, self.start - self.page_size)) if self.has_previous else None
+        return self._from(max(0, self.start - self.size)) if self.has_previous else None
 
     def _from(self, start: int) -> str:
-        return self.encode_cursor(Cursor(0, False, str(start)))
+        return self.encode_cursor(Cursor(0, False, start))
 
     def _start(self, request: Request) -> int:
         cursor = request.query_params.get(self.cursor_query_param)
