@@ -14,6 +14,10 @@ nox.options.sessions = ["lint", "tests", "docs", "package"]
 PROJECT = nox.project.load_toml("pyproject.toml")
 
 NEWEST = "django~=6.1.0"
+"""
+Sessions of one environment install this with the Python that runs nox. With one that is too old, they fail: nox would
+skip a session whose Python is missing, and succeed.
+"""
 
 VERSIONS = [
     nox.param("3.11", ["django~=5.2.0", "msgspec==0.20.0"], id="oldest"),
@@ -36,7 +40,7 @@ def extras() -> str:
     return "dev,mysql" if os.environ.get("DATABASE_URL", "").startswith("mysql") else "dev"
 
 
-@nox.session(python="3.13")
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, types, layers, spelling, migrations and Django's system checks."""
     session.install("-e", f".[{extras()}]", NEWEST)
@@ -73,14 +77,14 @@ def everything(session: nox.Session, pins: list[str]) -> None:
         session.run("python", "-m", "benchmarks.soak", "--minutes", "10")
 
 
-@nox.session(python="3.13")
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation in build/docs, with warnings as errors, and check its links."""
     session.install("-e", ".[test]", NEWEST, *nox.project.dependency_groups(PROJECT, "docs"))
     session.run(".ci/docs", "build/docs", external=True)
 
 
-@nox.session(python="3.13")
+@nox.session
 def package(session: nox.Session) -> None:
     """Build the source distribution and the wheel in dist, check what a package index shows, and use the wheel."""
     shutil.rmtree("dist", ignore_errors=True)

@@ -47,7 +47,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
         *conf.check_dict(
             "REST",
             conf.DEFAULT_REST,
-            _rates,
+            _rest,
             hint='Write "REST": {"PAGE_SIZE": 20}, for example, or leave it out.',
             ids=("chatmemory.E021", "chatmemory.W021", "chatmemory.E022"),
         ),
@@ -143,6 +143,16 @@ def _plain_values() -> Iterator[CheckMessage]:
             hint="A rate is '10/sec', '120/min', '100/hour' or '1000/day'; use None for no limit.",
             id="chatmemory.E025",
         )
+
+
+def _rest(rest: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    if rest["FORMAT"] not in conf.REST_FORMATS:
+        yield Error(
+            f"CHATMEMORY['REST']['FORMAT'] must be one of {', '.join(conf.REST_FORMATS)}, not {rest['FORMAT']!r}.",
+            hint=f"Remove it to use the default, {conf.DEFAULT_REST['FORMAT']!r}.",
+            id="chatmemory.E026",
+        )
+    yield from _rates(rest)
 
 
 def _rates(rest: Mapping[str, Any]) -> Iterator[CheckMessage]:

@@ -24,7 +24,10 @@ Stored twice, as text and as JSON, and escaped in the statement, a message of th
 
 DEFAULT_ACCESS_POLICY = "chatmemory_django.access.AccessPolicy"
 
+REST_FORMATS = ("langchain4j", "openai")
+
 DEFAULT_REST: Mapping[str, Any] = {
+    "FORMAT": "langchain4j",
     "MAX_BODY_BYTES": 5 * 1024 * 1024,
     "MAX_IMPORT_BYTES": 32 * 1024 * 1024,
     "MAX_IMPORT_MESSAGES": 100_000,

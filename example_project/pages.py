@@ -17,7 +17,11 @@ from django.utils import translation
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import ensure_csrf_cookie
+from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularSwaggerSplitView
+from rest_framework.authtoken.views import ObtainAuthToken
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from chatmemory_django.access import seconds_to_sign_in
 from example_project.llm import IS_REAL, model
@@ -86,6 +90,18 @@ class SignIn(LoginView):
 
 
 sign_in = limited(translated(SignIn.as_view()))
+
+
+class TokenView(ObtainAuthToken):
+    """Tokens for apps and services."""
+
+    @extend_schema("token_create", tags=["tokens"], summary="Exchange a user name and a password for a token", auth=[])
+    def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Return the token of a user. It never expires; send it as `Authorization: Bearer …`."""
+        return super().post(request, *args, **kwargs)
+
+
+token = limited(TokenView.as_view())
 
 
 def documentation(request: HttpRequest) -> HttpResponseBase:

@@ -102,6 +102,16 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "PREPROCESSING_HOOKS": ["chatmemory_django.rest.chat_schema.with_chat"],
+    "TAGS": [
+        {"name": "chat", "description": "Questions and answers, as `useChat` of the AI SDK sends and reads them."},
+        {"name": "conversations", "description": "A user's conversations."},
+        {"name": "messages", "description": "The history of a conversation."},
+        {"name": "memory", "description": "What the model is sent of a conversation, and from where it goes on."},
+        {"name": "addresses", "description": "Where all this is."},
+        {"name": "usage", "description": "Numbers of messages and tokens."},
+        {"name": "tokens", "description": "Tokens for apps and services."},
+    ],
     # The documentation page and its scripts are served by this site, not by a CDN.
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -109,6 +119,7 @@ SPECTACULAR_SETTINGS = {
 
 CHATMEMORY = {
     "MEMORY": "example_project.memories.memory_of",
+    "REST": {"FORMAT": "openai"},
     "CHAT": {
         "ASSISTANT": "example_project.assistants.assistant",
         "IMAGE_DETAIL": "LOW",  # so that images fit in small memories

@@ -4,7 +4,6 @@ from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 from drf_spectacular.views import SpectacularAPIView
-from rest_framework.authtoken.views import obtain_auth_token
 
 from example_project import pages
 
@@ -17,7 +16,7 @@ urlpatterns = [
     path("api/", include("chatmemory_django.rest.urls")),
     path("api/chat", include("chatmemory_django.chat.urls")),
     path("openai/v1/", include("chatmemory_django.rest.openai.urls")),
-    path("api/token/", pages.limited(obtain_auth_token)),
+    path("api/token/", pages.token),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", pages.documentation, name="docs"),
 ]

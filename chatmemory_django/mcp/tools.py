@@ -17,6 +17,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.messages import MESSAGE_SIZE
+from chatmemory_django.operations.searching import find_messages
 
 MAX_TEXT = 4_000
 """Maximum number of characters of a message that are returned."""
@@ -108,21 +109,18 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def run(self, request: HttpRequest) -> FoundMessages:
         """Return the matching messages of the user of *request*."""
         reader = _Reader(request)
-        found = Message.objects.search(self.query, owner=reader.user, types=reader.types)
-        hits = found.filter(conversation__in=reader.conversations).select_related("conversation")
-        rows = hits.defer("text", "payload", "verbatim", "metadata")[: self.limit]
-        snippets = Message.objects.filter(pk__in=[row.pk for row in rows]).snippets(self.query)
+        hits = find_messages(reader.conversations, self.query, owner=reader.user, types=reader.types, stop=self.limit)
         return FoundMessages(
             [
                 FoundMessage(
-                    row.conversation.memory_id,
-                    row.conversation.title if reader.types else "",
-                    row.sequence,
-                    ROLES[MessageType(row.type)],
-                    str(snippets.get(row.pk, "")),
-                    _moment(row),
+                    hit.memory_id,
+                    hit.title,
+                    hit.sequence,
+                    ROLES[MessageType(hit.type)],
+                    str(hit.snippet),
+                    aware(hit.created_at).isoformat(),
                 )
-                for row in rows
+                for hit in hits
             ]
         )
 
@@ -206,11 +204,7 @@ def _message(row: Message) -> ConversationMessage:
         row.sequence,
         ROLES[MessageType(row.type)],
         row.text[:MAX_TEXT],
-        _moment(row),
+        aware(row.created_at).isoformat(),
         [CalledTool(call.name or "", (call.arguments or "")[:MAX_TEXT]) for call in calls],
         len(row.text) if len(row.text) > MAX_TEXT else None,
     )
-
-
-def _moment(row: Message) -> str:
-    return aware(row.created_at).isoformat()

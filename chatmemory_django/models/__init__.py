@@ -6,7 +6,7 @@ be pinned in front of it. Evicting moves the start of the window, so it costs th
 """
 
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_memory_id
-from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex
+from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
 from chatmemory_django.models.messages import Message, MessageQuerySet
 from chatmemory_django.models.windows import MemoryStatus
 
@@ -21,5 +21,6 @@ __all__ = [
     "MessageQuerySet",
     "OwnerField",
     "SparseIndex",
+    "UtcNow",
     "new_memory_id",
 ]

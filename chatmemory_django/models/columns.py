@@ -143,6 +143,11 @@ def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
     return _TEXT_CLASSES[type](text) if payload is None else message_from_json(payload)
 
 
+def text_of(message: ChatMessage) -> str:
+    """Return the text of *message* that a person would read, and search for; empty if it has none."""
+    return _text(message)[0]
+
+
 def _text(message: ChatMessage) -> tuple[str, bool]:
     """Return the text for which a person would search *message*, and whether it is all that the message has."""
     if isinstance(message, UserMessage) and message.has_single_text:

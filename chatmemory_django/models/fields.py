@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models, router
 from django.db.backends.ddl_references import Statement
-from django.db.models import Func, Q
+from django.db.models import Func, Q, Value
+from django.db.models.functions import Now
 from django.db.models.lookups import Exact
+from django.utils import timezone
 
 from chatmemory_django.encryption.ciphers import EncryptedError, cipher
 
@@ -104,6 +106,8 @@ class EncryptedTextField(models.TextField):
     def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
         """See ``Field.deconstruct``. In migrations it is a text like any other: what it holds is not their concern."""
         name, _, args, options = super().deconstruct()
+        if "default" in options:
+            options["db_default"] = options["default"]  # as in ``Defaulted``
         return name, "django.db.models.TextField", args, options
 
     def get_lookup(self, lookup_name: str) -> Any:
@@ -180,3 +184,53 @@ class OwnerField(models.ForeignKey):
         name, path, args, options = super().deconstruct()
         options.pop("db_constraint", None)
         return name, path, args, {**options, "on_delete": models.CASCADE}
+
+
+class UtcNow(Now):
+    """The present moment as Django stores it: MariaDB's own is in the time zone of the connection."""
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)")
+
+
+class Defaulted:
+    """
+    A mixin for fields whose column has the default, too, so that other programs can insert rows.
+
+    Only migrations know of it, as ``db_default``: with it in the model, each INSERT of Django would also return the
+    columns.
+    """
+
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
+        """See ``Field.deconstruct``. In migrations, it is Django's own field."""
+        name, _, args, options = super().deconstruct()  # type: ignore[misc]
+        default: Any = options["default"]
+        if default is timezone.now:
+            default = UtcNow()
+        elif default is dict:
+            default = Value({}, models.JSONField())
+        return name, f"django.db.models.{type(self).__name__}", args, {**options, "db_default": default}
+
+
+class BooleanField(Defaulted, models.BooleanField):
+    """A Boolean whose column has its default."""
+
+
+class CharField(Defaulted, models.CharField):
+    """A string whose column has its default."""
+
+
+class DateTimeField(Defaulted, models.DateTimeField):
+    """A moment whose column has its default."""
+
+
+class JSONField(Defaulted, models.JSONField):
+    """JSON whose column has its default."""
+
+
+class PositiveIntegerField(Defaulted, models.PositiveIntegerField):
+    """A number whose column has its default."""
+
+
+class PositiveBigIntegerField(Defaulted, models.PositiveBigIntegerField):
+    """A large number whose column has its default."""

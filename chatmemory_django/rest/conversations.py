@@ -126,7 +126,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 
     @extend_schema("conversations_bulk_destroy", responses={200: ErasedSerializer}, filters=True)
     def bulk_destroy(self, request: Request) -> Response:
-        """Erase the conversations that match the filters, one by one; at least one filter is required."""
+        """Erase the conversations that match the filters, one by one. At least one filter is required."""
         # Neither empty values nor "all owners" restrict anything.
         given = {name: request.query_params.get(name) for name in self.filterset_class.base_filters}
         if given.get("owner") == EVERYBODY:
@@ -138,7 +138,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses=MemorySerializer)
     @action(detail=True)
     def memory(self, request: Request, memory_id: str) -> Response:
-        """Retrieve what the model would be sent now, through the memory's own window or another."""
+        """Retrieve what the model would be sent now. The window is the memory's own or another."""
         conversation = self.find()
         memory = self._seen_through(conversation)
         remembered = self._read(conversation, memory)
@@ -159,7 +159,11 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses=MemorySerializer)
     @memory.mapping.put
     def set_memory(self, request: Request, memory_id: str) -> Response:
-        """Replace the memory with messages, as far as they fit: a summary, for example. The history is not changed."""
+        """
+        Replace the memory with messages, as far as they fit.
+
+        They may be a summary, for example. The history is not changed.
+        """
         if not self.policy.may_set_memory(request):
             raise exceptions.PermissionDenied
         messages = [item["message"] for item in self.body["messages"]]
@@ -182,7 +186,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses={201: ConversationSerializer})
     @action(detail=True, methods=["post"], throttle_scope="fork")
     def fork(self, request: Request, memory_id: str) -> Response:
-        """Copy a conversation up to a message, with its memory at that point, to a new one of the same owner."""
+        """Copy a conversation up to a message. The copy has the memory of that point, and the same owner."""
         wanted = self.body
         with self.changing("add") as conversation, found_at("$.through"):
             window = get_chat_memory(conversation.memory_id).window()
@@ -208,7 +212,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses=HeadSerializer)
     @action(detail=True, methods=["post"], url_path="memory/switch")
     def switch(self, request: Request, memory_id: str) -> Response:
-        """Switch to the branch of a message: continue from the newest message that follows it."""
+        """Switch to the branch of a message. The conversation continues from the newest message that follows it."""
         wanted = self.body["to"]
         with self.changing("change") as conversation, found_at("$.to"):
             to = get_chat_memory(conversation.memory_id).switch(wanted)
@@ -227,7 +231,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses={(200, LinesParser.media_type): OpenApiTypes.BINARY})
     @action(detail=True, throttle_scope="export")
     def export(self, request: Request, memory_id: str) -> StreamingHttpResponse:
-        """Export what the user may read of a conversation as JSON Lines, which can be imported again."""
+        """Export what the user may read of a conversation as JSON Lines. They can be imported again."""
         conversation = self.find()
         own = self.policy.is_own(request, conversation)
         types = self.readable_types

@@ -32,8 +32,6 @@ from chatmemory_django.rest.problems import FieldName, InvalidQuery
 MAX_REASON = 300
 """Maximum number of characters of an error detail, which may repeat keys that the client sent."""
 
-FORMATS = ("langchain4j", "openai")
-
 _LOCATED = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 
 
@@ -174,12 +172,18 @@ class NewMemoryIdField(TextField):
 
 
 def in_format(message: ChatMessage, form: str | None) -> Any:
-    """Return *message* as JSON in the format *form*; 400 if OpenAI's format cannot represent it."""
-    if form != "openai":
+    """
+    Return *message* as JSON in the format *form*, by default the site's.
+
+    OpenAI's format cannot represent every message: 400 if the client asked for it, else LangChain4j's is used.
+    """
+    if (form or conf.rest()["FORMAT"]) != "openai":
         return msgspec.to_builtins(message)
     try:
         return message_to_openai(message)
     except ValueError as exc:
+        if form is None:
+            return msgspec.to_builtins(message)
         raise InvalidQuery({"as": f"OpenAI's format cannot represent a message: {exc}"}) from None
 
 

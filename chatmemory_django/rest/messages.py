@@ -56,6 +56,7 @@ _HAS_BRANCHES = Exists(
 class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     """The messages of a conversation."""
 
+    tag = "messages"
     queryset = Message.objects.none()
     serializer_class: Any = MessageSerializer
     request_serializers = {  # noqa: RUF012
@@ -86,7 +87,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return {**super().get_serializer_context(), "search": self.request.query_params.get("search")}
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """List the messages on the current path or on all branches, the newest first."""
+        """List the messages, the newest first. They are those on the current path or on all branches."""
         self.filter_queryset(Message.objects.none())  # invalid filters are a 400, even if the response would be a 304
         return super().list(request, *args, **kwargs)
 
@@ -124,7 +125,11 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return Response({"messages": self.get_serializer(stored, many=True).data}, HTTPStatus.CREATED)
 
     def partial_update(self, request: Request, memory_id: str, sequence: str) -> Response:
-        """Update the metadata of a message, such as a user's feedback: other keys are kept, and null removes a key."""
+        """
+        Update the metadata of a message, such as a user's feedback.
+
+        Other keys are kept, and null removes a key.
+        """
         changes = self.body.get("metadata", {})
         with self.changing("write", check=False) as conversation:
             row = self.find_message(conversation)

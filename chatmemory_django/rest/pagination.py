@@ -20,6 +20,7 @@ from chatmemory_django import conf
 from chatmemory_django.db.moments import EARLIEST, LATEST, aware, to_moment
 from chatmemory_django.models.conversations import by_hour, hour_of
 from chatmemory_django.rest.problems import InvalidQuery
+from chatmemory_django.search.ranking import RANKED
 
 
 class BoundedCursorPagination(CursorPagination):
@@ -134,6 +135,40 @@ class MessagePagination(BoundedCursorPagination):
 
     key = "sequence"
     ordering = "-sequence"
+
+
+class RankedPagination(BoundedCursorPagination):
+    """Pages of what a search ranks, best first. No column has the rank, so a cursor is how many hits precede a page."""
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        """Return a page of what *queryset* finds, which is a function of ``start`` and ``stop``."""
+        self.base_url = request.build_absolute_uri()
+        self.size, self.start = self.get_page_size(request), self._start(request)
+        found: list[Any] = queryset(start=self.start, stop=self.start + self.size + 1)
+        self.has_next, self.has_previous = len(found) > self.size, self.start > 0
+        return found[: self.size]
+
+    def get_next_link(self) -> str | None:
+        return self._from(self.start + self.size) if self.has_next else None
+
+    def get_previous_link(self) -> str | None:
+        return self._from(max(0, self.start - self.size)) if self.has_previous else None
+
+    def _from(self, start: int) -> str:
+        return self.encode_cursor(Cursor(0, False, start))
+
+    def _start(self, request: Request) -> int:
+        cursor = request.query_params.get(self.cursor_query_param)
+        if not cursor:
+            return 0
+        try:
+            (position,) = parse_qs(b64decode(cursor, validate=True).decode("ascii"), max_num_fields=9).get("p", [""])
+            start = int(position) if len(position) < 5 else -1
+        except ValueError:
+            start = -1
+        if not 0 <= start <= RANKED:
+            raise InvalidQuery({self.cursor_query_param: self.invalid_cursor_message})
+        return start
 
 
 def _turned(ordering: Sequence[str]) -> list[str]:

@@ -53,8 +53,9 @@ class JSONParser(BaseParser):
         try:
             value = msgspec.json.decode(body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
-            reason = str(exc) if isinstance(exc, msgspec.MsgspecError) else "It is nested too deeply, or not UTF-8."
-            raise invalid("$", f"The body is not valid JSON: {reason}", "parse_error") from None
+            reason = f"{exc}." if isinstance(exc, msgspec.MsgspecError) else "It is nested too deeply, or not UTF-8."
+            detail = "The body is not valid JSON; see errors."
+            raise Problem(HTTPStatus.BAD_REQUEST, "parse_error", detail, "$", reason) from None
         try:
             check_bounds(value, limits["MAX_JSON_DEPTH"], limits["MAX_TEXT_LENGTH"])
         except BoundsError as exc:

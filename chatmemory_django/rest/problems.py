@@ -25,12 +25,19 @@ PREFIX = "urn:chatmemory:"
 
 
 class Problem(exceptions.APIException):
-    """An error response with *status* and a machine-readable *code*; *detail* explains what is wrong at *path*."""
+    """
+    An error response with *status* and a machine-readable *code*; *detail* explains what is wrong at *path*.
 
-    def __init__(self, status: HTTPStatus, code: str, detail: str, path: str | None = None) -> None:
+    With a *reason*, that is the explanation at *path*, and *detail* only sums it up.
+    """
+
+    def __init__(
+        self, status: HTTPStatus, code: str, detail: str, path: str | None = None, reason: str | None = None
+    ) -> None:
         super().__init__(detail, code)
         self.status_code = status
         self.path = path
+        self.reason = detail if reason is None else reason
 
 
 class FieldName(str):
@@ -121,8 +128,10 @@ def _described(exc: exceptions.APIException) -> dict[str, Any]:
     else:
         code, detail = str(exc.get_codes()), str(exc.detail)
         path = getattr(exc, "path", None)
-        found = [] if path is None else [{"path": path, "code": code, "detail": detail}]
-    return {"type": f"{PREFIX}{code}", "title": status.phrase, "status": int(status), "detail": detail, "errors": found}
+        found = [] if path is None else [{"path": path, "code": code, "detail": getattr(exc, "reason", detail)}]
+    described = {"type": f"{PREFIX}{code}", "title": status.phrase, "status": int(status), "detail": detail}
+    example = getattr(exc, "example", None)
+    return {**described, "errors": found} | ({} if example is None else {"example": example})
 
 
 def _headers(exc: exceptions.APIException) -> dict[str, str]:

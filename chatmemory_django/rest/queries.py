@@ -6,10 +6,10 @@ from typing import Any
 
 from rest_framework import serializers
 
-from chatmemory_django.core.limits import (
-    MAX_INTEGER,
-)
-from chatmemory_django.rest.fields import FORMATS, MomentField
+from chatmemory_django import conf
+from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.rest.fields import MomentField
+from chatmemory_django.search.terms import MAX_SEARCH
 
 
 class ShownQuery(serializers.Serializer[Any]):
@@ -23,7 +23,9 @@ class ShownQuery(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, Any]:
         """See ``Serializer``. The parameter's name is a keyword of Python."""
-        form = serializers.ChoiceField(choices=FORMATS, required=False, help_text="The format of `message`.")
+        form = serializers.ChoiceField(
+            choices=conf.REST_FORMATS, required=False, help_text="The format of `message`; by default, the site's."
+        )
         return {"as": form, **super().get_fields()}
 
 
@@ -48,6 +50,15 @@ class MemoryQuery(ShownQuery):
     max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=MAX_INTEGER)
     explain = serializers.BooleanField(
         required=False, help_text="Explain for each recent message whether and why it is sent."
+    )
+
+
+class SearchQuery(serializers.Serializer[Any]):
+    """What to search for."""
+
+    search = serializers.CharField(
+        max_length=MAX_SEARCH,
+        help_text="Words or parts of words, all of which must occur; words in quotation marks as they stand.",
     )
 
 

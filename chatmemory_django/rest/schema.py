@@ -8,15 +8,18 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 import msgspec
+from drf_spectacular.drainage import get_override
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.plumbing import ResolvedComponent
+from drf_spectacular.plumbing import ResolvedComponent, get_doc
 from drf_spectacular.settings import spectacular_settings
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter
+from rest_framework.serializers import Serializer
 
 from chatmemory_django.formats.openai_chat import OpenAiMessage
 from chatmemory_django.messages import ChatMessage
+from chatmemory_django.rest.examples import in_site_format
 from chatmemory_django.rest.parsers import LinesParser
 from chatmemory_django.rest.problems import MEDIA_TYPE, PREFIX
 
@@ -84,7 +87,16 @@ class Schema(AutoSchema):
     """The schema generator of the views, with the problems, query parameters and headers of the API."""
 
     def get_tags(self) -> list[str]:
-        return ["chat memory"]
+        view: Any = self.view
+        return ["memory"] if self._below.startswith("/memory/") else [view.tag]
+
+    def get_description(self) -> str:  # type: ignore[override]  # as drf-spectacular declares it
+        view: Any = self.view
+        # Views without actions have an empty one, for which drf-spectacular would describe the class.
+        return get_doc(getattr(view, view.action or self.method.lower()))
+
+    def get_summary(self) -> str:
+        return summary_of(self.get_description())
 
     def get_override_parameters(self) -> list[Any]:
         view: Any = self.view
@@ -137,6 +149,10 @@ class Schema(AutoSchema):
         schema = super()._postprocess_serializer_schema(schema, serializer, direction)  # type: ignore[no-untyped-call]
         return {**schema, "additionalProperties": False} if getattr(serializer, "is_strict", False) else schema
 
+    def _get_examples(self, serializer: Any, direction: Any, *args: Any, **options: Any) -> Any:
+        found = super()._get_examples(serializer, direction, *args, **options)  # type: ignore[no-untyped-call]
+        return found if direction == "request" else in_site_format(found)
+
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         if self.method == "GET" and "{memory_id}" in self.path:
@@ -182,6 +198,17 @@ class Schema(AutoSchema):
             wait = {"description": "Seconds to wait before the next request.", "schema": {"type": "integer"}}
             body["headers"] = {"Retry-After": wait}
         return body
+
+
+def summary_of(description: str) -> str:
+    """Return the first sentence of *description*, without the period."""
+    return " ".join(description.split("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
+
+
+def example_of(serializer_class: type[Serializer[Any]]) -> Any:
+    """Return the first example of a request that *serializer_class* is documented with; None if it has none."""
+    examples: list[OpenApiExample] = get_override(serializer_class, "examples", [])
+    return next((each.value for each in examples if not each.response_only), None)
 
 
 def _reference(name: str) -> dict[str, Any]:

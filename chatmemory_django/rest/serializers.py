@@ -21,7 +21,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.models.columns import SHOWN, ShownRow
+from chatmemory_django.models.columns import SHOWN, ShownRow, text_of
 from chatmemory_django.models.conversations import PREVIEW
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.fields import (
@@ -93,6 +93,7 @@ class MetadataChangeSerializer(Strict, serializers.Serializer[Any]):
     metadata = MetadataField()
 
 
+@extend_schema_serializer(examples=examples.shown(examples.CHANGE, request=True))
 class ConversationChangeSerializer(Strict, serializers.Serializer[Any]):
     """Changes to a conversation. Metadata is replaced as a whole; omitted fields are kept."""
 
@@ -157,6 +158,9 @@ class MessageSerializer(serializers.Serializer[Any]):
     client_message_id = serializers.CharField(allow_null=True)
     metadata = serializers.DictField(allow_null=True)
     is_complete = serializers.BooleanField(help_text="False while the turn of the message has not ended.")
+    text = serializers.CharField(
+        allow_null=True, help_text="What a person would read of the message. Null if the user may not read it."
+    )
     message = MessageField(allow_null=True, help_text="Null if the user may not read it.")
     snippet = SnippetPartSerializer(
         many=True, required=False, help_text="Only in searches: the text around the hits, in pieces."
@@ -166,6 +170,7 @@ class MessageSerializer(serializers.Serializer[Any]):
         """See ``Serializer``. The fields of this class are read directly instead of one by one, for speed."""
         context = self._shown_in
         is_readable = row.type in context["types"]
+        message: ChatMessage | None = (getattr(row, "sent", None) or row.chat_message) if is_readable else None
         shown = {
             "sequence": row.sequence,
             "created_at": aware(row.created_at),
@@ -176,7 +181,8 @@ class MessageSerializer(serializers.Serializer[Any]):
             "client_message_id": row.client_message_id,
             "metadata": row.metadata if is_readable else None,
             "is_complete": row.is_complete,
-            "message": _shown(row, context) if is_readable else None,
+            "text": None if message is None else text_of(message),
+            "message": None if message is None else _shown(row, message, context),
         }
         if context.get("search"):
             parts = snippet(row.text, context["search"]).parts
@@ -221,6 +227,22 @@ class StoredMessagesSerializer(serializers.Serializer[Any]):
     """Messages as they are stored."""
 
     messages = MessageSerializer(many=True)
+
+
+@extend_schema_serializer(examples=examples.shown(examples.HIT))
+class HitSerializer(serializers.Serializer[Any]):
+    """A message that a search found."""
+
+    memory_id = serializers.CharField()
+    title = serializers.CharField(help_text="The title of its conversation.")
+    sequence = serializers.IntegerField()
+    type = serializers.ChoiceField(choices=[each.value for each in MessageType])
+    created_at = MomentField()
+    snippet = SnippetPartSerializer(many=True, help_text="The text around the hits, in pieces.")
+
+    def to_representation(self, hit: Any) -> dict[str, Any]:
+        parts = [{"text": text, "is_hit": is_hit} for text, is_hit in hit.snippet.parts]
+        return {**hit._asdict(), "created_at": aware(hit.created_at), "snippet": parts}
 
 
 class ExplainedSerializer(serializers.Serializer[Any]):
@@ -273,6 +295,22 @@ class ConversationSerializer(serializers.Serializer[Any]):
         if shown.get("preview"):
             shown["preview"] = shown["preview"][:PREVIEW]  # where texts are encrypted, the database does not cut them
         return shown
+
+
+class RootSerializer(serializers.Serializer[Any]):
+    """The addresses of the API."""
+
+    conversations = serializers.URLField()
+    messages = serializers.URLField()
+    usage = serializers.URLField()
+    chat = serializers.URLField(required=False, help_text="Only if the site has the chat.")
+
+    def get_fields(self) -> dict[str, Any]:
+        """See ``Serializer``. The name of the import is a keyword of Python."""
+        return {**super().get_fields(), "import": serializers.URLField()}
+
+    def to_representation(self, found: Any) -> dict[str, Any]:
+        return dict(found)
 
 
 class UsageRowSerializer(serializers.Serializer[Any]):
@@ -347,6 +385,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     status = serializers.IntegerField()
     detail = serializers.CharField()
     errors = ErrorSerializer(many=True)  # type: ignore[assignment]  # it becomes a field
+    example = serializers.DictField(required=False, help_text="A right body, if the one of the request was wrong.")
 
 
 def _many(serializer_class: Any) -> Any:
@@ -373,8 +412,7 @@ def is_same(one: Any, other: Any) -> bool:
     return msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
 
 
-def _shown(row: Any, context: Mapping[str, Any]) -> Any:
-    message: ChatMessage = getattr(row, "sent", None) or row.chat_message
+def _shown(row: Any, message: ChatMessage, context: Mapping[str, Any]) -> Any:
     if row.payload is not None and context.get("media") != "inline":  # otherwise it is only a text
         message = without_files(message, partial(context["media_url"], row.sequence))
     return in_format(message, context.get("as"))

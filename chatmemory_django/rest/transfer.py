@@ -111,15 +111,17 @@ class ImportView(ChatMemoryView):
 class UsageView(ChatMemoryView):
     """The numbers of messages and tokens."""
 
+    tag = "usage"
     serializer_class = UsageSerializer
     query_serializers = {"get": UsageQuery}  # noqa: RUF012
     throttle_scope = "usage"  # it reads every message of the requested time
 
     def get(self, request: Request) -> Response:
         """
-        Count messages and tokens by day (UTC), conversation or model, by default of the last 30 days.
+        Count messages and tokens by day, conversation or model.
 
-        At most `limit` rows are returned; `has_more` is true if there are others.
+        Days are those of UTC; by default, the last 30 days count. At most `limit` rows are returned; `has_more` is true
+        if there are others.
         """
         asked, limits = self.query, conf.rest()
         limit = min(asked.get("limit", limits["PAGE_SIZE"]), limits["MAX_PAGE_SIZE"])

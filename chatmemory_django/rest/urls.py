@@ -5,6 +5,8 @@ from rest_framework.routers import Route, SimpleRouter
 
 from chatmemory_django.rest.conversations import ConversationViewSet
 from chatmemory_django.rest.messages import MessageViewSet
+from chatmemory_django.rest.root import RootView
+from chatmemory_django.rest.search import SearchView
 from chatmemory_django.rest.transfer import ImportView, UsageView
 
 app_name = "chatmemory"
@@ -34,7 +36,9 @@ router.register("conversations", ConversationViewSet, basename="conversation")
 router.register(r"conversations/(?P<memory_id>[^/]+)/messages", MessageViewSet, basename="message")
 
 urlpatterns = [
+    re_path("^$", RootView.as_view(), name="root"),
     *router.urls,
+    re_path(r"^messages/?$", SearchView.as_view(), name="search"),
     re_path(r"^import/?$", ImportView.as_view(), name="import"),
     re_path(r"^usage/?$", UsageView.as_view(), name="usage"),
 ]

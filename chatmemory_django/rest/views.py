@@ -35,7 +35,7 @@ from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFi
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
 from chatmemory_django.rest.permissions import IsAllowed, with_bearer
 from chatmemory_django.rest.problems import FieldName, InvalidQuery, NotModified, Problem, handle_exception
-from chatmemory_django.rest.schema import Schema
+from chatmemory_django.rest.schema import Schema, example_of
 from chatmemory_django.rest.throttles import ScopedThrottle
 from chatmemory_django.stores.base import MessageNotFoundError
 
@@ -74,6 +74,9 @@ class ChatMemoryView(GenericAPIView[Any]):
     list_actions: Set[str] = frozenset({"list"})
     """The actions with paginated responses."""
 
+    tag: str = "conversations"
+    """The group of the view's operations in the OpenAPI schema; those on memories have their own."""
+
     action: str = ""
     conversation: Conversation | None = None
     """The conversation of the request, once it is found; its state is the ETag of the response."""
@@ -98,11 +101,16 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The request body, validated by ``request_serializers``; 400 if it is invalid."""
+        """The request body, validated by ``request_serializers``; 400 with an example if it is invalid."""
         serializer_class = self.request_serializers[self.action]
         is_partial = self.request.method == "PATCH"
-        serializer = serializer_class(data=self.request.data, partial=is_partial, context={"view": self})
-        serializer.is_valid(raise_exception=True)
+        try:
+            serializer = serializer_class(data=self.request.data, partial=is_partial, context={"view": self})
+            serializer.is_valid(raise_exception=True)
+        except exceptions.APIException as exc:
+            if exc.status_code == HTTPStatus.BAD_REQUEST:
+                exc.example = example_of(serializer_class)  # type: ignore[attr-defined]  # what the handler adds
+            raise
         values: dict[str, Any] = serializer.validated_data
         return values
 

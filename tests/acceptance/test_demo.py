@@ -283,7 +283,7 @@ class TestServing:
 
         def call(name, *arguments, **options):
             if name == "runserver":
-                calls.append(options)
+                calls.append((*arguments, options))
             else:
                 call_command(name, *arguments, **options)
 
@@ -304,7 +304,7 @@ class TestServing:
 
         call_command("demo", stdout=shown, **options)
 
-        assert served == ([{"use_reloader": False}] if is_served else [])
+        assert served == ([("8000", {"use_reloader": False})] if is_served else [])
         assert ("run python manage.py runserver and open" in shown.getvalue()) is not is_served
 
     def test_serving_has_command_line_options(self, served):
@@ -312,6 +312,22 @@ class TestServing:
         call_command("demo", "--no-serve", stdout=Terminal())
 
         assert len(served) == 1
+
+    def test_another_port_is_served_and_printed(self, served):
+        for option in ("--serve", "--no-serve"):
+            shown = io.StringIO()
+            call_command("demo", "8500", option, stdout=shown)
+
+            assert "http://127.0.0.1:8500/" in shown.getvalue()
+            assert ("run python manage.py runserver 8500 and open" in shown.getvalue()) is (option == "--no-serve")
+        assert served == [("8500", {"use_reloader": False})]
+
+    @pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "127.0.0.1:8000"])
+    def test_what_is_no_port_is_refused(self, served, port):
+        with pytest.raises(CommandError, match="port"):
+            call_command("demo", port, "--serve")
+
+        assert served == []
 
     def test_with_debug_off_a_terminal_does_not_start_the_server(self, served, settings):
         settings.DEBUG = False

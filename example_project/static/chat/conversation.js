@@ -1,6 +1,6 @@
 // The open conversation: its messages, its requests to the chat, and the streams of answers.
 
-import {conversationPath, post, Refused, rest, resume, stop} from "./api.js";
+import {conversationPath, post, Refused, rest, resume, stop, WHOLE} from "./api.js";
 import {withContent} from "./composer.js";
 import {announce, text} from "./dom.js";
 import {textOf, toMessages, toUiMessage} from "./messages.js";
@@ -99,7 +99,7 @@ export class Conversation {
     /** Return all versions of a message by sequence: [{sequence, words, isCurrent}]. */
     async versions(sequence) {
         const [others, current] = await Promise.all(
-            ["alternatives/", ""].map(what => rest(`${conversationPath(this.id)}messages/${sequence}/${what}`)),
+            ["alternatives/", ""].map(what => rest(`${conversationPath(this.id)}messages/${sequence}/${what}?${WHOLE}`)),
         );
         return [...others.results, current].sort((one, other) => one.sequence - other.sequence).map(row => ({
             sequence: row.sequence,
@@ -224,7 +224,7 @@ export class Conversation {
 
     async #loadHistory(signal) {
         const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
-        const page = this.id === null ? null : await this.#read(`messages/?page_size=${size}`, signal);
+        const page = this.id === null ? null : await this.#read(`messages/?page_size=${size}&${WHOLE}`, signal);
         this.#rows = page?.results.reverse() ?? [];
         this.#older = page?.next ?? null;
         this.#show();

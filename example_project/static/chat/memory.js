@@ -1,7 +1,7 @@
 // The memory panel: how full the memory is, its messages, and a preview of other window sizes.
 
 import {element, number, text} from "./dom.js";
-import {conversationPath, rest} from "./api.js";
+import {conversationPath, rest, WHOLE} from "./api.js";
 
 const KINDS = {SYSTEM: "system", USER: "user", AI: "ai", TOOL_EXECUTION_RESULT: "tool", CUSTOM: "custom"};
 const SOON = 150; // milliseconds after the slider's last move
@@ -41,7 +41,7 @@ export class MemoryPanel {
 
     async #read(query, signal) {
         try {
-            return await rest(`${conversationPath(this.id)}memory/?explain=1${query}`, {signal});
+            return await rest(`${conversationPath(this.id)}memory/?explain=1&${WHOLE}${query}`, {signal});
         } catch (error) {
             if (error.status === 404) return null; // it has no messages yet
             throw error;

@@ -122,7 +122,7 @@ def addresses():
         verbs = getattr(pattern.callback, "actions", None) or {
             verb: "" for verb in ("get", "post") if hasattr(pattern.callback.cls, verb)
         }
-        yield route, {verb.upper() for verb in verbs if verb not in {"head", "options"}}
+        yield route or "/", {verb.upper() for verb in verbs if verb not in {"head", "options"}}
 
 
 def rows_with(address):

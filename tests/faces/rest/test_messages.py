@@ -150,6 +150,7 @@ class TestOneMessage:
             "client_message_id": "m",
             "metadata": {"a": 1},
             "is_complete": True,
+            "text": "hi",
             "message": {"type": "USER", "contents": [{"type": "TEXT", "text": "hi"}], "name": "Ann"},
         }
         assert api.get(f"{MESSAGES}4/").json()["in_memory"] is True

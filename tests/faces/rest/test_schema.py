@@ -1,20 +1,28 @@
 """The OpenAPI schema describes the API's actual behaviour."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from http import HTTPStatus
 
 import jsonschema
 import pytest
+from django.urls import include, path
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.settings import patched_settings
 from drf_spectacular.validation import validate_schema
 
+from chatmemory_django.chat import urls as chat_urls
 from chatmemory_django.messages import AiMessage, CustomMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.rest.chat_schema import with_chat
 from tests.faces.rest.conftest import ROOT
 
 pytestmark = pytest.mark.django_db
 
-OWN = (ROOT, "/api/usage", "/api/import")
+OWN = (ROOT, "/api/messages", "/api/usage", "/api/import", "/api/chat")
+
+urlpatterns = [path("api/", include("chatmemory_django.rest.urls"))]
+"""The URLs of a site without the chat."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +38,7 @@ def writer(client_of):
 
 def operations(whole: dict) -> Iterator[tuple[str, str, dict]]:
     for where, item in whole["paths"].items():
-        if where.startswith(OWN):
+        if where == "/api/" or where.startswith(OWN):
             yield from ((where, verb, operation) for verb, operation in item.items())
 
 
@@ -67,16 +75,71 @@ def test_openapi_3_0_has_no_null_type_no_const_and_no_tuples():
 
 
 def test_each_operation_describes_its_errors(whole):
-    found = list(operations(whole))
+    found = [each for each in operations(whole) if "chat" not in each[2]["tags"]]
 
-    assert len(found) == 23
-    assert len({operation["operationId"] for _, _, operation in found}) == 23
+    assert len(found) == 25
     for where, verb, operation in found:
         assert operation["description"], (where, verb)
         assert operation["security"], (where, verb)
         assert {"400", "401", "403", "429", "500"} <= set(operation["responses"])
         assert ("404" in operation["responses"]) == ("{memory_id}" in where)
         assert "Retry-After" in operation["responses"]["429"]["headers"]
+
+
+def test_each_operation_has_a_name_a_group_and_a_summary_of_its_own(whole):
+    found = list(operations(whole))
+
+    assert len(found) == 30
+    assert len({operation["operationId"] for _, _, operation in found}) == 30
+    assert len({operation["summary"] for _, _, operation in found}) == 30
+    groups = Counter(tag for _, _, operation in found for tag in operation["tags"])
+    assert groups == {"conversations": 9, "messages": 8, "memory": 6, "usage": 1, "addresses": 1, "chat": 5}
+    assert set(groups) <= {each["name"] for each in whole["tags"]}
+    for where, verb, operation in found:
+        assert 3 <= len(operation["summary"]) <= 85, (where, verb)
+        assert not operation["summary"].endswith("."), (where, verb)
+        assert operation["description"], (where, verb)
+
+
+@pytest.mark.django_db(transaction=True)  # the chat uses threads
+def test_the_chat_is_in_it_where_the_site_has_it(whole, client, person, settings):
+    settings.CHATMEMORY = {"CHAT": {"ASSISTANT": "example_project.assistants.assistant"}}
+    client.force_login(person("owner"))
+    chat = "/api/chat/{chat_id}"
+    body = {"id": "c", "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "hi"}]}]}
+    check(whole, whole["paths"]["/api/chat"]["post"]["requestBody"]["content"]["application/json"]["schema"], body)
+    answers = {
+        ("/api/chat", "post"): client.post(
+            "/api/chat", body, "application/json", headers={"Accept": "application/json"}
+        ),
+        (f"{chat}/messages", "get"): client.get("/api/chat/c/messages"),
+        (f"{chat}/stop", "post"): client.post("/api/chat/c/stop"),
+    }
+
+    assert client.get("/api/chat/c/stream").status_code == 204
+    assert "204" in whole["paths"][f"{chat}/stream"]["get"]["responses"]
+    assert "text/event-stream" in whole["paths"]["/api/chat"]["post"]["responses"]["200"]["content"]
+    for (where, verb), answer in answers.items():
+        described = whole["paths"][where][verb]["responses"][str(answer.status_code)]["content"]
+        assert answer.status_code == 200
+        check(whole, described["application/json"]["schema"], answer.json())
+    refused = client.post("/api/chat", {}, "application/json")
+    described = whole["paths"]["/api/chat"]["post"]["responses"][str(refused.status_code)]
+    assert list(described["content"]) == [refused["Content-Type"].partition(";")[0]] == ["text/plain"]
+
+
+def test_every_address_of_the_chat_is_in_it(whole):
+    described = {where for where in whole["paths"] if where.startswith("/api/chat")}
+    routes = [re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", str(each.pattern)) for each in chat_urls.urlpatterns]
+
+    assert described == {"/api/chat" + route.replace("^[/]?", "/").rstrip("$") for route in routes}
+
+
+def test_a_site_without_the_chat_has_no_chat_in_it(settings):
+    settings.ROOT_URLCONF = "tests.faces.rest.test_schema"
+
+    assert with_chat([]) == []
+    assert not [where for where in SchemaGenerator().get_schema(public=True)["paths"] if "chat" in where]
 
 
 def test_each_response_conforms_to_its_schema(whole, writer, begin):
@@ -125,6 +188,8 @@ def test_its_examples_of_requests_are_accepted(whole, writer, begin):
     begin("c", UserMessage("hi"))
     accepted = 0
     for where, verb, operation in operations(whole):
+        if "chat" in operation["tags"]:
+            continue  # it is asked above
         for content in operation.get("requestBody", {}).get("content", {}).values():
             for value in examples(content):
                 path = where.format(memory_id="c", sequence="1")
@@ -144,6 +209,9 @@ def test_responses_conform_to_it(whole, writer, begin, query):
         "c", SystemMessage("be brief"), UserMessage("hi", name="Ann"), AiMessage("so", "hm", calls, {"a": 1}), *custom
     )
     for where, template in (
+        ("/api/", "/api/"),
+        ("/api/messages/?search=hi", "/api/messages/"),
+        ("/api/messages/", "/api/messages/"),
         (ROOT, ROOT),
         (f"{ROOT}c/", f"{ROOT}{{memory_id}}/"),
         (f"{ROOT}c/messages/{query}", f"{ROOT}{{memory_id}}/messages/"),

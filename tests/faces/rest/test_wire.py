@@ -262,6 +262,44 @@ class TestProblems:
             ("?size", "unknown"),
         ]
 
+    def test_of_a_body_that_is_no_json_are_reported_once(self, api, begin):
+        begin("c")
+        problem = post(api, '{"messages": [').json()
+
+        assert problem["detail"] == "The body is not valid JSON; see errors."
+        assert problem["errors"] == [{"path": "$", "code": "parse_error", "detail": "Input data was truncated."}]
+
+    @pytest.mark.parametrize("wrong", ['{"text": "hello"}', '{"messages": "hello"}', '{"role": "user"}', "[]", "{", ""])
+    def test_of_a_wrong_body_come_with_a_right_one(self, api, begin, wrong):
+        begin("c")
+        problem = post(api, wrong).json()
+        [shown] = problem["example"]["messages"]
+
+        assert shown["message"] == {"role": "user", "content": "Where is my parcel?"}
+        assert post(api, json.dumps(problem["example"])).status_code == 201
+
+    def test_of_another_wrong_body_come_with_its_own_example(self, api, begin):
+        begin("c")
+        refused = [
+            api.post(ROOT, {"memory_id": 7}, format="json"),
+            api.patch(f"{ROOT}c/", {"owner": "me"}, format="json"),
+            api.post(f"{MEMORY}rewind/", {"from": 1}, format="json"),
+            api.post(f"{ROOT}c/fork/", {"through": "x"}, format="json"),
+        ]
+
+        assert [each.status_code for each in refused] == [400] * 4
+        assert [set(each.json()["example"]) for each in refused] == [
+            {"memory_id", "title"},
+            {"title", "metadata", "is_pinned"},
+            {"to"},
+            {"through"},
+        ]
+
+    def test_of_the_query_have_no_example_of_a_body(self, api, begin):
+        begin("c")
+
+        assert "example" not in post(api, body(HI), f"{MESSAGES}?as=xml").json()
+
     def test_have_one_shape(self, api, client_of, begin):
         begin("c")
         api.post(MESSAGES, adding(HI), format="json", headers={"Idempotency-Key": "k"})
@@ -286,7 +324,10 @@ class TestProblems:
             assert problem["status"] == response.status_code
             assert problem["title"]
             assert problem["detail"]
-            assert set(problem) == {"type", "title", "status", "detail", "errors"}
+            has_example = code in {"parse_error", "invalid"}  # the body was wrong
+            assert set(problem) == {"type", "title", "status", "detail", "errors"} | (
+                {"example"} if has_example else set()
+            )
             assert all(set(each) == {"path", "code", "detail"} for each in problem["errors"])
         assert [each.status_code for each in responses.values()] == [
             401,

@@ -4,19 +4,23 @@ import io
 import os
 
 from chat_memory_client import AuthenticatedClient
-from chat_memory_client.api.chat_memory import (
+from chat_memory_client.api.conversations import (
     conversations_create,
     conversations_destroy,
     conversations_export_retrieve,
     conversations_fork_create,
+    import_create,
+)
+from chat_memory_client.api.memory import (
     conversations_memory_destroy,
     conversations_memory_retrieve,
     conversations_memory_rewind_create,
     conversations_memory_switch_create,
+)
+from chat_memory_client.api.messages import (
     conversations_messages_alternatives_list,
     conversations_messages_create,
     conversations_messages_list,
-    import_create,
 )
 from chat_memory_client.models import (
     AiMessage,
