@@ -17,6 +17,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.messages import MESSAGE_SIZE
+from chatmemory_django.operations.recall import find
 
 MAX_TEXT = 4_000
 """Maximum number of characters of a message that are returned."""
@@ -108,10 +109,7 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def run(self, request: HttpRequest) -> FoundMessages:
         """Return the matching messages of the user of *request*."""
         reader = _Reader(request)
-        found = Message.objects.search(self.query, owner=reader.user, types=reader.types)
-        hits = found.filter(conversation__in=reader.conversations).select_related("conversation")
-        rows = hits.defer("text", "payload", "verbatim", "metadata")[: self.limit]
-        snippets = Message.objects.filter(pk__in=[row.pk for row in rows]).snippets(self.query)
+        hits = find(self.query, reader.conversations, owner=reader.user, types=reader.types, limit=self.limit)
         return FoundMessages(
             [
                 FoundMessage(
@@ -119,10 +117,10 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
                     row.conversation.title if reader.types else "",
                     row.sequence,
                     ROLES[MessageType(row.type)],
-                    str(snippets.get(row.pk, "")),
+                    excerpt,
                     _moment(row),
                 )
-                for row in rows
+                for row, excerpt in hits
             ]
         )
 
