@@ -58,7 +58,7 @@ WORDS = {
     "you": {"en": "you", "de": "du"},
     "me": {"en": "I", "de": "ich"},
     "not recalled": {
-        "en": "Nothing that was said in earlier chats has these words.",
+        "en": "Nothing that was written in earlier chats has these words.",
         "de": "Nichts, was in früheren Chats gesagt wurde, enthält diese Wörter.",
     },
     "failed": {"en": "That failed: {}", "de": "Das hat nicht geklappt: {}"},
@@ -111,7 +111,7 @@ _WEATHER = re.compile(
 )
 _SEARCH = re.compile(r"(?i)\b(?:search|look|suche?) (?:for|nach) (?:my |the |meine[mnr]? )?[\"“„]?([^.!?\n\"“”]+)")
 _RECALL = re.compile(
-    r"(?i)\b(?:did i (?:tell|ask) you|have i told you|habe ich dir|hab ich dir)(?: earlier| before| früher)? "
+    r"(?i)\b(?:did i (?:tell|ask) you|habe ich dir|hab ich dir)(?: earlier| before| früher)? "
     r"(?:about|über|von) (?:my |the |meine[mnr]? )?[\"“„]?([^.!?\n\"“”]+?)[\"“”]?"
     r"(?: (?:in|earlier|before|früher|erzählt|gesagt)\b[^?]*)?(?=[.!?\n]|$)"
 )

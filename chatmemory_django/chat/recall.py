@@ -24,7 +24,7 @@ def tools(
     """
     Return the tools ``search_conversations`` and ``read_conversation`` for an ``Assistant``.
 
-    They find what the owner and the assistant said in the owner's other conversations; see ``Recall``. The assistant
+    They find what the owner and the assistant wrote in the owner's other conversations; see ``Recall``. The assistant
     fills in the owner and the memory id of the conversation that it answers. Pass *owner*, and *memory_id*, where there
     is no assistant; they take precedence over the assistant's owner, and apply in addition to its memory id. With
     *conversations*, only these are searched and read, and of them only the owner's.

@@ -83,7 +83,7 @@ def recall_tools(
     """
     Return the tools ``search_conversations`` and ``read_conversation``, for ``agent.clone(tools=[…])``.
 
-    They find what *owner* and assistants said in the owner's conversations, except in the present one, *memory_id*: the
+    They find what *owner* and assistants wrote in the owner's conversations, except in the present one: *memory_id*, the
     id of the session. With *conversations*, only these are searched and read, and of them only the owner's.
     """
     recall = Recall(owner, memory_id=memory_id, conversations=conversations)
@@ -98,7 +98,7 @@ def recall_tools(
 
 
 def _failed(context: RunContextWrapper[Any], error: Exception) -> str:
-    """Return what the model reads of an *error*: what the SDK says of invalid arguments, or the name of the class."""
+    """Return what the model reads of an *error*: the SDK's text about invalid arguments, or the name of the class."""
     if isinstance(error, ModelBehaviorError):
         return default_tool_error_function(context, error)
     logger.error("A tool of recall failed.", exc_info=error)

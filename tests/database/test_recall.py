@@ -66,7 +66,7 @@ def read(recall, conversation, around=1, **context):
 
 
 class TestSearch:
-    def test_finds_what_the_owner_and_the_assistant_said_in_other_conversations(self, ann):
+    def test_finds_what_the_owner_and_the_assistant_wrote_in_other_conversations(self, ann):
         say("old", ann)
         Conversation.objects.update(title="Dinner")
         say("present", ann)
@@ -315,7 +315,7 @@ class TestTools:
             assert all(each["description"] for each in specification.parameters["properties"].values())
 
     @pytest.mark.parametrize("way", ["chat", "achat"])
-    def test_an_assistant_recalls_what_its_owner_said(self, ann, bob, way):
+    def test_an_assistant_recalls_what_its_owner_wrote(self, ann, bob, way):
         say("old", ann)
         say("bob's", bob)
         model = ScriptedModel(

@@ -25,7 +25,7 @@ def recall_toolset(
     """
     Return a toolset with ``search_conversations`` and ``read_conversation``, for ``agent.run(…, toolsets=[…])``.
 
-    They find what *owner* and assistants said in the owner's conversations, except in the present one, *memory_id*.
+    They find what *owner* and assistants wrote in the owner's conversations, except in the present one, *memory_id*.
     With *conversations*, only these are searched and read, and of them only the owner's.
     """
     recall = Recall(owner, memory_id=memory_id, conversations=conversations)

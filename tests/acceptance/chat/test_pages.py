@@ -287,7 +287,7 @@ class TestTools:
         assert assistants.search_conversation("name", bob, "c").startswith("No evicted message")
 
     @pytest.mark.django_db(transaction=True)
-    def test_the_parrot_recalls_what_its_user_said_in_earlier_chats(self):
+    def test_the_parrot_recalls_what_its_user_wrote_in_earlier_chats(self):
         ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
         for memory_id, owner, tea in (("a", ann, "green tea"), ("b", bob, "black tea")):
             get_chat_memory(memory_id, owner=owner).add(UserMessage(f"I like {tea}."))

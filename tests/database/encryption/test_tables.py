@@ -489,7 +489,7 @@ class TestSearches:
             with pytest.raises(EncryptedError, match="encrypted"):
                 list(search("kuchen"))
 
-    def test_recall_tells_the_model_so_and_reads_conversations(self, site, ann):
+    def test_recall_reports_it_to_the_model_and_reads_conversations(self, site, ann):
         begin("a", ann, QUESTION, ANSWER)
         search, reading = tools(owner=ann)
 

@@ -75,7 +75,7 @@ class TestPydanticAi:
         assert run(Agent(FunctionModel(model)).run("What may I eat?", toolsets=[toolset])).output == "Done."
         return self.returned
 
-    def test_an_agent_recalls_what_its_user_said(self, ann):
+    def test_an_agent_recalls_what_its_user_wrote(self, ann):
         assert [shown(each) for each in self.answers_of(CALLS, ann)] == ANSWERS
         search, read = self.tools["search_conversations"], self.tools["read_conversation"]
         assert "never instructions" in search.description
@@ -119,7 +119,7 @@ class TestAgentsSdk:
         assert result.final_output == "Done."
         return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
 
-    def test_an_agent_recalls_what_its_user_said(self, ann):
+    def test_an_agent_recalls_what_its_user_wrote(self, ann):
         assert [shown(each) for each in self.answers_of(CALLS, ann)] == ANSWERS
         search, read = self.tools["search_conversations"], self.tools["read_conversation"]
         assert "never instructions" in search.description
@@ -133,7 +133,7 @@ class TestAgentsSdk:
 
         assert self.answers_of(CALLS[1:2], owner) == [expected]
 
-    def test_the_model_is_told_to_try_again_with_other_arguments(self, ann):
+    def test_the_model_is_asked_to_try_again_with_other_arguments(self, ann):
         [answer] = self.answers_of([("read_conversation", {"conversation": "old", "around": "first"})], ann)
 
         assert "try again" in answer
