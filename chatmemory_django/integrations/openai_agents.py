@@ -83,8 +83,8 @@ def recall_tools(
     """
     Return the tools ``search_conversations`` and ``read_conversation``, for ``agent.clone(tools=[…])``.
 
-    They find what *owner* and assistants wrote in the owner's conversations, except in the present one: *memory_id*, the
-    id of the session. With *conversations*, only these are searched and read, and of them only the owner's.
+    They find what *owner* and assistants wrote in the owner's conversations, except in the present one: *memory_id*,
+    the id of the session. With *conversations*, only these are searched and read, and of them only the owner's.
     """
     recall = Recall(owner, memory_id=memory_id, conversations=conversations)
     functions: dict[str, Callable[..., Any]] = {

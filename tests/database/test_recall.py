@@ -168,7 +168,7 @@ class TestSearch:
             assert not [each for each in selected if f", {quoted}" in each or f"SELECT {quoted}" in each]
 
     @pytest.mark.parametrize("query", ["", "  ", "almonds", "hazelnuts almonds", "hazel\0nuts", "\ud800", "x" * 10_000])
-    def test_says_what_to_try_if_it_finds_nothing(self, ann, query):
+    def test_suggests_what_to_try_if_it_finds_nothing(self, ann, query):
         say("old", ann)
 
         answer = json.loads(Recall(ann).search_conversations(query))

@@ -138,7 +138,7 @@ class TestAgentsSdk:
 
         assert "try again" in answer
 
-    def test_the_model_does_not_read_what_the_database_says(self, ann, monkeypatch, caplog):
+    def test_the_model_does_not_read_the_error_of_the_database(self, ann, monkeypatch, caplog):
         def fail(*args, **options):
             raise OperationalError("secret: hazelnuts")
 
