@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import inspect
 from collections.abc import Callable, Collection
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable, memory_key
 from chatmemory_django.db.moments import aware
@@ -66,7 +67,11 @@ def find(
     """
     hits = Message.objects.filter(conversation__in=conversations).search(text, owner=owner, types=types)
     rows = hits.select_related("conversation").defer("text", "payload", "verbatim", "metadata")[:limit]
-    excerpts = Message.objects.filter(pk__in=[row.pk for row in rows]).snippets(text)
+    if not rows:
+        return []
+    # Not by a list of keys: for that, SQLite reads the whole table.
+    keys = reduce(or_, (Q(conversation=row.conversation_id, sequence=row.sequence) for row in rows))
+    excerpts = Message.objects.filter(keys).snippets(text)
     return [Hit(row, str(excerpts.get(row.pk, ""))) for row in rows]
 
 

@@ -167,6 +167,21 @@ class TestSearch:
             quoted = connection.ops.quote_name("chatmemory_message") + "." + connection.ops.quote_name(column)
             assert not [each for each in selected if f", {quoted}" in each or f"SELECT {quoted}" in each]
 
+    @pytest.mark.skipif(
+        connection.vendor != "sqlite", reason="The plans of other databases depend on their statistics."
+    )
+    def test_never_reads_the_table_of_all_messages(self, ann):
+        say("old", ann)
+        with CaptureQueriesContext(connection) as queries:
+            Recall(ann).search_conversations("hazelnuts")
+            Recall(ann).read_conversation("old", 1)
+
+        with connection.cursor() as cursor:
+            plans = [cursor.execute(f"EXPLAIN QUERY PLAN {each['sql']}").fetchall() for each in queries]
+
+        assert len(plans) == 6
+        assert [line for plan in plans for *_, line in plan if line.startswith("SCAN chatmemory_message")] == []
+
     @pytest.mark.parametrize("query", ["", "  ", "almonds", "hazelnuts almonds", "hazel\0nuts", "\ud800", "x" * 10_000])
     def test_suggests_what_to_try_if_it_finds_nothing(self, ann, query):
         say("old", ann)
