@@ -65,14 +65,15 @@ def find(
 
     Each comes with its conversation. No text is loaded as a whole, unless texts are stored encrypted.
     """
-    hits = Message.objects.filter(conversation__in=conversations).search(text, owner=owner, types=types)
-    rows = hits.select_related("conversation").defer("text", "payload", "verbatim", "metadata")[:limit]
+    found = Message.objects.filter(conversation__in=conversations).search(text, owner=owner, types=types)
+    rows = found.select_related("conversation").defer("text", "payload", "verbatim", "metadata")[:limit]
     if not rows:
         return []
     # Not by a list of keys: for that, SQLite reads the whole table.
     keys = reduce(or_, (Q(conversation=row.conversation_id, sequence=row.sequence) for row in rows))
     excerpts = Message.objects.filter(keys).snippets(text)
-    return [Hit(row, str(excerpts.get(row.pk, ""))) for row in rows]
+    hits = (Hit(row, str(excerpts.get(row.pk, ""))) for row in rows)
+    return [hit for hit in hits if hit.excerpt]  # the others were removed after they were found
 
 
 class Recall:

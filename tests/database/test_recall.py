@@ -167,6 +167,30 @@ class TestSearch:
             quoted = connection.ops.quote_name("chatmemory_message") + "." + connection.ops.quote_name(column)
             assert not [each for each in selected if f", {quoted}" in each or f"SELECT {quoted}" in each]
 
+    @pytest.mark.parametrize("statement", [1, 2, 3])
+    @pytest.mark.parametrize("is_erased", [False, True])
+    def test_what_is_removed_or_erased_during_the_search_is_not_quoted(self, ann, statement, is_erased):
+        memory = say("old", ann)
+        say("kept", ann)
+        passed = []
+
+        def between(execute, sql, *args):
+            """Change the conversation before the statement of that number."""
+            passed.append(sql)
+            if len(passed) == statement:
+                if is_erased:
+                    Conversation.objects.filter(memory_id="old").delete()
+                else:
+                    memory.remove(1, 2)
+            return execute(sql, *args)
+
+        with connection.execute_wrapper(between):
+            answer = Recall(ann).search_conversations("hazelnuts")
+
+        quoted = json.loads(answer)["messages"]
+        assert all(each["quotation"] for each in quoted)
+        assert {each["conversation"] for each in quoted} == {"kept"}
+
     @pytest.mark.skipif(
         connection.vendor != "sqlite", reason="The plans of other databases depend on their statistics."
     )
