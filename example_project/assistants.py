@@ -5,8 +5,9 @@ from collections.abc import Callable
 from django.contrib.auth.models import User
 from django.utils import timezone
 
+from chatmemory_django.chat import recall
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.tools import ToolError
+from chatmemory_django.chat.tools import Tool, ToolError
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message
 from example_project.llm import IS_REAL, IS_TINY, model
@@ -77,7 +78,7 @@ def search_conversation(text: str, owner: User | None, memory_id: str) -> str:
     return "\n".join(lines) or f"No evicted message contains all of these words: {text}."
 
 
-TOOLS: list[Callable[..., str]] = [get_time, get_weather]
+TOOLS: list[Callable[..., str] | Tool] = [get_time, get_weather, *recall.tools()]
 
 assistant = (
     Assistant(model, system_message="You are a helpful assistant.")

@@ -54,6 +54,13 @@ WORDS = {
         "de": "Das weiß ich nicht: Nichts, was ich bekommen habe, sagt es. Ich kann suchen, was mein Gedächtnis "
         "verlassen hat: „Suche nach {}“.",
     },
+    "recalled": {"en": "In earlier chats:", "de": "In früheren Chats:"},
+    "you": {"en": "you", "de": "du"},
+    "me": {"en": "I", "de": "ich"},
+    "not recalled": {
+        "en": "Nothing that was written in earlier chats has these words.",
+        "de": "Nichts, was in früheren Chats gesagt wurde, enthält diese Wörter.",
+    },
     "failed": {"en": "That failed: {}", "de": "Das hat nicht geklappt: {}"},
     "hello": {
         "en": "Hello! I am Parrot, not a real LLM. What is your name?",
@@ -68,13 +75,14 @@ WORDS = {
         "I am sent:\n\n"
         "- *My name is Ada*, then *What is my name?*\n"
         "- *What time is it?*, *What is the weather in Bergen?*, *What is 2 + 3?*\n"
-        "- *Search for name* looks at evicted messages\n"
+        "- *Search for name* looks at evicted messages, *What did I tell you about tea?* at earlier chats\n"
         "- *Count to 100* takes a while, *Think aloud* shows thinking, *Fail* raises an error",
         "de": "Ich bin **Parrot**, ein paar Seiten Python und kein echtes LLM. Ich wiederhole, was in den Nachrichten "
         "steht, die ich bekomme:\n\n"
         "- *Ich heiße Ada*, dann *Wie heiße ich?*\n"
         "- *Wie spät ist es?*, *Wie ist das Wetter in Bergen?*, *Was ist 2 + 3?*\n"
-        "- *Suche nach Name* schaut in dem nach, was mein Gedächtnis verlassen hat\n"
+        "- *Suche nach Name* schaut in dem nach, was mein Gedächtnis verlassen hat, *Was habe ich dir über Tee "
+        "erzählt?* in früheren Chats\n"
         "- *Zähle bis 100* dauert, *Denk laut* zeigt Überlegungen, *Scheitere* scheitert",
     },
     "lost": {
@@ -102,6 +110,11 @@ _WEATHER = re.compile(
     r"(?=\s+(?:today|now|heute|jetzt)\b|[.;!?\n]|,? (?:and|und) (?:what|wie)\b|$)"
 )
 _SEARCH = re.compile(r"(?i)\b(?:search|look|suche?) (?:for|nach) (?:my |the |meine[mnr]? )?[\"“„]?([^.!?\n\"“”]+)")
+_RECALL = re.compile(
+    r"(?i)\b(?:did i (?:tell|ask) you|habe ich dir|hab ich dir)(?: earlier| before| früher)? "
+    r"(?:about|über|von) (?:my |the |meine[mnr]? )?[\"“„]?([^.!?\n\"“”]+?)[\"“”]?"
+    r"(?: (?:in|earlier|before|früher|erzählt|gesagt)\b[^?]*)?(?=[.!?\n]|$)"
+)
 _COUNT = re.compile(r"(?i)\b(?:count to|zähle bis) (\d{1,3})\b")
 _HELLO = re.compile(r"(?i)\s*(?:hello|hi|hey|good (?:morning|evening)|hallo|guten (?:morgen|tag|abend))\b")
 _THINK = re.compile(r"(?i)\b(?:think|denk)\b")
@@ -223,7 +236,20 @@ def _answers(asked: UserMessage | None, text: str, facts: Facts, language: Langu
 
 def _result(result: ToolExecutionResultMessage, language: Language) -> str:
     text = text_of(result)
-    return WORDS["failed"][language].format(text) if result.is_error else text
+    if result.is_error:
+        return WORDS["failed"][language].format(text)
+    return _recalled(json.loads(text)["messages"], language) if result.tool_name == "search_conversations" else text
+
+
+def _recalled(messages: Sequence[dict[str, Any]], language: Language) -> str:
+    """Return a list of the quotations that a search of earlier conversations found."""
+    if not messages:
+        return WORDS["not recalled"][language]
+    lines = [WORDS["recalled"][language], ""]
+    for each in messages:
+        who = WORDS["you" if each["by"] == "user" else "me"][language]
+        lines.append(f"- {each['at'][:10]}, {who}: “{' '.join(each['quotation'].split())}”")
+    return "\n".join(lines)
 
 
 def _calls(request: ChatRequest, text: str) -> tuple[ToolExecutionRequest, ...]:
@@ -240,6 +266,8 @@ def _calls(request: ChatRequest, text: str) -> tuple[ToolExecutionRequest, ...]:
     ]
     if search := _SEARCH.search(text):
         wanted.append(("search_conversation", {"text": search[1].strip()}))
+    if recalled := _RECALL.search(text):
+        wanted.append(("search_conversations", {"query": recalled[1].strip()}))
     tools = () if request.tool_choice == ToolChoice.NONE else {tool.name for tool in request.tools}
     # The same id for the same messages, and different ids for different messages.
     digest = hashlib.sha256(messages_to_json(request.messages).encode(errors="replace")).hexdigest()[:12]

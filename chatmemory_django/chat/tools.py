@@ -21,6 +21,7 @@ from pydantic_core import to_json
 from chatmemory_django.chat.model import ToolSpecification
 from chatmemory_django.db.futures import UNRAISABLE
 from chatmemory_django.db.threads import in_slow_thread
+from chatmemory_django.encryption.ciphers import EncryptedError
 from chatmemory_django.messages import CONTENT_CLASSES, Content, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models.columns import to_columns
 
@@ -42,6 +43,7 @@ READABLE = (
     RuntimeError,
     ObjectDoesNotExist,
     PermissionDenied,
+    EncryptedError,
 )
 """Exceptions whose text the model reads. Those of others, for example a database's, may contain secrets."""
 

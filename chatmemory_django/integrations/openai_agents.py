@@ -1,14 +1,18 @@
-"""A session of the OpenAI Agents SDK in the site's database."""
+"""A session of the OpenAI Agents SDK in the site's database, and tools for a user's earlier conversations."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.integrations.histories import History
+from chatmemory_django.operations.recall import Recall
 
 try:
+    from agents import FunctionTool, ModelBehaviorError, RunContextWrapper, default_tool_error_function, function_tool
     from agents.memory import SessionABC, SessionSettings
     from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 except ModuleNotFoundError as exc:
@@ -17,6 +21,12 @@ except ModuleNotFoundError as exc:
 if TYPE_CHECKING:
     from agents import TResponseInputItem
     from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
+    from django.db.models import QuerySet
+
+    from chatmemory_django.models import Conversation
+
+logger = logging.getLogger(__name__)
 
 
 class DjangoSession(SessionABC):
@@ -62,3 +72,34 @@ class DjangoSession(SessionABC):
     async def clear_session(self) -> None:
         """Start again without items."""
         await to_its_end(self._run(self._history.clear))
+
+
+def recall_tools(
+    owner: AbstractBaseUser | AnonymousUser | None,
+    *,
+    memory_id: object = None,
+    conversations: QuerySet[Conversation] | None = None,
+) -> list[FunctionTool]:
+    """
+    Return the tools ``search_conversations`` and ``read_conversation``, for ``agent.clone(tools=[…])``.
+
+    They find what *owner* and assistants wrote in the owner's conversations, except in the present one: *memory_id*,
+    the id of the session. With *conversations*, only these are searched and read, and of them only the owner's.
+    """
+    recall = Recall(owner, memory_id=memory_id, conversations=conversations)
+    functions: dict[str, Callable[..., Any]] = {
+        "search_conversations": recall.asearch_conversations,
+        "read_conversation": recall.aread_conversation,
+    }
+    return [
+        function_tool(function, name_override=name, failure_error_function=_failed)
+        for name, function in functions.items()
+    ]
+
+
+def _failed(context: RunContextWrapper[Any], error: Exception) -> str:
+    """Return what the model reads of an *error*: the SDK's text about invalid arguments, or the name of the class."""
+    if isinstance(error, ModelBehaviorError):
+        return default_tool_error_function(context, error)
+    logger.error("A tool of recall failed.", exc_info=error)
+    return f"The tool failed: {type(error).__name__}."

@@ -28,7 +28,7 @@ from django.db.models import (
     Value,
     When,
 )
-from django.db.models.functions import Cast, Left, Length
+from django.db.models.functions import Cast, Length
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -44,7 +44,7 @@ from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, cascade_without_titles
 from chatmemory_django.models.lookups import MetadataEntry
-from chatmemory_django.models.messages import Message, MessageQuerySet
+from chatmemory_django.models.messages import Message, MessageQuerySet, beginning_of_text
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
 from chatmemory_django.search.terms import finds_parts, terms_of
 
@@ -174,12 +174,11 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """
         Annotate each with its ``preview``: the beginning of the newest message of *types* that has a text, or None.
 
-        The preview is the whole text if the database cannot cut it, see ``EncryptedTextField.is_plain``.
+        The preview is the whole text if the database cannot cut it, see ``beginning_of_text``.
         """
-        text: Any = Message._meta.get_field("text")
         newest = Message.objects.history().filter(conversation=OuterRef("pk"), type__in=types).exclude(text="")
-        preview = Left("text", PREVIEW) if text.is_plain else F("text")
-        return self.annotate(preview=Subquery(newest.order_by("-sequence").values_list(preview)[:1]))
+        preview = newest.order_by("-sequence").values_list(beginning_of_text(PREVIEW))[:1]
+        return self.annotate(preview=Subquery(preview))
 
     def with_size(self) -> Self:
         """Annotate each with its ``size``: the number of characters of its stored metadata."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from django.apps import apps
 from django.db import models
 from django.db.models import Case, F, Q, Sum, TextField, Value, When
-from django.db.models.functions import Cast, Coalesce, Length, Substr
+from django.db.models.functions import Cast, Coalesce, Left, Length, Substr
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -30,6 +30,7 @@ from chatmemory_django.search.terms import terms_of
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import AnonymousUser
+    from django.db.models.expressions import Combinable
 
 
 MAX_PARTS = 100
@@ -193,6 +194,16 @@ class MessageQuerySet(models.QuerySet["Message"]):
         # backslash.
         failed = Q(payload__endswith='],"isError":true}') | Q(payload__contains='],"isError":true,"attributes":{')
         return self.filter(failed, type=MessageType.TOOL_EXECUTION_RESULT.value)
+
+
+def beginning_of_text(length: int) -> Combinable:
+    """
+    Return an expression for the first *length* characters of a message's text.
+
+    It is the whole text if the database cannot cut it, see ``EncryptedTextField.is_plain``.
+    """
+    text: Any = Message._meta.get_field("text")
+    return Left("text", length) if text.is_plain else F("text")
 
 
 MESSAGE_SIZE = (

@@ -1,10 +1,14 @@
-"""The search in the messages of a user, as the REST API and MCP offer it."""
+"""The search in the messages of a user, as the REST API, MCP and recall offer it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
+
+from django.db.models import Q
 
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
@@ -46,15 +50,13 @@ def find_messages(
     scope = messages.filter(conversation__in=conversations.order_by().values("pk"))
     found = scope.search(text, owner=owner, types=types).select_related("conversation")
     rows = list(found.defer("text", "payload", "verbatim", "metadata")[start:stop])
-    snippets = messages.filter(pk__in=[row.pk for row in rows]).snippets(text) if rows else {}
+    if not rows:
+        return []
+    # Not by a list of keys: for that, SQLite reads the whole table.
+    keys = reduce(or_, (Q(conversation=row.conversation_id, sequence=row.sequence) for row in rows))
+    snippets = messages.filter(keys).snippets(text)
     return [
-        Hit(
-            row.conversation.memory_id,
-            row.conversation.title,
-            row.sequence,
-            row.type,
-            row.created_at,
-            snippets.get(row.pk, Snippet(())),  # it was removed in the meantime
-        )
+        Hit(row.conversation.memory_id, row.conversation.title, row.sequence, row.type, row.created_at, snippet)
         for row in rows
+        if (snippet := snippets.get(row.pk)) and snippet.parts  # the others were removed after they were found
     ]

@@ -286,6 +286,20 @@ class TestTools:
         ]
         assert assistants.search_conversation("name", bob, "c").startswith("No evicted message")
 
+    @pytest.mark.django_db(transaction=True)
+    def test_the_parrot_recalls_what_its_user_wrote_in_earlier_chats(self):
+        ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+        for memory_id, owner, tea in (("a", ann, "green tea"), ("b", bob, "black tea")):
+            get_chat_memory(memory_id, owner=owner).add(UserMessage(f"I like {tea}."))
+
+        answer = assistants.assistant.chat("c", "What did I tell you about tea in earlier chats?", owner=ann)
+        german = assistants.assistant.chat("d", "Was habe ich dir über Kuchen erzählt?", owner=ann)
+
+        assert answer.startswith("In earlier chats:")
+        assert "you: “I like green tea.”" in answer
+        assert "black" not in answer
+        assert german.startswith("Nichts, was in früheren Chats gesagt wurde")
+
     def test_a_real_model_can_use_the_documented_tools(self, monkeypatch):
         monkeypatch.setattr(llm, "IS_REAL", True)
         try:
@@ -294,8 +308,8 @@ class TestTools:
             monkeypatch.undo()
             importlib.reload(assistants)
 
-        assert names == ["get_time", "get_weather"]
-        assert list(assistants.assistant.tools) == ["get_time", "get_weather", "add", "search_conversation"]
+        assert names == ["get_time", "get_weather", "search_conversations", "read_conversation"]
+        assert list(assistants.assistant.tools) == [*names, "add", "search_conversation"]
 
 
 class TestRunserver:

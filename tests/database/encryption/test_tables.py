@@ -20,11 +20,12 @@ from django.db import OperationalError, connection, models, transaction
 from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
 
+from chatmemory_django.chat.recall import tools
 from chatmemory_django.encryption import ciphers
 from chatmemory_django.encryption.ciphers import EncryptedError, cipher, for_owner
 from chatmemory_django.encryption.keys import Keys
 from chatmemory_django.encryption.values import EncryptionError, MissingKeyError
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import (
     encrypt,
@@ -616,6 +617,20 @@ class TestSearches:
         for search in (Message.objects.search, Message.objects.containing, Conversation.objects.search):
             with pytest.raises(EncryptedError, match="encrypted"):
                 list(search("kuchen"))
+
+    def test_recall_reports_it_to_the_model_and_reads_conversations(self, site, ann):
+        begin("a", ann, QUESTION, ANSWER)
+        search, reading = tools(owner=ann)
+
+        refused = search.call(ToolExecutionRequest("1", "search_conversations", '{"query": "kuchen"}'), {})
+        was_read = reading.call(
+            ToolExecutionRequest("2", "read_conversation", '{"conversation": "a", "around": 1}'), {}
+        )
+
+        assert refused.is_error
+        assert refused.text == "The texts of messages are encrypted, so the database cannot search them."
+        quotations = [each["quotation"] for each in json.loads(was_read.text)["messages"]]
+        assert quotations == [QUESTION.single_text, ANSWER.text]
 
     def test_in_one_conversation_the_messages_are_looked_through(self, api):
         found = [

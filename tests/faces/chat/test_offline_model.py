@@ -29,7 +29,10 @@ from example_project.parrot import Parrot
 from tests.estimators import ADDITIVE_WORDS
 
 PARROT = Parrot(ADDITIVE_WORDS, pause=0)
-TOOLS = tuple(ToolSpecification(name) for name in ("get_time", "get_weather", "add", "search_conversation"))
+TOOLS = tuple(
+    ToolSpecification(name)
+    for name in ("get_time", "get_weather", "add", "search_conversation", "search_conversations")
+)
 
 
 def parrot_answer(*messages):
@@ -128,6 +131,9 @@ class TestTools:
             ("What is 2 + 3 plus 4.5?", [("add", {"numbers": [2, 3, 4.5]})]),
             ("Search for my name.", [("search_conversation", {"text": "name"})]),
             ("Suche nach „Ich heiße“", [("search_conversation", {"text": "Ich heiße"})]),
+            ("What did I tell you about tea?", [("search_conversations", {"query": "tea"})]),
+            ("What did I tell you about my dog in earlier chats?", [("search_conversations", {"query": "dog"})]),
+            ("Was habe ich dir über Tee erzählt?", [("search_conversations", {"query": "Tee"})]),
             ("I have 2 dogs and 3 cats.", []),
         ],
     )
