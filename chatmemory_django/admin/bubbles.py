@@ -15,6 +15,7 @@ from chatmemory_django.admin.media import Media, media_of
 from chatmemory_django.admin.reasons import Words, words_of
 from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json
 from chatmemory_django.core.characters import visible
+from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -150,8 +151,8 @@ class Bubble:
                 self.name = visible(message.tool_name or "")
                 self.is_error = message.is_error is True
                 self.parts = _parts(message.contents, limit, None)
-        if message.attributes:
-            self.attributes = _json(message.attributes, limit)
+        if attributes := shown_message(message).attributes:
+            self.attributes = _json(attributes, limit)
 
     def fill_broken(self, text: str, limit: int = EXCERPT) -> None:
         """Add *text* instead of a message that cannot be read."""
