@@ -136,6 +136,7 @@ class Bubble:
 
     def fill(self, message: ChatMessage, limit: int = EXCERPT, markdown: Markdown | None = None) -> None:
         """Add the contents of *message*, cut to *limit* characters; texts of users and models go through *markdown*."""
+        message = shown_message(message)
         match message:
             case SystemMessage():
                 self.parts = [Part(text=excerpt(message.text, limit=limit))]
@@ -151,8 +152,8 @@ class Bubble:
                 self.name = visible(message.tool_name or "")
                 self.is_error = message.is_error is True
                 self.parts = _parts(message.contents, limit, None)
-        if attributes := shown_message(message).attributes:
-            self.attributes = _json(attributes, limit)
+        if message.attributes:
+            self.attributes = _json(message.attributes, limit)
 
     def fill_broken(self, text: str, limit: int = EXCERPT) -> None:
         """Add *text* instead of a message that cannot be read."""

@@ -19,6 +19,12 @@ from typing import Any, TypeAlias, TypeVar
 
 _T = TypeVar("_T")
 
+PAUSE = 0.05
+"""
+The seconds after which a stream that is closed is cancelled. By then, whatever had arrived has been read, and it waits
+for its server: interrupted elsewhere, Google's client (2.34) leaves the connection to the garbage collector.
+"""
+
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """The loop of each process. A forked process inherits that of its parent, but not the thread that runs it."""
 
@@ -58,8 +64,7 @@ def iterate(events: AsyncGenerator[_T, None]) -> Generator[_T, None, None]:
         while not isinstance(item := queue.get(), _End):
             yield item[0]
     finally:
-        # Without waiting for it: a generator that is garbage may be closed in the thread of the loop.
-        future.cancel()
+        _end(future)
     item.check()
 
 
@@ -77,7 +82,7 @@ async def aiterate(events: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]
         while not isinstance(item := await queue.get(), _End):
             yield item[0]
     finally:
-        future.cancel()
+        _end(future)
     item.check()
 
 
@@ -102,6 +107,8 @@ async def _pump(events: AsyncGenerator[_T, None], put: Callable[[_Item[_T]], Non
         async with aclosing(events):
             async for event in events:
                 put((event,))
+    except asyncio.CancelledError:
+        pass  # not raised: the task would keep the traceback, and what its frames hold, until garbage is collected
     except Exception as exc:  # noqa: BLE001  # the reader raises it
         error = exc
     finally:
@@ -110,3 +117,10 @@ async def _pump(events: AsyncGenerator[_T, None], put: Callable[[_Item[_T]], Non
 
 def _begin(work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
     return asyncio.run_coroutine_threadsafe(work, the_loop())
+
+
+def _end(future: concurrent.futures.Future[None]) -> None:
+    """Cancel *future*, without waiting for it: a generator that is garbage may be closed in the thread of the loop."""
+    if not future.done():
+        loop = the_loop()
+        loop.call_soon_threadsafe(loop.call_later, PAUSE, future.cancel)

@@ -36,7 +36,7 @@ class PydanticAiChatModel(ChatModel):
     """
     A model of any vendor that pydantic-ai supports.
 
-    *model* is pydantic-ai's name of it, ``"vendor:name"``, for example ``"anthropic:claude-sonnet-4-5"``, or one of its
+    *model* is pydantic-ai's name of it, ``"vendor:name"``, for example ``"anthropic:claude-sonnet-5-5"``, or one of its
     ``Model`` instances. With a name, the vendor's key is read from the environment at the first call. *settings* are
     pydantic-ai's ``ModelSettings``, the vendor's own included, as defaults for requests that do not set them.
 
@@ -63,7 +63,7 @@ class PydanticAiChatModel(ChatModel):
         if isinstance(model, str) and model != "test":
             vendor, _ = parse_model_id(model)
             if vendor is None:
-                raise ValueError(f"model is {model!r}; put the vendor before it, as in 'anthropic:claude-sonnet-4-5'.")
+                raise ValueError(f"model is {model!r}; put the vendor before it, as in 'anthropic:claude-sonnet-5-5'.")
             infer_provider_class(vendor)
 
     @property

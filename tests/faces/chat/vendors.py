@@ -28,7 +28,7 @@ class Anthropic:
     )
     thinking = staticmethod(lambda text, signature: {"type": "thinking", "thinking": text, "signature": signature})
 
-    def model(self, server: ModelServer, name: str = "claude-sonnet-4-5") -> Model:
+    def model(self, server: ModelServer, name: str = "claude-sonnet-5-5") -> Model:
         url = server.url.removesuffix("/v1")
         return AnthropicModel(name, provider=AnthropicProvider(api_key=KEY, base_url=url))
 
@@ -48,7 +48,7 @@ class Anthropic:
             "id": "msg_1",
             "type": "message",
             "role": "assistant",
-            "model": "claude-sonnet-4-5-20250929",
+            "model": "claude-sonnet-5-5-20260901",
             "content": list(blocks),
             "stop_reason": reason,
             "stop_sequence": None,
@@ -105,7 +105,7 @@ class Google:
     def thinking(text: str, signature: str) -> dict[str, Any]:
         return {"text": text, "thought": True, "thoughtSignature": signature}
 
-    def model(self, server: ModelServer, name: str = "gemini-2.5-pro") -> Model:
+    def model(self, server: ModelServer, name: str = "gemini-3.8-flash") -> Model:
         url = server.url.removesuffix("/v1")
         return GoogleModel(name, provider=GoogleProvider(api_key=KEY, base_url=url))
 
@@ -125,7 +125,7 @@ class Google:
     def chunk(*parts: dict[str, Any], usage: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
         return {
             "candidates": [{"content": {"role": "model", "parts": list(parts)}, "index": 0, **others}],
-            "modelVersion": "gemini-2.5-pro",
+            "modelVersion": "gemini-3.8-flash",
             "responseId": "resp-1",
             **({} if usage is None else {"usageMetadata": usage}),
         }
