@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chatmemory_django.messages import AiMessage, ChatMessage
+from chatmemory_django.messages import NO_ATTRIBUTES, AiMessage, ChatMessage
 
 VENDOR_ATTRIBUTE = "vendor_response"
 """
@@ -17,4 +17,4 @@ def shown_message(message: ChatMessage) -> ChatMessage:
     if not isinstance(message, AiMessage) or VENDOR_ATTRIBUTE not in message.attributes:
         return message
     others = {name: value for name, value in message.attributes.items() if name != VENDOR_ATTRIBUTE}
-    return AiMessage(message.text, message.thinking, message.tool_execution_requests, others)
+    return AiMessage(message.text, message.thinking, message.tool_execution_requests, others or NO_ATTRIBUTES)
