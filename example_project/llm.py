@@ -22,7 +22,7 @@ IS_TINY = IS_REAL and not MODEL and NAME == smollm.NAME
 
 
 def chat_model() -> ChatModel:
-    """Return ``MODEL``, or the one for ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``; without them, Parrot."""
+    """Return ``MODEL``, or OpenAI's of ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``, or Parrot."""
     if not IS_REAL:
         return Parrot(OpenAiTokenCountEstimator(COUNTED_AS))
     if MODEL:

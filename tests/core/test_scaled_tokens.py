@@ -41,7 +41,7 @@ def test_equal_names_count_the_same_and_others_do_not():
 
 @pytest.mark.parametrize("factor", [0, -1.0, math.inf, math.nan])
 def test_a_factor_must_be_above_0(factor):
-    with pytest.raises(ValueError, match="factor must be above 0, such as 1.15, not"):
+    with pytest.raises(ValueError, match="factor must be above 0"):
         ScaledTokenCountEstimator("gpt-4o", factor)
 
 

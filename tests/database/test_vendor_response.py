@@ -39,8 +39,8 @@ class Thinker:
         self.asked.append(messages)
         thought = ThinkingPart("Hm, a secret thought.", signature=SIGNATURE, provider_name=self.model.system)
         asks = bool(info.function_tools) and not any(isinstance(each, ToolReturnPart) for each in messages[-1].parts)
-        said = ToolCallPart("look", {"where": "here"}, "c1") if asks else TextPart(f"Answer {len(self.asked)}.")
-        return ModelResponse([thought, said], provider_name=self.model.system)
+        made = ToolCallPart("look", {"where": "here"}, "c1") if asks else TextPart(f"Answer {len(self.asked)}.")
+        return ModelResponse([thought, made], provider_name=self.model.system)
 
     def signatures(self, call: int = -1) -> list[str | None]:
         """Return the signatures that came back with a request."""

@@ -71,7 +71,7 @@ class Pieces:
         self._calls: dict[int, int] = {}
         self._has_text = False
         self._has_thinking = False
-        self._thinks_anew = False
+        self._thinks_again = False
 
     def of(self, event: ModelResponseStreamEvent) -> Iterator[ChatEvent]:
         """Yield the pieces of *event*."""
@@ -82,7 +82,7 @@ class Pieces:
                 self._has_text = True
                 yield from self._text(f"\n\n{text}" if apart else text)
             case PartStartEvent(part=ThinkingPart(content=text)):
-                self._thinks_anew = self._has_thinking
+                self._thinks_again = self._has_thinking
                 yield from self._thinking(text)
             case PartStartEvent(part=ToolCallPart() as call):
                 index = self._calls[event.index] = len(self._calls)
@@ -101,8 +101,8 @@ class Pieces:
 
     def _thinking(self, text: str) -> Iterator[ChatEvent]:
         if text:
-            yield PartialThinking(f"\n\n{text}" if self._thinks_anew else text)
-            self._has_thinking, self._thinks_anew = True, False
+            yield PartialThinking(f"\n\n{text}" if self._thinks_again else text)
+            self._has_thinking, self._thinks_again = True, False
 
 
 def _arguments(given: str | dict[str, object] | None) -> str:

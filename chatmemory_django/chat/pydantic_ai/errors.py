@@ -29,7 +29,9 @@ def model_errors(lost: type[ChatModelError] = UnavailableError) -> Iterator[None
     except exceptions.ModelAPIError as exc:
         raise _error_of_api(exc, lost) from exc
     except exceptions.UserError as exc:
-        raise InvalidRequestError("pydantic-ai cannot make this request with this model; the cause says why.") from exc
+        raise InvalidRequestError(
+            "pydantic-ai cannot make this request with this model; its cause is the reason."
+        ) from exc
     except exceptions.ContentFilterError as exc:
         raise InvalidRequestError("The vendor's content filter rejected the request.") from exc
     except exceptions.FallbackExceptionGroup as exc:
@@ -57,22 +59,24 @@ def _error_of_api(exc: exceptions.ModelAPIError, lost: type[ChatModelError]) -> 
 
 
 def _error_of_status(exc: exceptions.ModelAPIError, status: int | None, lost: type[ChatModelError]) -> ChatModelError:
-    said = "" if status is None else f": status {status}"
+    status_text = "" if status is None else f": status {status}"
     if isinstance(exc, exceptions.ModelAuthenticationError) or status in {401, 403}:
-        return AuthenticationError(f"The model's server rejected the API key, or its use for this request{said}.")
+        return AuthenticationError(
+            f"The model's server rejected the API key, or its use for this request{status_text}."
+        )
     if status in {402, 429}:
         return RateLimitError("The model's server rejected the request: too many requests.", exc.retry_after)
     if status == 408:
         return ModelTimeoutError("The model's server did not receive the request in time.")
     if isinstance(exc, exceptions.ModelNotFoundError) or status == 404:
-        return InvalidRequestError(f"The model's server rejected the request{said}. Check the model's name.")
+        return InvalidRequestError(f"The model's server rejected the request{status_text}. Check the model's name.")
     if isinstance(exc, exceptions.ModelRequestRejectedError) or (status is not None and 400 <= status < 500):
         if status == 409:
-            return UnavailableError(f"The model's server failed{said}.")
-        return InvalidRequestError(f"The model's server rejected the request{said}.")
+            return UnavailableError(f"The model's server failed{status_text}.")
+        return InvalidRequestError(f"The model's server rejected the request{status_text}.")
     if exc.in_stream:
         return BrokenStreamError("The model's server reported an error in the middle of the stream.")
-    return lost(f"The model's server failed{said}.")
+    return lost(f"The model's server failed{status_text}.")
 
 
 def _error_of_group(group: exceptions.FallbackExceptionGroup, lost: type[ChatModelError]) -> ChatModelError:

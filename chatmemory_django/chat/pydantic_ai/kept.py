@@ -2,7 +2,7 @@
 What a vendor wants back that a message has no field for: thinking with its signature, and calls of the vendor's tools.
 
 It is an attribute of the answer, pydantic-ai's JSON of the response. Only the vendor that sent it gets it back, and
-only as long as the message still says the same.
+only as long as the message is still the same.
 """
 
 from __future__ import annotations

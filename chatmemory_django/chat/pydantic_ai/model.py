@@ -29,7 +29,7 @@ from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, ru
 from chatmemory_django.chat.pydantic_ai.requests import to_arguments
 
 TIMEOUT = 60.0
-"""The number of seconds for which a server may send nothing, unless ``timeout`` says otherwise."""
+"""The number of seconds for which a server may send nothing, unless ``timeout`` is set."""
 
 
 class PydanticAiChatModel(ChatModel):

@@ -7,6 +7,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ pytest.importorskip("pydantic_ai")
 pytest.importorskip("anthropic")
 pytest.importorskip("google.genai")
 
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import DeltaThinkingPart, FunctionModel
 
 from chatmemory_django.chat.model import (
     AuthenticationError,
@@ -52,6 +55,7 @@ from chatmemory_django.messages import (
 )
 from tests.faces.chat.conftest import Way
 from tests.faces.chat.server import PATIENCE, ModelServer, Reply, Request, Step
+from tests.faces.chat.test_openai_clients import python
 from tests.faces.chat.vendors import KEY, SSE, VENDORS, Anthropic, Vendor, chat_model, event
 
 QUESTION = UserMessage("What is 1 + 2?")
@@ -117,7 +121,7 @@ def test_the_pieces_of_a_stream_add_up_to_its_response(vendor: Vendor, server: M
         ("google", "MALFORMED_FUNCTION_CALL", FinishReason.OTHER),
     ],
 )
-def test_the_reason_of_the_end_is_told(
+def test_the_reason_of_the_end_is_reported(
     vendor_name: str, sent: str, expected: FinishReason, server: ModelServer, way: Way
 ) -> None:
     vendor = VENDORS[vendor_name]
@@ -316,14 +320,14 @@ def test_a_refusal_is_an_error_by_its_status(
     assert len(server.requests) == 1
 
 
-def test_the_wait_that_a_server_asks_for_is_told(server: ModelServer, way: Way) -> None:
+def test_the_wait_that_a_server_asks_for_is_reported(server: ModelServer, way: Way) -> None:
     Anthropic().refuse(server, 429, "rate_limit_error", retry_after="7")
     with pytest.raises(RateLimitError) as caught:
         way.ask(chat_model(VENDORS["anthropic"], server), [QUESTION])
     assert caught.value.retry_after == 7
 
 
-def test_the_wait_that_google_asks_for_is_told(server: ModelServer) -> None:
+def test_the_wait_that_google_asks_for_is_reported(server: ModelServer) -> None:
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9s"}
     VENDORS["google"].refuse(server, 429, "RESOURCE_EXHAUSTED", "", info)  # type: ignore[call-arg, arg-type]
     with pytest.raises(RateLimitError) as caught:
@@ -376,7 +380,7 @@ def test_a_stream_that_ends_too_early_is_broken(vendor: Vendor, server: ModelSer
         stream.ask(chat_model(vendor, server), [QUESTION])
 
 
-def test_an_error_in_the_middle_of_a_stream_is_told(server: ModelServer, stream: Way) -> None:
+def test_an_error_in_the_middle_of_a_stream_is_reported(server: ModelServer, stream: Way) -> None:
     error = event("error", error={"type": "overloaded_error", "message": "secret words of the server"})
     server.reply(*_begun(VENDORS["anthropic"], server), error)
     with pytest.raises(BrokenStreamError) as caught:
@@ -503,7 +507,7 @@ def test_a_model_that_was_given_cannot_be_another_one(vendor: Vendor, server: Mo
         chat_model(vendor, server).chat(ChatRequest(messages=(QUESTION,), model_name="other"))
 
 
-def test_a_missing_key_is_told_when_the_model_is_called(monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
+def test_a_missing_key_is_reported_when_the_model_is_called(monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     model = PydanticAiChatModel("anthropic:claude-sonnet-5-5")
     assert model.lacks_key
@@ -523,7 +527,7 @@ def test_a_name_that_is_no_model_is_refused(name: str, error: type[Exception], w
         PydanticAiChatModel(name)
 
 
-def test_a_vendor_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vendor_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     for name in [each for each in sys.modules if each.partition(".")[0] == "mistralai"]:
@@ -550,3 +554,81 @@ def test_an_error_of_a_function_is_an_error_of_the_model(way: Way) -> None:
 def _old(vendor: Vendor, server: ModelServer) -> Any:
     """Return a model that still takes a temperature."""
     return vendor.model(server, {"anthropic": "claude-sonnet-4-6", "google": "gemini-3.8-flash"}[vendor.name])
+
+
+class TestAProcess:
+    def test_has_its_own_connections_after_a_fork(self, server: ModelServer) -> None:
+        VENDORS["anthropic"].answer(server, VENDORS["anthropic"].text("Three."))
+
+        output = run(
+            server,
+            """
+            assert model.chat("hi") == "Three."
+            child = os.fork()
+            assert [model.chat("still there?") for _ in range(3)] == ["Three."] * 3
+            if not child:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            """,
+        )
+
+        assert output == ""
+        assert len(server.connections) == 2
+
+    def test_ends_by_itself_also_during_a_stream(self, server: ModelServer) -> None:
+        server.reply(*_begun(VENDORS["anthropic"], server), Step.AWAIT_CLIENT)
+
+        assert run(server, 'events = model.stream("hi")\nnext(events)') == ""
+        assert server.client_has_left.wait(PATIENCE)
+
+    def test_without_pydantic_ai_names_what_to_install(self) -> None:
+        output = python("import sys; sys.modules['pydantic_ai'] = None; import chatmemory_django.chat.pydantic_ai")
+
+        assert output.splitlines()[-1].startswith("ImportError: PydanticAiChatModel requires pydantic-ai")
+        assert "pip install 'chatmemory_django[pydantic-ai]' 'pydantic-ai-slim[anthropic]'" in output
+
+
+def run(server: ModelServer, script: str) -> str:
+    """Return the output of a process that creates a model and runs *script*."""
+    beginning = (
+        "import asyncio, os\n"
+        f"os.environ.update(ANTHROPIC_API_KEY='k', ANTHROPIC_BASE_URL={server.url.removesuffix('/v1')!r})\n"
+        "from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel\n"
+        "model = PydanticAiChatModel('anthropic:claude-sonnet-5-5')\n"
+    )
+    return python(beginning + dedent(script))
+
+
+def test_the_last_error_of_several_models_is_reported(way: Way) -> None:
+    def fail(*_: object) -> Any:
+        raise ModelHTTPError(503, "one")
+
+    def refuse(*_: object) -> Any:
+        raise ModelHTTPError(401, "two", headers={"secret": "secret"})
+
+    async def fail_in_stream(*_: object) -> Any:
+        raise ModelHTTPError(503, "one")
+        yield ""
+
+    async def refuse_in_stream(*_: object) -> Any:
+        raise ModelHTTPError(401, "two")
+        yield ""
+
+    several = FallbackModel(
+        FunctionModel(fail, stream_function=fail_in_stream), FunctionModel(refuse, stream_function=refuse_in_stream)
+    )
+    with pytest.raises((AuthenticationError, UnavailableError)) as caught:
+        way.ask(PydanticAiChatModel(several), [QUESTION])
+    assert "secret" not in str(caught.value)
+    assert isinstance(caught.value, AuthenticationError) or way.is_stream
+
+
+def test_texts_with_something_between_them_are_paragraphs_in_a_stream_too() -> None:
+    async def answer(*_: object) -> Any:
+        yield "One."
+        yield {1: DeltaThinkingPart(content="Hm.")}
+        yield "Two."
+
+    *pieces, response = PydanticAiChatModel(FunctionModel(stream_function=answer)).stream([QUESTION])
+    assert isinstance(response, ChatResponse)
+    assert "".join(each.text for each in pieces if isinstance(each, PartialText)) == response.ai_message.text
