@@ -10,18 +10,25 @@ from example_project.parrot import Parrot
 COUNTED_AS = "gpt-4o"
 """The model for counting tokens. It counts 85 tokens for an image in low detail, whatever its size."""
 
-IS_REAL = bool(os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY"))
+MODEL = os.environ.get("MODEL")
+"""The model of another vendor, as pydantic-ai names it: ``anthropic:claude-sonnet-5-5``, for example."""
+
+IS_REAL = bool(MODEL or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY"))
 
 NAME = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
 
-IS_TINY = IS_REAL and NAME == smollm.NAME
+IS_TINY = IS_REAL and not MODEL and NAME == smollm.NAME
 """Whether the model is too small for tools and for long instructions."""
 
 
 def chat_model() -> ChatModel:
-    """Return the model for ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``, or Parrot if none is set."""
+    """Return ``MODEL``, or OpenAI's of ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``, or Parrot."""
     if not IS_REAL:
         return Parrot(OpenAiTokenCountEstimator(COUNTED_AS))
+    if MODEL:
+        from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel
+
+        return PydanticAiChatModel(MODEL)
     from chatmemory_django.chat.openai import OpenAiChatModel  # Parrot does not need the client
 
     # Servers without keys accept any value, but the client requires one.

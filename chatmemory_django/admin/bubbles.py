@@ -15,6 +15,7 @@ from chatmemory_django.admin.media import Media, media_of
 from chatmemory_django.admin.reasons import Words, words_of
 from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json
 from chatmemory_django.core.characters import visible
+from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -135,6 +136,7 @@ class Bubble:
 
     def fill(self, message: ChatMessage, limit: int = EXCERPT, markdown: Markdown | None = None) -> None:
         """Add the contents of *message*, cut to *limit* characters; texts of users and models go through *markdown*."""
+        message = shown_message(message)
         match message:
             case SystemMessage():
                 self.parts = [Part(text=excerpt(message.text, limit=limit))]

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.media import File, file_at, served_as
+from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
@@ -31,7 +32,7 @@ def json_file(content: str, name: str) -> HttpResponse:
 def message_json(row: Message) -> str:
     """Return the JSON of *row*; if it cannot be decoded, the payload as it is stored."""
     try:
-        return message_to_json(row.chat_message)
+        return message_to_json(shown_message(row.chat_message))
     except ValueError:
         return row.payload or ""
 

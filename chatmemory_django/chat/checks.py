@@ -82,6 +82,9 @@ def _assistant(named: object) -> Iterator[CheckMessage]:
     elif isinstance(found, Assistant) and getattr(found.model, "lacks_key", False):
         yield Warning(
             f"The model of {named!r}, CHATMEMORY['CHAT']['ASSISTANT'], has no API key, so it answers no question.",
-            hint="Set the environment variable OPENAI_API_KEY, or pass api_key; a server without keys takes any text.",
+            hint=(
+                "Set the environment variable of its vendor, such as OPENAI_API_KEY or ANTHROPIC_API_KEY; a server "
+                "without keys takes any text."
+            ),
             id="chatmemory.W033",
         )

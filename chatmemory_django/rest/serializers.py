@@ -17,6 +17,7 @@ from chatmemory_django.core.limits import (
 )
 from chatmemory_django.core.media import without_files
 from chatmemory_django.core.reasons import Reason
+from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
@@ -413,6 +414,8 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def _shown(row: Any, message: ChatMessage, context: Mapping[str, Any]) -> Any:
-    if row.payload is not None and context.get("media") != "inline":  # otherwise it is only a text
-        message = without_files(message, partial(context["media_url"], row.sequence))
+    if row.payload is not None:  # otherwise it is only a text
+        message = shown_message(message)
+        if context.get("media") != "inline":
+            message = without_files(message, partial(context["media_url"], row.sequence))
     return in_format(message, context.get("as"))

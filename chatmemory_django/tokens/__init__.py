@@ -7,8 +7,14 @@ from typing import Protocol, runtime_checkable
 
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.tokens.openai import OpenAiTokenCountEstimator
+from chatmemory_django.tokens.scaled import ScaledTokenCountEstimator
 
-__all__ = ["AdditiveTokenCountEstimator", "OpenAiTokenCountEstimator", "TokenCountEstimator"]
+__all__ = [
+    "AdditiveTokenCountEstimator",
+    "OpenAiTokenCountEstimator",
+    "ScaledTokenCountEstimator",
+    "TokenCountEstimator",
+]
 
 
 class TokenCountEstimator(Protocol):

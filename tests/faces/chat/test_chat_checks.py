@@ -85,6 +85,24 @@ def test_W033_the_model_has_no_api_key(settings, monkeypatch, given, ids):
     assert check_chat() == []
 
 
+def test_W033_the_vendor_of_the_model_has_no_api_key(settings, monkeypatch):
+    pytest.importorskip("anthropic")
+    from pydantic_ai.models.test import TestModel
+
+    from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel
+
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    settings.CHATMEMORY = {"CHAT": {"ASSISTANT": Assistant(PydanticAiChatModel("anthropic:claude-sonnet-5-5"))}}
+    [warning] = check_chat()
+    assert warning.id == "chatmemory.W033"
+    assert "ANTHROPIC_API_KEY" in warning.hint
+
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "key")
+    assert check_chat() == []
+    settings.CHATMEMORY = {"CHAT": {"ASSISTANT": Assistant(PydanticAiChatModel(TestModel()))}}
+    assert check_chat() == []
+
+
 def test_W031_suggests_a_setting(settings):
     settings.CHATMEMORY = {"CHAT": {"ASISTANT": "x"}}
 

@@ -1,0 +1,65 @@
+"""
+What a vendor wants back that a message has no field for: thinking with its signature, and calls of the vendor's tools.
+
+It is an attribute of the answer, pydantic-ai's JSON of the response. Only the vendor that sent it gets it back, and
+only as long as the message is still the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pydantic
+from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models import Model
+
+from chatmemory_django.core.vendors import VENDOR_ATTRIBUTE
+from chatmemory_django.formats.pydantic_ai import to_messages
+from chatmemory_django.messages import AiMessage
+
+FIELDS = (
+    "kind",
+    "parts",
+    "provider_name",
+    "provider_url",
+    "canonical_system",
+    "provider_details",
+    "provider_response_id",
+    "model_name",
+)
+"""The fields of a response that its model may need; not its usage, which is metadata."""
+
+
+def to_message(response: ModelResponse, model: Model) -> AiMessage:
+    """Return *response* of *model* as a message."""
+    named = replace(response, provider_name=response.provider_name or model.system)
+    [dumped] = ModelMessagesTypeAdapter.dump_python([named], mode="json", exclude_none=True)
+    message = _message(dumped)
+    if all(isinstance(part, TextPart | ToolCallPart) and not part.provider_details for part in response.parts):
+        return message
+    kept = {name: dumped[name] for name in FIELDS if name in dumped}
+    return AiMessage(message.text, message.thinking, message.tool_execution_requests, {VENDOR_ATTRIBUTE: kept})
+
+
+def to_response(message: AiMessage, model: Model) -> ModelResponse | None:
+    """Return the response that *message* was, if *model*'s vendor sent it and the message has not been changed."""
+    kept = message.attributes.get(VENDOR_ATTRIBUTE)
+    if not isinstance(kept, Mapping):
+        return None
+    was = _message(dict(kept))
+    if (was.text, was.tool_execution_requests) != (message.text, message.tool_execution_requests):
+        return None
+    try:
+        [response] = ModelMessagesTypeAdapter.validate_python([dict(kept)])
+    except pydantic.ValidationError:  # another release of pydantic-ai wrote it
+        return None
+    if not isinstance(response, ModelResponse) or not model.accepts_stateless_artifacts(response):
+        return None
+    return response
+
+
+def _message(dumped: dict[str, Any]) -> AiMessage:
+    [message] = to_messages(dumped)
+    return message if isinstance(message, AiMessage) else AiMessage()  # none of its parts is text, thinking or a call
