@@ -171,7 +171,7 @@ class TestExport:
     def test_the_confirmation_page_describes_the_contents_of_the_file(self, support, talk):
         html = support.get(page("export", talk.pk)).content.decode()
 
-        assert "1 conversation will be exported to a JSON Lines file." in html
+        assert "1 conversation will be exported to a file." in html
         assert "The file will contain all 4 messages with their metadata." in html
 
     def test_an_imported_export_restores_the_conversation(self, support, talk):
@@ -385,10 +385,11 @@ class TestTransactions:
     def test_confirming_many_takes_as_many_statements_as_one(self, support, django_assert_max_num_queries):
         talks = [conversation(U1, memory_id=f"talk {index}") for index in range(40)]
 
-        with django_assert_max_num_queries(11) as captured:
+        with django_assert_max_num_queries(12) as captured:
             post_action(support, "clear_memory", talks)
 
-        assert not any("chatmemory_message" in query["sql"] for query in captured)
+        # The list, which Django makes as well, reads what untitled conversations begin with.
+        assert sum("chatmemory_message" in query["sql"] for query in captured) == 1
 
     def test_totals_without_conversations_are_zero(self):
         assert wording.Totals.of(Conversation.objects.none()) == (0, 0, 0, 0)
