@@ -188,7 +188,7 @@ class Recount(Operation):
 
 
 class Export(Operation):
-    """Export the conversations to a file, in the form that the user chooses. The export is logged before the first line is sent."""
+    """Export the conversations, in the form that the user chooses. It is logged before the first line is sent."""
 
     name = "export"
     is_first = True

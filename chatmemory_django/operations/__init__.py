@@ -230,7 +230,7 @@ def export(
     if form == "jsonl":
         return _in_chunks(export_lines(conversations, types=types))
     if form not in FORMS:
-        raise ValueError(f"form is {form!r}; it must be one of {', '.join(FORMS)}.")
+        raise ValueError(f"form is {form!r}; it must be one of jsonl, {', '.join(FORMS)}.")
     return _in_chunks(export_pieces(conversations, FORMS[form](), types=types))
 
 

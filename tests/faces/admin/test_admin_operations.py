@@ -13,6 +13,7 @@ from chatmemory_django.admin import execution
 from chatmemory_django.admin import operations as wording
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import export
 from chatmemory_django.operations.jsonl import export_lines, import_lines
 from example_project.models import Feedback
 from tests.faces.admin.admin_site import EVERYTHING, TOKEN_WINDOW, conversation, counted, page, post_action, staff
@@ -172,7 +173,23 @@ class TestExport:
         html = support.get(page("export", talk.pk)).content.decode()
 
         assert "1 conversation will be exported to a file." in html
-        assert "The file will contain all 4 messages with their metadata." in html
+        assert "The file will contain all 4 messages, on all branches." in html
+
+    @pytest.mark.parametrize(
+        ("form", "suffix", "content_type"), [("html", ".html", "text/html"), ("text", ".txt", "text/plain")]
+    )
+    def test_an_export_for_people_is_one_document_that_is_logged(self, support, talk, form, suffix, content_type):
+        response = support.post(page("export", talk.pk), {"confirmed": "export", "form": form})
+
+        assert response["Content-Type"] == f"{content_type}; charset=utf-8"
+        assert response["Content-Disposition"].endswith(f'{suffix}"')
+        assert response["X-Content-Type-Options"] == "nosniff"
+        assert self.lines(response) == "".join(export(Conversation.objects.all(), form=form))
+        assert "Exported" in LogEntry.objects.get().change_message
+
+    def test_an_unknown_form_is_a_bad_request(self, support, talk):
+        assert support.post(page("export", talk.pk), {"confirmed": "export", "form": "exe"}).status_code == 400
+        assert not LogEntry.objects.exists()
 
     def test_an_imported_export_restores_the_conversation(self, support, talk):
         response = support.post(page("export", talk.pk), {"confirmed": "export"})

@@ -59,11 +59,12 @@ def talk_of(*messages, max_messages: int = 6) -> Conversation:
 
 
 def badges(html: str) -> dict[int, str]:
-    """Return the last badge of each message, which states the reason."""
+    """Return the last badge of each message that has one, which states the reason."""
     parts = re.split(r'<article class="[^"]*" id="m-(\d+)"', html)[1:]
     return {
-        int(sequence): re.findall(r'title="[^"]+">([^<]+)</span>', part)[-1]
+        int(sequence): found[-1]
         for sequence, part in zip(parts[::2], parts[1::2], strict=True)
+        if (found := re.findall(r'title="[^"]+">([^<]+)</span>', part))
     }
 
 
