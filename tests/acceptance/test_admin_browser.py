@@ -257,7 +257,7 @@ class TestTranscript:
         background = opened.evaluate("getComputedStyle(document.body).backgroundColor")
         assert background == ("rgb(255, 255, 255)" if theme == "light" else "rgb(18, 18, 18)")
 
-    @pytest.mark.parametrize(("viewport", "share"), [(LAPTOP, 1 / 3), (PHONE, 0.4)], ids=["laptop", "phone"])
+    @pytest.mark.parametrize(("viewport", "share"), [(LAPTOP, 1 / 3), (PHONE, 0.5)], ids=["laptop", "phone"])
     @pytest.mark.parametrize("language", ["en", "de"])
     def test_little_precedes_the_messages(self, open_page, demo, settings, language, viewport, share):
         settings.LANGUAGE_CODE = language
@@ -656,7 +656,7 @@ class TestSupport:
         assert axe(opened) == []
         shoot(opened, f"support-{theme}-export")
         downloads = []
-        opened.on("download", downloads.append)
+        opened.on("download", lambda download: downloads.append(download))
         opened.get_by_role("button", name="Yes, export").press("Enter")
         while not downloads:
             opened.wait_for_timeout(50)
