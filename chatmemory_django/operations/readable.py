@@ -111,7 +111,7 @@ class Html:
             '<meta http-equiv="Content-Security-Policy" '
             "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            '<title>{}</title>\n<style>{}</style>\n'
+            "<title>{}</title>\n<style>{}</style>\n"
             "</head>\n<body>\n",
             translation.get_language() or "en",
             _("Conversations"),

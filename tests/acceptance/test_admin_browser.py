@@ -627,8 +627,8 @@ class TestSupport:
     ):
         """Among 4,000 conversations without titles, of which the customer has three, and only a word is known."""
         ann = User.objects.create_user("ann@example.com", first_name="Ann")
-        made = [Conversation(memory_id=f"{uuid.uuid4()}:orders", next_sequence=2, total_messages=1) for _ in range(4000)]
-        Conversation.objects.bulk_create(made, batch_size=500)
+        new = [Conversation(memory_id=f"{uuid.uuid4()}:orders", next_sequence=2, total_messages=1) for _ in range(4000)]
+        Conversation.objects.bulk_create(new, batch_size=500)
         texts = (f"Where is the parcel of order {number}?" for number in range(4000))
         rows = [
             Message(conversation=each, sequence=1, type="USER", text=text)
