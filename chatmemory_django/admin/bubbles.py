@@ -89,7 +89,7 @@ class Bubble:
     """Why the message is or is not sent to the model."""
     begins_memory: bool = False
     is_marked: bool = True
-    """Whether the page says that the message is or is not sent, and why."""
+    """Whether the page states whether the message is sent, and why."""
     place: Place | None = None
     """The place of the message among its alternatives on other branches; None if there are none."""
     operations: list[Any] = field(default_factory=list)

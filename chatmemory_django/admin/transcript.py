@@ -71,7 +71,7 @@ def read_page(
     if not found:
         return TranscriptPage(bubbles=[], before=None, after=None, has_branches=has_others)
     bubbles = _bubbles(conversation, found, reader if is_readable else None)
-    if all(bubble.why.is_sent for bubble in bubbles):  # where all are, "in the memory" says nothing
+    if all(bubble.why.is_sent for bubble in bubbles):  # where all are, "in the memory" is only noise
         for bubble in bubbles:
             bubble.is_marked = bubble.why is not WORDS[Reason.IN_WINDOW]
     if has_others:

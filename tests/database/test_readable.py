@@ -44,7 +44,7 @@ def talk():
         SystemMessage("Be brief."),
         UserMessage([TextContent("Where is it?"), ImageContent(Image(base64_data=PIXEL))], name="Ann Smith"),
         AiMessage("I look.", "Which order?", [call]),
-        ToolExecutionResultMessage("1", "find_parcel", "no such order", is_error=True),
+        ToolExecutionResultMessage("1", "find_parcel", "unknown order", is_error=True),
         UserMessage([PdfFileContent(PdfFile(url="https://example.com/a.pdf"))]),
         CustomMessage({"any": "json"}),
     )
@@ -59,7 +59,7 @@ def test_the_text_has_names_times_and_files(talk):
     assert "#1 System, 2026-11-21 09:30:00 UTC\n    Be brief.\n" in text
     assert "#2 Ann Smith, 2026-11-21 09:30:00 UTC\n    Where is it?\n  Image:\n    image/png, 1 KiB\n" in text
     assert '  Thinking:\n    Which order?\n    I look.\n  Calls find_parcel:\n    {"order": 7}\n' in text
-    assert "#4 Tool result find_parcel, 2026-11-21 09:30:00 UTC (failed)\n    no such order\n" in text
+    assert "#4 Tool result find_parcel, 2026-11-21 09:30:00 UTC (failed)\n    unknown order\n" in text
     assert "#5 ann, 2026-11-21 09:30:00 UTC\n  PDF document:\n    https://example.com/a.pdf\n" in text
     assert "Messages: 6\n" in text
 
