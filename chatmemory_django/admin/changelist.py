@@ -29,7 +29,7 @@ MAX_LISTED = 2_000
 """Maximum number of conversations that the list has: the newest of those that match."""
 
 PREVIEWED = (MessageType.USER, MessageType.AI)
-"""The types of messages that stand for a conversation without a title: what was said in it."""
+"""The types of messages that stand for a conversation without a title: questions and answers."""
 
 NEWEST_FIRST = (*by_hour(("-updated_at", "-pk")),)
 

@@ -61,7 +61,7 @@ Spoken: TypeAlias = tuple[str, datetime.tzinfo]
 """The language and the time zone of a document."""
 
 Part: TypeAlias = tuple[str, str]
-"""A piece of a message: what it is, empty for what was said, and its text."""
+"""A piece of a message: its name, empty for the text that was written, and its text."""
 
 
 class Entry(NamedTuple):
