@@ -134,16 +134,6 @@ def known_window(memory_id: str) -> Window | None:
     return None if reader is None else reader.window()
 
 
-def common_window() -> Window | None:
-    """Return the window that all memories share; None if the setting ``MEMORY`` makes it depend on the memory id."""
-    memory = conf.memory()
-    if not isinstance(memory, Mapping):
-        return None
-    if any(callable(value) for name, value in memory.get("OPTIONS", {}).items() if name != "summarize"):
-        return None
-    return MemoryConfiguration.of("any").window()
-
-
 _NOWHERE = InMemoryChatMemoryStore(keep_history=True)
 """The store of readers, which cannot write: it stays empty."""
 

@@ -89,6 +89,8 @@ class Bubble:
     why: Words
     """Why the message is or is not sent to the model."""
     begins_memory: bool = False
+    is_marked: bool = True
+    """Whether the page states whether the message is sent, and why."""
     place: Place | None = None
     """The place of the message among its alternatives on other branches; None if there are none."""
     operations: list[Any] = field(default_factory=list)

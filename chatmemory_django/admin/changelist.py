@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -14,15 +13,23 @@ from django.db.models import Model, prefetch_related_objects
 from django.http import HttpRequest
 from django.utils.http import urlencode
 
-from chatmemory_django.models import Conversation
-from chatmemory_django.models.conversations import by_hour
-from chatmemory_django.provider import common_window
+from chatmemory_django.admin.columns import Listed, beginnings_of
+from chatmemory_django.admin.navigation import NEWEST
+from chatmemory_django.core.windows import Window
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.conversations import PREVIEW, by_hour
+from chatmemory_django.provider import known_window
+from chatmemory_django.search.excerpts import Snippet
 
 MAX_QUERY_STRING = 8_192
 """Maximum length of the list's query string: about what web servers allow for the first line of a request."""
 
 MAX_LISTED = 2_000
 """Maximum number of conversations that the list has: the newest of those that match."""
+
+PREVIEWED = (MessageType.USER, MessageType.AI)
+"""The types of messages that stand for a conversation without a title: questions and answers."""
 
 NEWEST_FIRST = (*by_hour(("-updated_at", "-pk")),)
 
@@ -86,13 +93,48 @@ class ConversationList(ChangeList):
         super().get_results(request)
         self.result_list: list[Conversation] = list(self.result_list)
         prefetch_related_objects(self.result_list, "owner")
-        window = None
-        with suppress(ImportError, TypeError, ValueError):  # the system checks report what is wrong
-            window = common_window()
-        for conversation in self.result_list:
-            conversation.common_window = window  # type: ignore[attr-defined]  # the columns show its limit
+        is_readable = self.model_admin.has_text_permission(request)  # type: ignore[attr-defined]  # a ConversationAdmin
+        previews = _previews(self.result_list) if is_readable else {}
+        hits = _hits(self.result_list, self.query)
+        beginnings = beginnings_of(self.result_list)
+        for each in self.result_list:
+            each.listed = Listed(  # type: ignore[attr-defined]  # what the columns show
+                wanted=self.query,
+                preview=previews.get(each.pk, ""),
+                hit=hits.get(each.pk),
+                window=_window(each),
+                beginnings=beginnings,
+            )
 
     def url_for_result(self, result: Model) -> str:
         url = super().url_for_result(result)
         # The search matched a message: the page of the conversation searches for the same term.
-        return f"{url}?{urlencode({'q': self.query})}" if getattr(result, "is_found_in_text", False) else url
+        if getattr(result, "found_in", None) is not None:
+            return f"{url}?{urlencode({'q': self.query})}"
+        return f"{url}#{NEWEST}"
+
+
+def _window(conversation: Conversation) -> Window | None:
+    try:
+        return known_window(conversation.memory_id)
+    except Exception:  # noqa: BLE001  # of a function of the site: the list does not depend on it
+        return None
+
+
+def _previews(conversations: list[Conversation]) -> dict[int, str]:
+    """Return what the last messages of those of *conversations* that have no title begin with, by key, in one query."""
+    untitled = [each for each in conversations if not each.title]
+    if not untitled:
+        return {}
+    rows = Conversation.objects.using(untitled[0]._state.db).filter(pk__in=[each.pk for each in untitled])
+    found: Any = rows.with_preview(PREVIEWED).only("pk")
+    return {each.pk: (each.preview or "")[:PREVIEW] for each in found}
+
+
+def _hits(conversations: list[Conversation], wanted: str) -> dict[int, Snippet]:
+    """Return excerpts of the messages in which *conversations* were found, by the keys of these, in two queries."""
+    found = [(each.pk, sequence) for each in conversations if (sequence := getattr(each, "found_in", None))]
+    if not found:
+        return {}
+    rows = Message.objects.using(conversations[0]._state.db).filter(pk__in=found)
+    return {key: excerpt for (key, _sequence), excerpt in rows.snippets(wanted).items()}

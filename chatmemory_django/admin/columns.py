@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from django.contrib import admin
 from django.utils.formats import number_format
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -16,59 +17,66 @@ from chatmemory_django.admin.wording import moment
 from chatmemory_django.core.characters import visible
 from chatmemory_django.core.windows import Window
 from chatmemory_django.models import Conversation
+from chatmemory_django.search.excerpts import MAX_SNIPPET, Snippet, snippet
 
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+SHORT_ID = 16
+"""Maximum number of characters of a memory id in the list; of a longer one, the beginning and the end are shown ..."""
 
-
-@admin.display(description=_("memory id"), ordering="memory_id")
-def memory_id(conversation: Conversation) -> SafeString:
-    """Return the memory id on one line: the start and the end of a UUID, any other id cut off by CSS."""
-    whole = visible(conversation.memory_id)
-    if not _UUID.fullmatch(whole):
-        return format_html('<bdi class="cm-id" title="{}">{}</bdi>', whole, whole)
-    return format_html(
-        '<bdi class="cm-id" title="{}"><span aria-hidden="true">{}…{}</span><span class="cm-unseen">{}</span></bdi>',
-        whole,
-        whole[:8],
-        whole[-6:],
-        whole,
-    )
+BEGINNING, END = 6, 6
+"""... that is, so many characters of each, or only the end if another one on the page has the same beginning."""
 
 
-@admin.display(description=_("title"), ordering="title")
+@dataclass(kw_only=True)
+class Listed:
+    """What a row of the list shows beyond the columns of its conversation."""
+
+    wanted: str = ""
+    """What the list was searched for."""
+    preview: str = ""
+    """What its last message begins with, if it has no title, and the user may read it."""
+    hit: Snippet | None = None
+    """An excerpt of the newest message that the search has found, under the same condition."""
+    window: Window | None = None
+    """The window of its memory; None if the settings are invalid for it."""
+    beginnings: dict[str, int] = field(default_factory=dict)
+    """How many memory ids on the page have each beginning."""
+
+
+@admin.display(description=_("conversation"), ordering="title")
 def title(conversation: Conversation) -> SafeString:
-    """Return the title of the conversation, limited to two lines by CSS."""
-    whole = visible(conversation.title)
-    return format_html('<bdi class="cm-title" title="{}">{}</bdi>', whole, whole)
+    """Return the title or, if there is none, what the last message begins with; below it, what a search has found."""
+    listed = _listed(conversation)
+    name = conversation.title or listed.preview or conversation.memory_id
+    whole = visible(name)
+    shown = format_html(
+        '<bdi class="cm-title{}" title="{}">{}</bdi>',
+        "" if conversation.title else " cm-untitled",
+        whole,
+        _marked(snippet(name, listed.wanted, around=MAX_SNIPPET)) if listed.wanted else whole,
+    )
+    if listed.hit is None:
+        return shown
+    return format_html('{} <span class="cm-hit" dir="auto">{}</span>', shown, _marked(listed.hit))
 
 
 @admin.display(description=_("owner"), ordering="owner")
 def owner(conversation: Conversation) -> SafeString | None:
-    """Return the owner's name as a link to all conversations of that owner."""
+    """Return the owner as the site displays users, as a link to all conversations of that owner."""
     if conversation.owner is None:
         return None
-    name = conversation.owner.get_username()
-    query, shown = urlencode({"owner": name}), visible(name)
+    query, shown = urlencode({"owner": conversation.owner.get_username()}), visible(str(conversation.owner))
     return format_html('<a href="?{}"><bdi class="cm-person" title="{}">{}</bdi></a>', query, shown, shown)
 
 
 @admin.display(description=_("messages"), ordering="total_messages")
 def messages(conversation: Conversation) -> SafeString:
-    """Return how many messages the history has ever had."""
-    return _figure(conversation.total_messages, None)
-
-
-@admin.display(description=_("in memory"), ordering="memory_messages")
-def remembered(conversation: Conversation) -> SafeString:
-    """Return the number of messages in the memory, and their share of the limit if it is in messages."""
-    return _figure(conversation.memory_messages, _common_limit(conversation, ""))
-
-
-@admin.display(description=_("tokens"), ordering="memory_tokens")
-def tokens(conversation: Conversation) -> SafeString | None:
-    """Return the number of tokens in the memory, if counted, and their share of a limit that is counted alike."""
-    counter = conversation.counted_by
-    return _figure(conversation.memory_tokens, _common_limit(conversation, counter)) if counter else None
+    """Return how many messages the history has had, how many are in the memory, and how full the memory is."""
+    return format_html(
+        '<span class="cm-figure">{}</span><span class="cm-remembered">{}</span>{}',
+        number_format(conversation.total_messages, force_grouping=True),
+        gettext("%(count)s in memory") % {"count": number_format(conversation.memory_messages, force_grouping=True)},
+        _bar(conversation),
+    )
 
 
 @admin.display(description=_("last activity"), ordering="updated_at")
@@ -78,28 +86,63 @@ def last_activity(conversation: Conversation) -> SafeString:
     return format_html('<time class="cm-moment" datetime="{}">{}</time>', value.isoformat(), moment(value))
 
 
-def _common_limit(conversation: Conversation, counter: str) -> int | None:
-    """
-    Return the limit that all memories share, if it is counted by *counter*.
-
-    A limit that depends on the memory id is ignored: looking it up could take a query for each row.
-    """
-    window: Window | None = getattr(conversation, "common_window", None)
-    if window is None or window.counter != counter or (window.estimator is None) != (counter == ""):
-        return None
-    return window.limit
-
-
-def _figure(value: int, limit: int | None) -> SafeString:
-    """Return a number above a bar that shows its share of *limit*."""
-    number = number_format(value, force_grouping=True)
-    if limit is None:
-        return format_html('<span class="cm-figure">{}</span>', number)
+@admin.display(description=_("memory id"), ordering="memory_id")
+def memory_id(conversation: Conversation) -> SafeString:
+    """Return the memory id, a long one shortened; in full, with the match marked, if the list was searched for it."""
+    whole, listed = conversation.memory_id, _listed(conversation)
+    if listed.wanted and listed.wanted.casefold() in whole.casefold():
+        return format_html('<bdi class="cm-id cm-whole">{}</bdi>', _marked(snippet(whole, listed.wanted)))
+    if len(whole) <= SHORT_ID:
+        return format_html('<bdi class="cm-id">{}</bdi>', visible(whole))
+    shown = f"{whole[:BEGINNING]}…{whole[-END:]}"
+    if listed.beginnings.get(whole[:BEGINNING], 1) > 1:
+        shown = f"…{whole[-BEGINNING - END :]}"
     return format_html(
-        '<span class="cm-figure">{}</span><svg class="cm-bar" viewBox="0 0 100 6" width="100" height="6" '
-        'preserveAspectRatio="none" role="img" aria-label="{}"><rect class="cm-bar-limit" width="100" height="6"/>'
-        '<rect class="cm-bar-used" width="{}" height="6"/></svg>',
-        number,
-        gettext("of %(limit)s") % {"limit": number_format(limit, force_grouping=True)},
-        f"{min(100, 100 * value / limit):.2f}",
+        '<bdi class="cm-id" title="{}"><span aria-hidden="true">{}</span><span class="cm-unseen">{}</span></bdi>',
+        visible(whole),
+        visible(shown),
+        visible(whole),
+    )
+
+
+def beginnings_of(conversations: Iterable[Conversation]) -> dict[str, int]:
+    """Return how many memory ids of *conversations* have each beginning."""
+    found: dict[str, int] = {}
+    for each in conversations:
+        beginning = each.memory_id[:BEGINNING]
+        found[beginning] = found.get(beginning, 0) + 1
+    return found
+
+
+def _listed(conversation: Conversation) -> Listed:
+    return getattr(conversation, "listed", None) or Listed()
+
+
+def _marked(found: Snippet) -> SafeString:
+    """Return *found* with its matches marked."""
+    pieces = ((format_html("<mark>{}</mark>", visible(text)) if hit else visible(text),) for text, hit in found.parts)
+    return format_html_join("", "{}", pieces)
+
+
+def _bar(conversation: Conversation) -> SafeString:
+    """Return a bar that shows how much of its limit the memory uses; empty if that is unknown or counted otherwise."""
+    window = _listed(conversation).window
+    if window is None:
+        return SafeString()
+    if window.estimator is None:
+        value, words = conversation.memory_messages, gettext("%(value)s of %(limit)s messages")
+    elif conversation.counted_by == window.counter != "":
+        value, words = conversation.memory_tokens, gettext("%(value)s of %(limit)s tokens")
+    else:
+        return SafeString()
+    value_and_limit = {
+        "value": number_format(value, force_grouping=True),
+        "limit": number_format(window.limit, force_grouping=True),
+    }
+    return format_html(
+        '<svg class="cm-bar" viewBox="0 0 100 6" width="100" height="6" preserveAspectRatio="none" role="img" '
+        'aria-label="{0}"><title>{0}</title><rect class="cm-bar-limit" width="100" height="6"/>'
+        '<rect class="cm-bar-used" width="{1}" height="6"/></svg>',
+        words % value_and_limit,
+        f"{min(100, 100 * value / window.limit):.2f}",
     )

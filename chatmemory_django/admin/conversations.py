@@ -28,7 +28,7 @@ from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS,
 from chatmemory_django.core.characters import visible
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
-from chatmemory_django.models.conversations import has_message_containing
+from chatmemory_django.models.conversations import newest_message_containing
 
 
 @admin.register(Conversation)
@@ -40,15 +40,13 @@ class ConversationAdmin(admin.ModelAdmin):
     """
 
     list_display = (  # type: ignore[assignment]  # None is allowed: it is shown as a dash
-        columns.memory_id,
         columns.title,
         columns.owner,
         columns.messages,
-        columns.remembered,
-        columns.tokens,
         columns.last_activity,
+        columns.memory_id,
     )
-    list_display_links = (columns.memory_id,)
+    list_display_links = (columns.title,)
     list_filter = (
         filters.OwnerFilter,
         filters.ActiveFilter,
@@ -138,7 +136,16 @@ class ConversationAdmin(admin.ModelAdmin):
     def get_list_display(self, request: HttpRequest) -> Any:
         """See ``ModelAdmin``. What is not displayed cannot be ordered by, either."""
         listed = super().get_list_display(request)
-        return listed if self.has_text_permission(request) else [each for each in listed if each is not columns.title]
+        if self.has_text_permission(request):
+            return listed
+        # The memory id is the name of the conversation, and comes first.
+        untitled = [each for each in listed if each is not columns.title]
+        return sorted(untitled, key=lambda each: each is not columns.memory_id)
+
+    def get_list_display_links(self, request: HttpRequest, list_display: Any) -> Any:
+        """See ``ModelAdmin``: where the title is not displayed, the memory id is the link."""
+        links = super().get_list_display_links(request, list_display)
+        return links if links is None or any(each in list_display for each in links) else [columns.memory_id]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ConversationList
@@ -168,7 +175,7 @@ class ConversationAdmin(admin.ModelAdmin):
         owned = queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
         keys = filters.at_most(filters.newest_keys(found) | filters.newest_keys(owned), request)
         listed = queryset.filter(pk__in=keys)
-        return listed.annotate(is_found_in_text=has_message_containing(search_term)) if is_readable else listed, False
+        return listed.annotate(found_in=newest_message_containing(search_term)) if is_readable else listed, False
 
     @wraps(admin.ModelAdmin.action_checkbox)
     def action_checkbox(self, obj: Conversation) -> SafeString:  # type: ignore[override]  # wraps keeps the signature

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin.models import LogEntry
+from django.core.exceptions import BadRequest
 from django.core.handlers.asgi import ASGIRequest
 from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
@@ -21,6 +22,13 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
 from chatmemory_django.operations.whole import in_lock
 from chatmemory_django.stores.base import MessageNotFoundError
+
+EXPORTED = {
+    "html": ("html", "text/html"),
+    "text": ("txt", "text/plain"),
+    "jsonl": ("jsonl", "application/x-ndjson"),
+}
+"""The suffixes and the media types of files by their form."""
 
 PAGE = 1_000
 """Number of conversations that are logged or exported at a time."""
@@ -70,7 +78,10 @@ def perform_at(
 
 
 def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> StreamingHttpResponse:
-    """Return *conversations* as a JSON Lines file. The export is logged before the first line is sent."""
+    """Return *conversations* as a file of the requested form. The export is logged before the first byte is sent."""
+    form: Any = request.POST.get("form", "jsonl")
+    if form not in EXPORTED:
+        raise BadRequest(f"The form must be one of {', '.join(EXPORTED)}.")
     keys = list(conversations.order_by("pk").values_list("pk", flat=True))
     pages = [Conversation.objects.using(conversations.db).filter(pk__in=part) for part in in_parts(keys, PAGE)]
     for page in pages:
@@ -79,10 +90,13 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
             for each in page.order_by("pk").defer("metadata")
         ]
         LogEntry.objects.bulk_create(entries, batch_size=500)
-    chunks = (chunk for page in pages for chunk in operations.export(page))
-    name = f"conversations-{timezone.now():%Y%m%d-%H%M%S}.jsonl"
+    # A document has one beginning and one end; lines can be joined, and queries with fewer keys are simpler.
+    parts = pages if form == "jsonl" else [Conversation.objects.using(conversations.db).filter(pk__in=keys)]
+    chunks = (chunk for part in parts for chunk in operations.export(part, form=form))
+    suffix, content_type = EXPORTED[form]
+    name = f"conversations-{timezone.now():%Y%m%d-%H%M%S}.{suffix}"
     return StreamingHttpResponse(
         operations.asynchronous(chunks) if isinstance(request, ASGIRequest) else chunks,
-        content_type="application/x-ndjson; charset=utf-8",
+        content_type=f"{content_type}; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"},
     )

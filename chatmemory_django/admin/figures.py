@@ -79,6 +79,7 @@ class Plot:
     begin: datetime
     end: datetime
     messages: int
+    """How many messages the history has had, on all branches: the figure that the page and the list show."""
     message_points: str
     tokens: int
     token_points: str
@@ -131,11 +132,14 @@ def read_plot(conversation: Conversation) -> Plot | None:
     for _, _, tokens in found:
         total += (tokens or 0) * step
         sums.append(total)
+    messages = max(conversation.total_messages, len(found))
+    # Not the sequences: summaries have some as well, and messages that were removed or not kept had some.
+    counts = [round(messages * number / len(found)) for number in range(1, len(found) + 1)]
     return Plot(
         begin=begin,
         end=end,
-        messages=last,
-        message_points=_points(xs, [sequence for sequence, _, _ in found], last),
+        messages=messages,
+        message_points=_points(xs, counts, messages),
         tokens=total,
         token_points=_points(xs, sums, total) if total else "",
         step=step,

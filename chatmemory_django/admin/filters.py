@@ -11,6 +11,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.auth import get_user_model
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -79,9 +80,19 @@ class OwnerFilter(FormFilter):
 
     title = _("owner")
     parameter_name = "owner"
-    label = _("Username of the owner")
-    placeholder = _("Username")
     NO_OWNER = "/"  # Django does not accept this as a username
+
+    @property
+    def placeholder(self) -> str:
+        """What the site's users are named by: a username, or an email address."""
+        users = get_user_model()
+        name: Any = users._meta.get_field(users.USERNAME_FIELD)
+        return str(capfirst(name.verbose_name))
+
+    @property
+    def label(self) -> str:
+        """The accessible name of the form's field."""
+        return gettext("%(name)s of the owner") % {"name": self.placeholder}
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
         return [(self.NO_OWNER, _("No owner"))]

@@ -15,6 +15,9 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet
 PAGE = 50
 """Number of messages on a page."""
 
+FIRST, NEWEST = "first", "newest"
+"""The fragments of the first and the newest message in URLs of the transcript."""
+
 ALL_BRANCHES = "branches=all"
 """The query parameter of URLs that show all branches."""
 

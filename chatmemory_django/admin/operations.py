@@ -47,7 +47,11 @@ class Operation:
     label: str | Promise
     button: str | Promise
     is_destructive = False
+    is_first = False
+    """Whether the page of a conversation offers it in the first place, and not in the menu."""
     log_flag = CHANGE
+    forms: tuple[tuple[str, str | Promise], ...] = ()
+    """The forms of its result that the user chooses from, and their names; the first one is suggested."""
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         """Yield sentences that describe what will happen to *conversations*."""
@@ -184,22 +188,28 @@ class Recount(Operation):
 
 
 class Export(Operation):
-    """Export the conversations as JSON Lines. The export is logged before the first line is sent."""
+    """Export the conversations, in the form that the user chooses. It is logged before the first line is sent."""
 
     name = "export"
+    is_first = True
     action = "export_conversations"
     label = gettext_lazy("Export")
     button = gettext_lazy("Yes, export")
+    forms = (
+        ("html", gettext_lazy("A page to read or print (HTML)")),
+        ("text", gettext_lazy("Plain text")),
+        ("jsonl", gettext_lazy("JSON lines with all metadata, which can be imported again")),
+    )
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         yield ngettext(
-            "%(count)d conversation will be exported to a JSON Lines file.",
-            "%(count)d conversations will be exported to a JSON Lines file.",
+            "%(count)d conversation will be exported to a file.",
+            "%(count)d conversations will be exported to a file.",
             totals.conversations,
         ) % {"count": totals.conversations}
         yield ngettext(
-            "The file will contain %(messages)d message with its metadata.",
-            "The file will contain all %(messages)d messages with their metadata.",
+            "The file will contain %(messages)d message.",
+            "The file will contain all %(messages)d messages, on all branches.",
             totals.messages,
         ) % {"messages": totals.messages}
         yield _("Nothing is changed here. Anyone who has the file can read the messages.")

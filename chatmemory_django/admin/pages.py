@@ -75,7 +75,7 @@ def transcript(
         _offer(bubble, conversation, offered)
     context["page"] = page
     if is_newest:
-        context["owner_name"] = visible(conversation.owner.get_username()) if conversation.owner else ""
+        context["owner_name"] = visible(str(conversation.owner)) if conversation.owner else ""
         context["gauge"] = read_gauge(conversation, None if reader is None else reader.window())
         context["plot"] = read_plot(conversation)
         context["metadata"] = _indented(conversation.metadata) if is_readable else ""

@@ -17,9 +17,9 @@ from django.db.models.functions import Length
 from chatmemory_django.admin.bubbles import Bubble, Part
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.navigation import PAGE, has_branches, shown
-from chatmemory_django.admin.reasons import read_reasons
+from chatmemory_django.admin.reasons import WORDS, read_reasons
 from chatmemory_django.admin.wording import EXCERPT, excerpt
-from chatmemory_django.core.reasons import Reader
+from chatmemory_django.core.reasons import Reader, Reason
 from chatmemory_django.core.tool_calls import tool_answers
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import Conversation, MemoryStatus, Message, MessageQuerySet
@@ -71,6 +71,9 @@ def read_page(
     if not found:
         return TranscriptPage(bubbles=[], before=None, after=None, has_branches=has_others)
     bubbles = _bubbles(conversation, found, reader if is_readable else None)
+    if all(bubble.why.is_sent for bubble in bubbles):  # where all are, "in the memory" is only noise
+        for bubble in bubbles:
+            bubble.is_marked = bubble.why is not WORDS[Reason.IN_WINDOW]
     if has_others:
         places = conversation.places(found)
         for bubble in bubbles:

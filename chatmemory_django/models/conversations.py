@@ -29,6 +29,7 @@ from django.db.models import (
     When,
 )
 from django.db.models.functions import Cast, Length
+from django.db.models.lookups import LessThanOrEqual
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -46,6 +47,7 @@ from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, 
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet, beginning_of_text
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
+from chatmemory_django.search.excerpts import MAX_EXCERPTED
 from chatmemory_django.search.terms import finds_parts, terms_of
 
 if TYPE_CHECKING:
@@ -174,11 +176,14 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """
         Annotate each with its ``preview``: the beginning of the newest message of *types* that has a text, or None.
 
-        The preview is the whole text if the database cannot cut it, see ``beginning_of_text``.
+        The preview is the whole text if the database cannot cut it, see ``beginning_of_text``, and None if that is
+        stored in more than ``MAX_EXCERPTED`` characters.
         """
+        text: Any = Message._meta.get_field("text")
         newest = Message.objects.history().filter(conversation=OuterRef("pk"), type__in=types).exclude(text="")
-        preview = newest.order_by("-sequence").values_list(beginning_of_text(PREVIEW))[:1]
-        return self.annotate(preview=Subquery(preview))
+        whole = Case(When(LessThanOrEqual(Length("text"), MAX_EXCERPTED), then="text"), output_field=text)
+        preview = beginning_of_text(PREVIEW) if text.is_plain else whole
+        return self.annotate(preview=Subquery(newest.order_by("-sequence").values_list(preview)[:1]))
 
     def with_size(self) -> Self:
         """Annotate each with its ``size``: the number of characters of its stored metadata."""
@@ -237,6 +242,12 @@ def has_message_containing(text: str, types: Collection[MessageType] | None = No
     messages = _messages_containing(text, types).filter(conversation=OuterRef("pk"))
     # The second condition, always true, keeps PostgreSQL from looking up the messages of all conversations first.
     return Exists(messages.filter(conversation_id__lte=OuterRef("pk")))
+
+
+def newest_message_containing(text: str) -> Subquery:
+    """Return the sequence of the newest message of a conversation that ``containing`` finds; null if there is none."""
+    messages = _messages_containing(text, None).filter(conversation=OuterRef("pk"))
+    return Subquery(messages.order_by("-sequence").values("sequence")[:1])
 
 
 def _messages_containing(text: str, types: Collection[MessageType] | None) -> MessageQuerySet:

@@ -16,7 +16,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.db.models import F, ProtectedError, Q, QuerySet, RestrictedError
@@ -42,6 +42,7 @@ from chatmemory_django.operations.jsonl import (
     import_lines,
 )
 from chatmemory_django.operations.pruning import leave_branches
+from chatmemory_django.operations.readable import Html, Text, export_pieces
 from chatmemory_django.operations.whole import at_one_moment, for_writing, in_lock, keys, messages_of, ranges, write
 from chatmemory_django.stores.base import MemoryIdTakenError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -77,6 +78,9 @@ __all__ = [
 
 CHUNK_CHARACTERS = 64 * 1024
 """How many characters of an export are yielded at a time; a longer line is yielded alone."""
+
+FORMS: Mapping[str, Callable[[], Text | Html]] = {"text": Text, "html": Html}
+"""The forms of an export for people, by name."""
 
 _HAS_OTHER_ROWS = Q(next_sequence__gt=F("memory_messages") + 1)
 """Whether a conversation may have rows that are not in its memory, removed ones included. Reads no messages."""
@@ -212,18 +216,36 @@ def prune(
     return Pruned(erased, deleted)
 
 
-def export(conversations: QuerySet[Conversation], *, types: Collection[MessageType] | None = None) -> Iterator[str]:
-    """Yield the lines of ``export_lines``, joined into chunks worth sending."""
-    lines: list[str] = []
+def export(
+    conversations: QuerySet[Conversation],
+    *,
+    types: Collection[MessageType] | None = None,
+    form: Literal["jsonl", "text", "html"] = "jsonl",
+) -> Iterator[str]:
+    """
+    Yield *conversations*, with all of their messages or those of *types*, in chunks worth sending.
+
+    The *form* is the lines of ``export_lines``, which can be imported again, or a document for people: plain text, or a
+    page of HTML, in the active language and time zone.
+    """
+    if form == "jsonl":
+        return _in_chunks(export_lines(conversations, types=types))
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}; it must be one of jsonl, {', '.join(FORMS)}.")
+    return _in_chunks(export_pieces(conversations, FORMS[form](), types=types))
+
+
+def _in_chunks(pieces: Iterator[str]) -> Iterator[str]:
+    joined: list[str] = []
     size = 0
-    for line in export_lines(conversations, types=types):
-        lines.append(line)
-        size += len(line)
+    for piece in pieces:
+        joined.append(piece)
+        size += len(piece)
         if size >= CHUNK_CHARACTERS:
-            yield "".join(lines)
-            lines, size = [], 0
-    if lines:
-        yield "".join(lines)
+            yield "".join(joined)
+            joined, size = [], 0
+    if size:
+        yield "".join(joined)
 
 
 async def asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:

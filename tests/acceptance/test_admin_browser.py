@@ -6,6 +6,7 @@ Set ``SCREENSHOTS=folder`` in the environment to store screenshots of the pages 
 import io
 import json
 import re
+import uuid
 
 import django
 import pytest
@@ -28,7 +29,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from example_project import memories
 from tests.acceptance.browser import CONTRAST, FORMS, LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
@@ -65,7 +66,10 @@ def open_page(chromium, client, site, complaints):
 
     def open_page(address, theme="light", viewport=None):
         context = chromium.new_context(
-            color_scheme=theme, viewport=viewport or {"width": 1280, "height": 900}, base_url=site
+            color_scheme=theme,
+            viewport=viewport or {"width": 1280, "height": 900},
+            locale=settings.LANGUAGE_CODE,
+            base_url=site,
         )
         contexts.append(context)
         cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
@@ -109,6 +113,22 @@ def demo(transactional_db, settings):
     settings.CHATMEMORY = {"MEMORY": memories.SHIPPED}  # The same limit for all, which the list shows.
     call_command("demo", stdout=io.StringIO())
     return {each.memory_id: each for each in Conversation.objects.all()}
+
+
+BROKEN_WORDS = """element => {
+    // The words of the element that a line break or a hyphen divides: those whose letters are not on one line.
+    const range = document.createRange();
+    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    const broken = [];
+    while (walker.nextNode()) {
+        for (const word of walker.currentNode.data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
+            range.setStart(walker.currentNode, word.index);
+            range.setEnd(walker.currentNode, word.index + word[0].length);
+            if (new Set([...range.getClientRects()].map(each => each.top)).size > 1) broken.push(word[0]);
+        }
+    }
+    return broken;
+}"""
 
 
 class TestAxe:
@@ -172,10 +192,13 @@ class TestList:
         assert opened.locator(".results").evaluate("each => each.scrollWidth - each.clientWidth") <= 0
         for cell in opened.locator("#result_list tbody :is(th, td)").all():
             assert cell.evaluate("each => each.scrollWidth - each.clientWidth") <= 0, cell.inner_text()
+        for header in opened.locator("#result_list thead .text").all():
+            assert header.evaluate(BROKEN_WORDS) == []
+        assert opened.locator("#result_list td:first-child + th").first.bounding_box()["width"] >= 200
         for name in opened.locator("#result_list .cm-id, #result_list .cm-person").all():
             assert name.evaluate("each => each.getClientRects().length") == 1
         shortened = opened.locator(f'#result_list .cm-id[title="{uuid}"]')
-        assert shortened.locator("[aria-hidden]").inner_text() == "0192f5a0…0b7a11"
+        assert shortened.locator("[aria-hidden]").inner_text() == "0192f5…0b7a11"
         assert shortened.evaluate("each => each.scrollWidth - each.clientWidth") <= 0
 
     def test_custom_columns_are_as_wide_as_their_content(self, open_page, demo, monkeypatch):
@@ -233,6 +256,47 @@ class TestTranscript:
                 assert element.evaluate(CONTRAST) >= 4.5, selector
         background = opened.evaluate("getComputedStyle(document.body).backgroundColor")
         assert background == ("rgb(255, 255, 255)" if theme == "light" else "rgb(18, 18, 18)")
+
+    @pytest.mark.parametrize(("viewport", "share"), [(LAPTOP, 1 / 3), (PHONE, 0.5)], ids=["laptop", "phone"])
+    @pytest.mark.parametrize("language", ["en", "de"])
+    def test_little_precedes_the_messages(self, open_page, demo, settings, language, viewport, share):
+        settings.LANGUAGE_CODE = language
+        opened = open_page(page("change", demo["demo-bread"].pk), viewport=viewport)
+
+        top = opened.locator(".cm").bounding_box()["y"]
+        first = opened.locator(".cm-message").first.bounding_box()["y"]
+
+        shoot(opened, f"top-{language}-{viewport['width']}")
+        assert first - top <= share * viewport["height"]
+
+    @FORMS
+    def test_a_conversation_opens_at_its_newest_message_and_the_first_is_one_click_away(
+        self, open_page, demo, theme, viewport
+    ):
+        opened = open_page(page("changelist"), theme, viewport)
+
+        opened.get_by_role("link", name="Twelve weeks of bread").click()
+        opened.wait_for_url("**#newest")
+
+        seen = "each => { const {top} = each.getBoundingClientRect(); return 0 <= top && top < innerHeight; }"
+        assert opened.locator("#m-169").evaluate(seen)
+        opened.get_by_role("link", name="First message").first.click()
+        opened.wait_for_url("**#first")
+        assert opened.locator("#m-1").evaluate(seen)
+        opened.get_by_role("link", name="Newest message").first.click()
+        opened.wait_for_url("**#newest")
+        assert opened.locator("#m-169").evaluate(seen)
+
+    def test_the_plot_has_an_axis_and_its_count_is_that_of_the_page(self, open_page, demo, axe):
+        opened = open_page(page("change", demo["demo-bread"].pk))
+        assert opened.locator(".cm-plot").is_hidden()
+
+        opened.locator(".cm-about > summary").press("Enter")
+
+        assert opened.locator(".cm-of-messages").inner_text().split() == ["169", "0"]
+        assert opened.locator(".cm-keys li").first.inner_text().strip() == "169 messages in the history (left)"
+        opened.locator(".cm-menu > summary").press("Enter")
+        assert axe(opened) == []
 
     def test_older_pages_are_reachable_and_evicted_messages_look_different(self, open_page, demo):
         opened = open_page(page("change", demo["demo-bread"].pk))
@@ -387,7 +451,7 @@ class TestEveryPageOfAConversation:
         assert opened.locator("#memory").inner_text() == "The memory begins here"
         date = talk.messages.get(sequence=1).created_at.date().isoformat()
         opened.fill("#cm-on", date)
-        opened.get_by_role("button", name="Show", exact=True).click()
+        opened.get_by_role("button", name="Go to date").click()
         opened.wait_for_url("**#m-1")
         assert opened.locator("#m-1").is_visible()
 
@@ -436,6 +500,7 @@ class TestCopy:
         opened.goto(page("change", everything.pk))
 
         assert opened.locator("button[data-copy]").is_hidden()
+        opened.locator(".cm-menu > summary").press("Enter")
         assert opened.get_by_role("link", name="OpenAI JSON").is_visible()
         context.close()
 
@@ -463,6 +528,7 @@ class TestGauge:
         for image in opened.locator(".cm svg:not([aria-hidden])").all():
             assert image.get_attribute("role") == "img"
             assert image.get_attribute("aria-label")
+        opened.locator(".cm-about > summary").press("Enter")
         assert opened.get_by_role("row", name="AI 42").count() == 1
 
 
@@ -472,6 +538,7 @@ class TestClear:
         talk = demo["demo-bread"]
         opened = open_page(page("change", talk.pk), theme)
 
+        opened.locator(".cm-menu > summary").press("Enter")
         opened.get_by_role("link", name="Clear memory").click()
         shoot(opened, f"clear-{theme}")
         assert "85 messages will leave the memory" in opened.locator(".cm-consequences").inner_text()
@@ -551,6 +618,61 @@ class TestClear:
 
         cleared = Conversation.objects.filter(memory_messages=0).order_by("memory_id")
         assert [each.memory_id for each in cleared] == ["demo-kyoto", "demo-parcel"]
+
+
+class TestSupport:
+    @FORMS
+    def test_support_finds_the_conversation_that_a_customer_means_and_hands_it_out(
+        self, open_page, transactional_db, axe, tmp_path, theme, viewport
+    ):
+        """Among 4,000 conversations without titles, of which the customer has three, and only a word is known."""
+        ann = User.objects.create_user("ann@example.com", first_name="Ann")
+        new = [Conversation(memory_id=f"{uuid.uuid4()}:orders", next_sequence=2, total_messages=1) for _ in range(4000)]
+        Conversation.objects.bulk_create(new, batch_size=500)
+        texts = (f"Where is the parcel of order {number}?" for number in range(4000))
+        rows = [
+            Message(conversation=each, sequence=1, type="USER", text=text)
+            for each, text in zip(Conversation.objects.order_by("pk"), texts, strict=True)
+        ]
+        Message.objects.bulk_create(rows, batch_size=500)
+        for name, question in (("a", "Hello"), ("b", "The <b>samovar</b> leaks since Sunday."), ("c", "Thanks")):
+            get_chat_memory(f"{ann.pk}:{name}", owner=ann).add(UserMessage(question), AiMessage("We send a new one."))
+
+        opened = open_page(page("changelist"), theme, viewport)
+        opened.fill("#searchbar", "samovar")
+        opened.press("#searchbar", "Enter")
+        opened.wait_for_url("**q=samovar**")
+        shoot(opened, f"support-{theme}-search")
+        (row,) = opened.locator("#result_list tbody tr").all()
+        assert row.locator(".cm-hit mark").inner_text() == "samovar"
+        assert row.locator(".cm-person").inner_text() == "ann@example.com"
+        row.locator("th a").press("Enter")
+        opened.locator(".cm-hits a").first.press("Enter")
+        opened.wait_for_url("**#m-1")
+        assert "leaks since Sunday" in opened.locator("#m-1").inner_text()
+
+        opened.get_by_role("link", name="Export").press("Enter")
+        assert opened.get_by_label("A page to read or print (HTML)").is_checked()
+        assert axe(opened) == []
+        shoot(opened, f"support-{theme}-export")
+        downloads = []
+        opened.on("download", lambda download: downloads.append(download))
+        opened.get_by_role("button", name="Yes, export").press("Enter")
+        while not downloads:
+            opened.wait_for_timeout(50)
+        file = opened._wrapped(downloads[0])
+        assert file.suggested_filename.endswith(".html")
+        file.save_as(tmp_path / "talk.html")
+        document = opened.context.new_page()
+        document.goto((tmp_path / "talk.html").as_uri())
+
+        assert overflow(document) <= 0
+        shoot(document, f"support-{theme}-document")
+        assert document.locator("article p").all_inner_texts() == [
+            "The <b>samovar</b> leaks since Sunday.",
+            "We send a new one.",
+        ]
+        assert "ann@example.com" in document.locator("article h2").first.inner_text()
 
 
 class TestPolicy:

@@ -12,6 +12,7 @@ from chatmemory_django.admin import ConversationAdmin, changelist, filters
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.conversations import PREVIEW
 from tests.faces.admin.admin_site import EVERYTHING, conversation, counted, page, post_action, staff
 from tests.faces.admin.test_admin_list import found
 
@@ -24,6 +25,10 @@ U1, A1, U2, U3 = UserMessage("Where is it?"), AiMessage("In Hamburg"), UserMessa
 def reader(client):
     client.force_login(staff("view_conversation", "view_message_text"))
     return client
+
+
+def rows(client, **query):
+    return client.get(page("changelist"), query).context["cl"].result_list
 
 
 class TestFilters:
@@ -91,7 +96,7 @@ class TestFilters:
 
     @pytest.mark.parametrize("problem", ["turn", "tool"])
     def test_the_problem_filter_reads_messages_once(self, reader, problem, django_assert_num_queries):
-        conversation(U1, ToolExecutionResultMessage("1", "tool", "no", is_error=True))
+        conversation(U1, ToolExecutionResultMessage("1", "tool", "no", is_error=True), title="Failed")
         Message.objects.update(is_complete=False)
 
         with django_assert_num_queries(7) as captured:  # without owners
@@ -127,7 +132,39 @@ class TestFilters:
         assert found(reader, flag="unarchived") == ["pinned", "plain"]
         assert found(reader, flag="?") == ["archived", "pinned", "plain"]
 
-    @pytest.mark.parametrize("column", range(1, 8))
+    def test_a_conversation_without_a_title_is_named_by_the_beginning_of_its_last_message(self, reader):
+        conversation(U1, AiMessage("x" * 1000), ToolExecutionResultMessage("1", "tool", "ok"), memory_id="a")
+        conversation(U1, memory_id="b", title="Parcels")
+        Conversation.objects.create(memory_id="c")
+
+        listed = {each.memory_id: each.listed.preview for each in rows(reader)}
+
+        assert listed == {"a": "x" * PREVIEW, "b": "", "c": ""}
+        html = reader.get(page("changelist")).content.decode()
+        assert f'<bdi class="cm-title cm-untitled" title="{"x" * PREVIEW}">' in html
+
+    def test_only_who_may_read_messages_sees_how_they_begin(self, client):
+        client.force_login(staff("view_conversation"))
+        conversation(U1, memory_id="a")
+
+        html = client.get(page("changelist")).content.decode()
+
+        assert "Where is it?" not in html
+        assert 'class="field-memory_id"><a href=' in html.replace("<th ", "<td ")
+
+    def test_a_search_shows_the_newest_message_that_it_found(self, reader):
+        conversation(U1, A1, UserMessage("<b>Where</b> is it?" + " and" * 200), U2, memory_id="a", title="Parcels")
+        conversation(U3, memory_id="b", title="where is it")
+
+        listed = {each.memory_id: each.listed.hit for each in rows(reader, q="where")}
+
+        assert str(listed["a"]).startswith("<b>Where</b> is it? and")
+        assert listed["b"] is None
+        html = reader.get(page("changelist"), {"q": "where"}).content.decode()
+        assert "&lt;b&gt;<mark>Where</mark>&lt;/b&gt; is it?" in html
+        assert "<mark>where</mark> is it</bdi>" in html
+
+    @pytest.mark.parametrize("column", range(1, 6))
     def test_the_list_can_be_sorted_by_every_column(self, reader, column):
         conversation(U1, A1, memory_id="a", title="2")
         counted(U1, memory_id="b", title="1")
@@ -189,12 +226,12 @@ class TestLargeList:
         [
             ({}, ["1", "2"]),
             ({"p": 2}, ["3"]),
-            ({"o": "0"}, ["1", "2"]),
-            ({"o": "-0"}, ["3", "2"]),
-            ({"o": "0", "p": 2}, ["3"]),
-            ({"o": "1"}, ["3", "2"]),
-            ({"o": "6"}, ["3", "2"]),
-            ({"o": "-6"}, ["1", "2"]),
+            ({"o": "4"}, ["1", "2"]),
+            ({"o": "-4"}, ["3", "2"]),
+            ({"o": "4", "p": 2}, ["3"]),
+            ({"o": "0"}, ["3", "2"]),
+            ({"o": "3"}, ["3", "2"]),
+            ({"o": "-3"}, ["1", "2"]),
             ({"until": "2026-07-21"}, ["1", "2"]),
         ],
     )

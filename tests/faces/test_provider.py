@@ -11,7 +11,7 @@ from chatmemory_django.core.windows import to_entry
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.provider import MemoryConfiguration, common_window, get_chat_memory, known_window
+from chatmemory_django.provider import MemoryConfiguration, get_chat_memory, known_window
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.rows import new_row
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
@@ -160,14 +160,13 @@ class TestWindows:
         settings.CHATMEMORY = {"MEMORY": by_id}
 
         assert MemoryConfiguration.of("abc").window().limit == get_chat_memory("abc").window().limit == 3
-        assert common_window() is None
 
-    def test_a_window_shared_by_all_memories_is_common(self, settings):
+    def test_a_window_names_what_counts_its_tokens(self, settings):
         settings.CHATMEMORY = {
             "MEMORY": {"CLASS": TOKEN_WINDOW, "OPTIONS": {"max_tokens": 70, "token_count_estimator": "gpt-4o"}}
         }
 
-        window = common_window()
+        window = known_window("any")
 
         assert (window.limit, window.counter) == (70, "o200k_base")
 
@@ -176,10 +175,10 @@ class TestWindows:
         ["tests.faces.test_provider.by_id", {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": len}}],
         ids=["path_of_a_function", "dynamic_limit"],
     )
-    def test_a_window_that_depends_on_the_memory_id_is_not_common(self, settings, memory):
+    def test_a_window_may_depend_on_the_memory_id(self, settings, memory):
         settings.CHATMEMORY = {"MEMORY": memory}
 
-        assert common_window() is None
+        assert known_window("abcd").limit == 4
         assert MemoryConfiguration.of("abcd").window().limit == 4
 
 
@@ -335,7 +334,7 @@ class TestSummarizingMemory:
         assert get_chat_memory("c").summarizer is shorten
 
     def test_a_summarizing_memory_has_a_known_window(self):
-        assert common_window().limit == MemoryConfiguration.of("c").window().limit == known_window("c").limit == 400
+        assert MemoryConfiguration.of("c").window().limit == known_window("c").limit == 400
 
     def test_another_limit_has_no_lower_mark_but_one_that_is_passed_with_it(self, settings):
         settings.CHATMEMORY["MEMORY"]["OPTIONS"] = {**self.OPTIONS, "evict_to": 300}

@@ -1,4 +1,4 @@
-"""Export conversations as JSON lines."""
+"""Export conversations as JSON lines, plain text or HTML."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from django.core.management.base import CommandParser
 from django.db.models import Sum
 
 from chatmemory_django.management.base import ConversationsCommand
-from chatmemory_django.operations import export
+from chatmemory_django.operations import FORMS, export
 
 
 class Command(ConversationsCommand):
-    """``manage.py export_chatmemory [--output FILE] [--user NAME | --memory-id ID]``."""
+    """``manage.py export_chatmemory [--output FILE] [--format FORM] [--user NAME | --memory-id ID]``."""
 
     help = (
-        "Export conversations as JSON lines, with memory and history, for import_chatmemory. Each is exported as it is "
-        "at one moment; others can go on writing to it."
+        "Export conversations as JSON lines, with memory and history, for import_chatmemory, or as a document for "
+        "people: plain text or HTML. Each is exported as it is at one moment; others can go on writing to it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -35,12 +35,21 @@ class Command(ConversationsCommand):
             help="The file to write. Defaults to the standard output. It is only created if the export succeeds.",
         )
 
+        parser.add_argument(
+            "--format",
+            choices=("jsonl", *FORMS),
+            default="jsonl",
+            dest="form",
+            help="The form of the file. Defaults to jsonl, the only one that import_chatmemory reads.",
+        )
+
     def handle(
         self,
         *,
         user: str | None,
         memory_ids: list[str] | None,
         output: Path | None,
+        form: Literal["jsonl", "text", "html"],
         database: str | None,
         verbosity: int,
         **options: Any,
@@ -59,9 +68,9 @@ class Command(ConversationsCommand):
                 opened = open(part, "x", encoding="utf-8", newline="\n", opener=opener)  # noqa: SIM115
                 file = stack.enter_context(opened)
                 write = file.write
-            for chunk in export(conversations):
+            for chunk in export(conversations, form=form):
                 write(chunk)
-                progress.advance(chunk.count("\n"))
+                progress.advance(chunk.count("\n") if form == "jsonl" else 0)
             if output is not None:
                 file.flush()
                 os.fsync(file.fileno())

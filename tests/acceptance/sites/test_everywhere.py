@@ -301,6 +301,24 @@ class TestAdmin:
             "nobodys",
         ]
 
+    def test_lists_what_last_messages_begin_with_and_exports_them_to_read(self, admin, ann):
+        get_chat_memory("hers", ann).add(U1, AiMessage("A pot " + "of tea " * 100))
+        get_chat_memory("large", ann).add(U1, AiMessage("x" * 100_000))
+        list_page = reverse("admin:chatmemory_conversation_changelist")
+
+        listed = {each.memory_id: each.listed for each in admin.get(list_page).context["cl"].result_list}
+
+        assert listed["hers"].preview == ("A pot " + "of tea " * 100)[:200]
+        assert listed["large"].preview == ("" if IS_ENCRYPTED else "x" * 200)
+        html = admin.get(list_page, {"q": "pot"}).content.decode()
+        assert ("<mark>pot</mark> of tea" in html) is not IS_ENCRYPTED
+        where = reverse("admin:chatmemory_conversation_export", args=[Conversation.objects.get(memory_id="hers").pk])
+        for form in ("html", "text"):
+            response = admin.post(where, {"confirmed": "export", "form": form})
+            document = "".join(chunk.decode() for chunk in response)
+            assert "A pot of tea" in document
+            assert str(ann) in document
+
     def test_shows_messages(self, admin, ann):
         wide(ann).add(*MESSAGES, AiMessage("long " * 2000), AiMessage("long " * 2000, "a thought"))
         pk = Conversation.objects.get().pk

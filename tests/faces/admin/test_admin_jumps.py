@@ -156,10 +156,12 @@ class TestPlaces:
         html = reader.get(page("change", talk.pk), {"before": 2 * PAGE}).content.decode()
         ways = self.hrefs(html)
 
-        oldest = reader.get(page("change", talk.pk) + ways["Oldest messages"]).content.decode()
-        assert 'id="m-1"' in oldest
-        newest = reader.get(page("change", talk.pk) + ways["Newest messages"]).content.decode()
-        assert f'id="m-{4 * PAGE}"' in newest
+        oldest = reader.get(page("change", talk.pk) + ways["First message"].partition("#")[0]).content.decode()
+        assert oldest.index('id="first"') < oldest.index('id="m-1"') < oldest.index('id="m-2"')
+        newest = reader.get(page("change", talk.pk) + ways["Newest message"].partition("#")[0]).content.decode()
+        assert newest.index(f'id="m-{4 * PAGE - 1}"') < newest.index('id="newest"') < newest.index(f'id="m-{4 * PAGE}"')
+        assert self.hrefs(oldest)["First message"] == "#first"
+        assert self.hrefs(newest)["Newest message"] == "#newest"
         assert ways["Where the memory begins"].endswith("#memory")
         memory = reader.get(page("change", talk.pk) + ways["Where the memory begins"].partition("#")[0])
         html = memory.content.decode()

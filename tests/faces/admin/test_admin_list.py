@@ -45,23 +45,49 @@ class TestColumns:
         assert "Parcels" in html
         assert 'href="?owner=ann"' in html
         assert "4" in cells(reader, "messages")[0]
-        assert "3" in cells(reader, "remembered")[0]
+        assert "3 in memory" in cells(reader, "messages")[0]
 
-    def test_a_uuid_is_shortened_and_complete_on_hover_and_for_screen_readers(self, reader):
+    def test_an_owner_is_shown_as_the_site_shows_users(self, reader, monkeypatch):
+        monkeypatch.setattr(User, "__str__", lambda user: f"Ms {user.username.title()}")
+        conversation(U1, owner=User.objects.create_user("ann"))
+
+        (cell,) = cells(reader, "owner")
+
+        assert 'href="?owner=ann"' in cell
+        assert ">Ms Ann<" in cell
+
+    def test_the_owner_filter_calls_names_what_the_user_model_calls_them(self, reader, monkeypatch):
+        monkeypatch.setattr(User._meta.get_field("username"), "verbose_name", "email address")
+
+        html = reader.get(page("changelist")).content.decode()
+
+        assert 'aria-label="Email address of the owner" placeholder="Email address"' in html
+
+    def test_a_long_memory_id_is_shortened_and_complete_on_hover_and_for_screen_readers(self, reader):
         whole = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
         conversation(U1, memory_id=whole)
 
         (cell,) = cells(reader, "memory_id")
 
         assert f'title="{whole}"' in cell
-        assert '<span aria-hidden="true">0192f5a0…0b7a11</span>' in cell
+        assert '<span aria-hidden="true">0192f5…0b7a11</span>' in cell
         assert f'<span class="cm-unseen">{whole}</span>' in cell
 
-    def test_other_memory_ids_are_shown_in_full(self, reader):
-        whole = "x0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
+    def test_memory_ids_with_the_same_beginning_are_shown_from_their_end(self, reader):
+        for name in ("orders", "returns"):
+            conversation(U1, memory_id=f"0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11:{name}")
+
+        shown = re.findall(r'aria-hidden="true">(.*?)<', "".join(cells(reader, "memory_id")))
+
+        assert shown == ["…7a11:returns", "…b7a11:orders"]
+
+    def test_a_memory_id_that_was_searched_is_shown_in_full(self, reader):
+        whole = "shop:0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
         conversation(U1, memory_id=whole)
 
-        assert f'<bdi class="cm-id" title="{whole}">{whole}</bdi>' in cells(reader, "memory_id")[0]
+        (cell,) = cells(reader, "memory_id", q="7D3E")
+
+        assert "shop:0192f5a0-<mark>7d3e</mark>-7c21-9b1a-5d2f4e0b7a11" in cell
 
     def test_the_last_activity_is_shown_with_its_time_zone(self, reader, settings):
         settings.TIME_ZONE = "Europe/Berlin"
@@ -73,17 +99,16 @@ class TestColumns:
         assert '<time class="cm-moment" datetime="2026-11-21T09:30:00+00:00">' in cell
         assert "Nov. 21, 2026, 10:30 a.m. CET" in cell
 
-    def test_tokens_are_shown_with_the_limit_of_the_settings(self, reader, settings):
+    def test_the_bar_shows_the_tokens_in_memory_where_they_are_limited(self, reader, settings):
         settings.CHATMEMORY = TOKEN_WINDOW
         counted(UserMessage("word " * 247))  # 250 of 1,000 tokens
 
-        (cell,) = cells(reader, "tokens")
+        (cell,) = cells(reader, "messages")
 
-        assert "250" in cell
         assert 'class="cm-bar-used" width="25.00"' in cell
-        assert 'aria-label="of 1,000"' in cell
+        assert 'aria-label="250 of 1,000 tokens"' in cell
 
-    def test_tokens_counted_by_another_estimator_are_shown_without_a_limit(self, reader, settings):
+    def test_tokens_counted_by_another_estimator_have_no_bar(self, reader, settings):
         settings.CHATMEMORY = {
             "MEMORY": {
                 "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
@@ -92,26 +117,29 @@ class TestColumns:
         }
         counted(U1)
 
-        (cell,) = cells(reader, "tokens")
-
-        assert "6" in cell
-        assert "cm-bar" not in cell
-
-    def test_an_uncounted_memory_shows_no_tokens(self, reader):
-        conversation(U1)
-
-        assert cells(reader, "tokens") == ["-"]
+        assert "cm-bar" not in cells(reader, "messages")[0]
 
     def test_with_a_message_limit_the_bar_shows_messages(self, reader, settings):
         settings.CHATMEMORY = MESSAGE_WINDOW
         conversation(U1, A1)
 
-        assert 'width="5.00"' in cells(reader, "remembered")[0]
+        assert 'width="5.00"' in cells(reader, "messages")[0]
+
+    def test_where_the_memory_is_a_function_each_row_has_its_own_limit(self, reader, settings):
+        def memory_of(memory_id):
+            options = {"max_messages": 2 if memory_id == "small" else 8}
+            return {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": options}
+
+        settings.CHATMEMORY = {"MEMORY": memory_of}
+        for memory_id in ("small", "large"):
+            conversation(U1, A1, memory_id=memory_id)
+
+        assert re.findall(r'cm-bar-used" width="(.*?)"', "".join(cells(reader, "messages"))) == ["25.00", "100.00"]
 
     @pytest.mark.parametrize(
         "memory", [lambda memory_id: 1 / 0, {"CLASS": "nowhere.Memory"}], ids=["function", "wrong"]
     )
-    def test_with_a_dynamic_limit_there_is_no_bar(self, reader, settings, memory):
+    def test_with_wrong_settings_there_is_no_bar(self, reader, settings, memory):
         settings.CHATMEMORY = {"MEMORY": memory}
         conversation(U1)
         counted(U1, memory_id="d")
@@ -169,20 +197,21 @@ class TestSearch:
 
         html = client.get(page("changelist"), {"q": "shop"}).content.decode()
 
-        assert len(re.findall(r'/change/\?_changelist_filters=q%3Dshop"', html)) == 2
+        assert len(re.findall(r'/change/\?_changelist_filters=q%3Dshop#newest"', html)) == 2
         assert "change/?q=" not in html
 
     def test_messages_are_searched_once_and_again_for_the_page(self, reader, django_assert_num_queries):
-        with django_assert_num_queries(9) as captured:
+        with django_assert_num_queries(11) as captured:
             reader.get(page("changelist"), {"q": "where is"})
 
         searches = [query for query in captured if "chatmemory_message" in query["sql"]]
-        assert len(searches) == 2
-        assert "is_found_in_text" in searches[1]["sql"]  # of the conversations on the page
+        assert len(searches) == 4
+        assert "found_in" in searches[1]["sql"]  # of the conversations on the page
+        assert "_part" in searches[3]["sql"]  # the excerpts of what was found, those of long texts before
 
     def test_a_whole_memory_id_is_found_without_reading_messages(self, reader, django_assert_num_queries):
         whole = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
-        conversation(U1, memory_id=whole)
+        conversation(U1, memory_id=whole, title="Parcels")
         conversation(UserMessage(f"about {whole}"), memory_id="quotes it")
 
         with django_assert_num_queries(7) as captured:
@@ -194,13 +223,26 @@ class TestSearch:
 
 class TestCost:
     @pytest.mark.parametrize("number", [1, 60])
-    def test_the_list_takes_7_statements_for_any_number_of_rows(self, reader, number, django_assert_num_queries):
+    def test_the_list_takes_8_statements_for_any_number_of_rows(self, reader, number, django_assert_num_queries):
         ann = User.objects.create_user("ann")
         for index in range(number):
             conversation(SystemMessage("Be brief"), U1, A1, U2, U3, memory_id=f"c{index}", owner=ann)
 
-        # The session, the user, two for permissions; the number of rows, the rows, their owners.
-        with django_assert_num_queries(7) as captured:
+        # The session, the user, two for permissions; the number of rows, the rows, their owners, how they begin.
+        with django_assert_num_queries(8) as captured:
             reader.get(page("changelist"))
+
+        assert sum("chatmemory_message" in query["sql"] for query in captured) == 1
+
+    def test_no_message_is_read_where_all_have_titles_or_no_one_may_read(self, client, django_assert_num_queries):
+        conversation(U1, memory_id="titled", title="Parcels")
+        client.force_login(staff("view_conversation", "view_message_text"))
+        with django_assert_num_queries(6):
+            client.get(page("changelist"))
+
+        conversation(U1, memory_id="untitled")
+        client.force_login(staff("view_conversation", name="other"))
+        with django_assert_num_queries(6) as captured:
+            client.get(page("changelist"))
 
         assert not any("chatmemory_message" in query["sql"] for query in captured)

@@ -67,11 +67,11 @@ def test_pages_and_log_are_in_german(client, settings):
     talk = conversation(UserMessage("Guten Tag"), AiMessage("Hallo"))
     client.force_login(staff(*EVERYTHING))
 
-    assert ">Im Gedächtnis<" in client.get(page("changelist")).content.decode()
+    assert "2 im Gedächtnis<" in client.get(page("changelist")).content.decode()
     html = client.get(page("change", talk.pk)).content.decode()
     assert "Inhalt des Gedächtnisses" in html
     assert ">Benutzer<" in html
-    assert "im Gedächtnis<" in html
+    assert ">Nachrichten im Gedächtnis<" in html
     assert "2 Nachrichten werden aus dem Gedächtnis entfernt" in client.get(page("clear", talk.pk)).content.decode()
     done = client.post(page("clear", talk.pk), {"confirmed": "clear"}, follow=True).content.decode()
     assert "Das Gedächtnis von 1 Gespräch wurde geleert." in done
