@@ -8,6 +8,7 @@ come from: so connections stay open from one request of a site to the next, and 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import threading
@@ -36,7 +37,9 @@ def the_loop() -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         # Two threads may both create one; only the first runs. A lock could be held when the process is forked.
         if _loops.setdefault(process, loop) is loop:
-            threading.Thread(target=loop.run_forever, name="chatmemory-models", daemon=True).start()
+            thread = threading.Thread(target=loop.run_forever, name="chatmemory-models", daemon=True)
+            thread.start()
+            atexit.register(_close, loop, thread, process)
         else:
             loop.close()
     return _loops[process]
@@ -124,3 +127,19 @@ def _end(future: concurrent.futures.Future[None]) -> None:
     if not future.done():
         loop = the_loop()
         loop.call_soon_threadsafe(loop.call_later, PAUSE, future.cancel)
+
+
+def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
+    """Stop *loop* at the end of its *process*, and close what is open in it."""
+    if os.getpid() != process:
+        return
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(timeout=1)
+    if not thread.is_alive():
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import weakref
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -25,7 +23,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.pydantic_ai.answers import Pieces, at_end, to_chat_response
 from chatmemory_django.chat.pydantic_ai.errors import model_errors
-from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run, the_loop
+from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run
 from chatmemory_django.chat.pydantic_ai.requests import to_arguments
 
 TIMEOUT = 60.0
@@ -59,7 +57,7 @@ class PydanticAiChatModel(ChatModel):
     def __init__(self, model: str | Model, **settings: Any) -> None:
         self._given = model
         self._settings: Mapping[str, Any] = settings
-        self._models: dict[tuple[int, str | None], Model] = {}
+        self._models: dict[tuple[int, str | None], tuple[Model, AsyncGenerator[None, None]]] = {}
         if isinstance(model, str) and model != "test":
             vendor, _ = parse_model_id(model)
             if vendor is None:
@@ -117,13 +115,9 @@ class PydanticAiChatModel(ChatModel):
         key = os.getpid(), name
         if key not in self._models:
             model = self._made(name)
-            run(model.__aenter__())
             # Two threads may both make one. Only the first is kept; the other has no connections yet.
-            if self._models.setdefault(key, model) is model:
-                weakref.finalize(self, _close, model, os.getpid()).atexit = False
-            else:
-                _close(model, os.getpid())
-        return self._models[key]
+            self._models.setdefault(key, (model, run(_opened(model))))
+        return self._models[key][0]
 
     def _made(self, name: str | None) -> Model:
         if isinstance(self._given, Model):
@@ -141,7 +135,13 @@ class PydanticAiChatModel(ChatModel):
             ) from exc
 
 
-def _close(model: Model, process: int) -> None:
-    """Close the connections of *model*, which this may be called for in any thread."""
-    if os.getpid() == process:
-        asyncio.run_coroutine_threadsafe(model.__aexit__(None, None, None), the_loop())
+async def _opened(model: Model) -> AsyncGenerator[None, None]:
+    """Open *model*, and return what keeps it open: its connections close when that is garbage, or the loop ends."""
+    keeper = _kept_open(model)
+    await anext(keeper)
+    return keeper
+
+
+async def _kept_open(model: Model) -> AsyncGenerator[None, None]:
+    async with model:
+        yield
