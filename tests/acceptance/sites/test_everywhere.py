@@ -220,8 +220,8 @@ class TestApi:
         api = api_of(trusted(ann))
         memory_id = api.post(ROOT, {"title": "Tea"}, format="json").json()["memory_id"]
         here = f"{ROOT}{memory_id}/"
-        question = {"role": "user", "content": "Tea?"}
-        messages = [{"message": question}, {"message": {"role": "assistant", "content": "Please"}}]
+        question = {"type": "USER", "contents": [{"type": "TEXT", "text": "Tea?"}]}
+        messages = [{"message": question}, {"message": {"type": "AI", "text": "Please"}}]
 
         for _ in "ab":
             body, headers = {"messages": messages}, {"Idempotency-Key": "k"}
@@ -230,9 +230,9 @@ class TestApi:
 
         listed = api.get(f"{here}messages/").json()["results"][::-1]
         assert listed == stored
-        assert [(each["message"]["role"], each["in_memory"], each["is_complete"]) for each in listed] == [
-            ("user", True, True),
-            ("assistant", True, True),
+        assert [(each["message"]["type"], each["in_memory"], each["is_complete"]) for each in listed] == [
+            ("USER", True, True),
+            ("AI", True, True),
         ]
         assert api.get(f"{here}memory/").json()["messages"] == listed
         answer = api.put(f"{here}memory/", {"messages": messages[:1]}, format="json")
