@@ -40,10 +40,16 @@ from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.encryption.ciphers import for_new_conversation, for_owner
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import fields
 from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
-from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, cascade_without_titles
+from chatmemory_django.models.fields import (
+    EncryptedTextField,
+    ExactCharField,
+    Hour,
+    OwnerField,
+    cascade_without_titles,
+    with_default,
+)
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet, beginning_of_text
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
@@ -302,13 +308,13 @@ class Conversation(models.Model):
         default="",
         validators=[MaxLengthValidator(MAX_TITLE_LENGTH)],
     )
-    metadata = fields.JSONField(_("metadata"), default=dict, blank=True)
-    is_pinned = fields.BooleanField(_("pinned"), default=False)
-    is_archived = fields.BooleanField(_("archived"), default=False)
+    metadata = with_default(models.JSONField(_("metadata"), default=dict, blank=True))
+    is_pinned = with_default(models.BooleanField(_("pinned"), default=False))
+    is_archived = with_default(models.BooleanField(_("archived"), default=False))
     # Incremented by every write, so that a reader can detect whether another writer has changed the conversation since.
-    version = fields.PositiveBigIntegerField(_("version"), default=1, editable=False)
-    next_sequence = fields.PositiveIntegerField(_("next sequence"), default=1, editable=False)
-    window_start = fields.PositiveIntegerField(_("start of the window"), default=1, editable=False)
+    version = with_default(models.PositiveBigIntegerField(_("version"), default=1, editable=False))
+    next_sequence = with_default(models.PositiveIntegerField(_("next sequence"), default=1, editable=False))
+    window_start = with_default(models.PositiveIntegerField(_("start of the window"), default=1, editable=False))
     pinned_sequence = models.PositiveIntegerField(_("pinned message"), null=True, editable=False)
     summary_sequence = models.PositiveIntegerField(_("summary"), null=True, editable=False)
     # What core.pending.Failure describes: the summary that was to come next has failed, and waits.
@@ -317,22 +323,22 @@ class Conversation(models.Model):
     parent_sequence = models.PositiveIntegerField(_("continues from"), null=True, editable=False)
     # The last message of the path after which the memory was cleared, or replaced by another one: no summary covers
     # what is up to it, and no rewind to a later message brings it back. 0 if there is none.
-    forgotten_through = fields.PositiveIntegerField(_("cleared through"), default=0, editable=False)
+    forgotten_through = with_default(models.PositiveIntegerField(_("cleared through"), default=0, editable=False))
     # Whether a system message has left the memory, and no other one has replaced it: a rewind has to search for the one
     # of that time even if the memory has none.
-    has_lost_system = fields.BooleanField(_("without its system message"), default=False, editable=False)
+    has_lost_system = with_default(models.BooleanField(_("without its system message"), default=False, editable=False))
     # How many messages the history has had: those it still has, and those that were not kept.
-    total_messages = fields.PositiveIntegerField(_("total messages"), default=0, editable=False)
+    total_messages = with_default(models.PositiveIntegerField(_("total messages"), default=0, editable=False))
     # Counters, so that an add can tell whether anything must be evicted without reading the window.
-    memory_messages = fields.PositiveIntegerField(_("messages in memory"), default=0, editable=False)
-    memory_tokens = fields.PositiveIntegerField(_("tokens in memory"), default=0, editable=False)
+    memory_messages = with_default(models.PositiveIntegerField(_("messages in memory"), default=0, editable=False))
+    memory_tokens = with_default(models.PositiveIntegerField(_("tokens in memory"), default=0, editable=False))
     # The name of what counted memory_tokens; empty unless the same estimator counted every message in the memory.
-    counted_by = fields.CharField(
-        _("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default="", editable=False
+    counted_by = with_default(
+        models.CharField(_("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default="", editable=False)
     )
-    created_at = fields.DateTimeField(_("created at"), default=timezone.now, editable=False)
+    created_at = with_default(models.DateTimeField(_("created at"), default=timezone.now, editable=False))
     # No index on a column that every add changes: PostgreSQL then updates the row without touching an index.
-    updated_at = fields.DateTimeField(_("last activity"), default=timezone.now, editable=False)
+    updated_at = with_default(models.DateTimeField(_("last activity"), default=timezone.now, editable=False))
     # It rarely changes, so it can be indexed: ordered by it, only the conversations of the same hour need sorting.
     active_hour = models.GeneratedField(expression=Hour("updated_at"), output_field=IntegerField(), db_persist=True)
 

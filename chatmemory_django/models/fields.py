@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import models, router
 from django.db.backends.ddl_references import Statement
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import QuerySet
     from django.db.models.sql.compiler import SQLCompiler
+
+_Field = TypeVar("_Field", bound="models.Field[Any, Any]")
 
 
 class SparseIndex(models.Index):
@@ -107,7 +109,7 @@ class EncryptedTextField(models.TextField):
         """See ``Field.deconstruct``. In migrations it is a text like any other: what it holds is not their concern."""
         name, _, args, options = super().deconstruct()
         if "default" in options:
-            options["db_default"] = options["default"]  # as in ``Defaulted``
+            options["db_default"] = options["default"]  # as in ``with_default``
         return name, "django.db.models.TextField", args, options
 
     def get_lookup(self, lookup_name: str) -> Any:
@@ -193,44 +195,24 @@ class UtcNow(Now):
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)")
 
 
-class Defaulted:
+def with_default(field: _Field) -> _Field:
     """
-    A mixin for fields whose column has the default, too, so that other programs can insert rows.
+    Return *field*, whose column in the database has its default, too, so that other programs can insert rows.
 
     Only migrations know of it, as ``db_default``: with it in the model, each INSERT of Django would also return the
-    columns.
+    column.
     """
+    own = field.deconstruct
 
-    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
-        """See ``Field.deconstruct``. In migrations, it is Django's own field."""
-        name, _, args, options = super().deconstruct()  # type: ignore[misc]
-        default: Any = options["default"]
+    def deconstruct() -> Any:
+        name, path, args, options = own()
+        default = options["default"]
         if default is timezone.now:
             default = UtcNow()
         elif default is dict:
             default = Value({}, models.JSONField())
-        return name, f"django.db.models.{type(self).__name__}", args, {**options, "db_default": default}
+        return name, path, args, {**options, "db_default": default}
 
-
-class BooleanField(Defaulted, models.BooleanField):
-    """A Boolean whose column has its default."""
-
-
-class CharField(Defaulted, models.CharField):
-    """A string whose column has its default."""
-
-
-class DateTimeField(Defaulted, models.DateTimeField):
-    """A moment whose column has its default."""
-
-
-class JSONField(Defaulted, models.JSONField):
-    """JSON whose column has its default."""
-
-
-class PositiveIntegerField(Defaulted, models.PositiveIntegerField):
-    """A number whose column has its default."""
-
-
-class PositiveBigIntegerField(Defaulted, models.PositiveBigIntegerField):
-    """A large number whose column has its default."""
+    # Not in a subclass: Django does not combine a field in an expression with one of its base class.
+    field.deconstruct = deconstruct  # type: ignore[method-assign]
+    return field

@@ -19,9 +19,8 @@ from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_COUN
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.encryption.ciphers import EncryptedError, cipher
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.models import fields
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, SparseIndex
+from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, SparseIndex, with_default
 from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
 from chatmemory_django.search.excerpts import MAX_EXCERPTED, Snippet, place_of, snippet
 from chatmemory_django.search.ranking import NEWEST_FIRST, IsAmong, has, is_among_newest, rank_of
@@ -238,18 +237,18 @@ class Message(models.Model):
         related_name="messages",
         db_index=False,  # the primary key starts with it
     )
-    created_at = fields.DateTimeField(_("created at"), default=timezone.now, editable=False)
+    created_at = with_default(models.DateTimeField(_("created at"), default=timezone.now, editable=False))
     # Not a timestamp: clocks repeat and run backwards.
     sequence = models.PositiveIntegerField(_("sequence"))
     token_count = models.PositiveIntegerField(_("tokens"), null=True)
     # True if the message left the memory while inside the window.
-    superseded = fields.BooleanField(_("superseded"), default=False)
+    superseded = with_default(models.BooleanField(_("superseded"), default=False))
     # False for messages that were only ever part of a memory, for example summaries.
-    in_history = fields.BooleanField(_("in history"), default=True)
+    in_history = with_default(models.BooleanField(_("in history"), default=True))
     # False while its turn has not ended.
-    is_complete = fields.BooleanField(_("complete"), default=True)
+    is_complete = with_default(models.BooleanField(_("complete"), default=True))
     # False on branches that are not in use, and for messages that are not part of the history.
-    on_path = fields.BooleanField(_("on the path"), default=True)
+    on_path = with_default(models.BooleanField(_("on the path"), default=True))
     # Which message it follows; null is the one before it in the history, 0 none at all. For a summary, the last message
     # that it covers.
     parent_sequence = models.PositiveIntegerField(_("parent message"), null=True)
@@ -258,7 +257,7 @@ class Message(models.Model):
     # memory. Such a message names its parent, and so does the first one that follows it then.
     cleared_before = models.PositiveIntegerField(_("cleared before"), null=True)
     type = models.CharField(_("type"), max_length=21, choices=[(k.value, k.value) for k in MessageType])
-    counted_by = fields.CharField(_("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default="")
+    counted_by = with_default(models.CharField(_("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default=""))
     text = EncryptedTextField(_("text"), blank=True)
     # JSON exactly as written, in a text column: jsonb would return 1e308 as an integer of 309 digits.
     payload = EncryptedTextField(_("payload"), null=True)  # null means "only a text", and takes no space

@@ -29,7 +29,7 @@ from chatmemory_django.db.isolation import has_locked, sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, ExactCharField, Message, fields
+from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.stores.django.changes import Change
@@ -39,7 +39,6 @@ from chatmemory_django.stores.django.snapshots import FRONT, STATE, Snapshot, fr
 PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
     | {models.PositiveIntegerField, models.PositiveBigIntegerField}
-    | {fields.BooleanField, fields.CharField, fields.PositiveIntegerField, fields.PositiveBigIntegerField}
 )
 """Fields whose values every driver accepts unchanged. A subclass may adapt its values, so it is not among them."""
 
