@@ -11,6 +11,7 @@ from django.db.models import Count, F, Q, Sum
 from django.db.models.expressions import Combinable
 from django.db.models.functions import TruncDate
 
+from chatmemory_django.core.usage import COST_PLACES
 from chatmemory_django.models import Conversation, ModelCallQuerySet
 
 By: TypeAlias = Literal["day", "model", "conversation", "user", "purpose"]
@@ -79,8 +80,10 @@ def usage(
     fields = ("key", "calls", "uncounted", "input", "cached_input", "output", "reasoning", "total_cost")
     found = list(summed.order_by(*order).values_list(*fields)[offset : offset + limit])
     names = _memory_ids(calls, [key for key, *_ in found]) if by == "conversation" else None
-    for key, *sums in found:
+    for key, *counts, cost in found:
         name = key if names is None else names.get(key)
+        # SQLite adds floats.
+        sums = (*counts, None if cost is None else round(cost, COST_PLACES))
         yield Usage(None if name is None else str(name), *sums)
 
 
