@@ -164,7 +164,7 @@ def _costs() -> Iterator[CheckMessage]:
         limits = Budget.of(budget)
     except ValueError as exc:
         yield Error(
-            f"CHATMEMORY['BUDGET'] is no budget: {exc}",
+            f"CHATMEMORY['BUDGET'] is not valid: {exc}",
             hint="For example {'TOKENS': 100_000, 'PER': 'day'} or {'COST': '5.00', 'PER': 'month'}, or the path of a "
             "function of a user that returns such a dict, or None.",
             id="chatmemory.E062",

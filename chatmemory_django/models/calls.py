@@ -87,7 +87,7 @@ class ModelCall(models.Model):
     reasoning_tokens = models.PositiveIntegerField(_("reasoning tokens"), null=True)
     cost = models.DecimalField(_("cost"), max_digits=COST_DIGITS, decimal_places=COST_PLACES, null=True)
     outcome = models.CharField(_("outcome"), max_length=16, choices=Outcome.choices)
-    # The name of its class: the text of an error may quote what was said.
+    # The name of its class: the text of an error may quote a message.
     error = models.CharField(_("error"), max_length=MAX_NAME_LENGTH, blank=True)
     created_at = models.DateTimeField(_("time"), default=timezone.now)
 

@@ -57,13 +57,13 @@ class Call:
     _cost: tuple[Decimal | None] | None = None
 
     def fail(self, error: BaseException) -> None:
-        """Note that *error* ended the call: one that is no ``Exception`` cancelled it."""
+        """Note that *error* ended the call: one that is not an ``Exception`` cancelled it."""
         self.outcome = Outcome.FAILED if isinstance(error, Exception) else Outcome.CANCELLED
         self.error = type(error).__name__ if isinstance(error, Exception) else ""
 
     @property
     def cost(self) -> Decimal | None:
-        """What the function in the settings says it costs; None if it says nothing, fails, or there is none."""
+        """What it costs by the function in the settings; None if that is unknown, or the function fails or is not set."""
         if self._cost is None:
             self._cost = (_cost_of(self.model, self.usage),)
         return self._cost[0]
