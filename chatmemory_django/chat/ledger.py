@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BudgetExceededError(RateLimitError):
-    """The owner has used up the budget, so the model was not called. The next one begins at *until*, an aware datetime."""
+    """The owner has used up the budget, so the model was not called. The next begins at *until*, an aware datetime."""
 
     def __init__(self, until: datetime) -> None:
         seconds = max(1, math.ceil((until - datetime.now(UTC)).total_seconds()))

@@ -63,7 +63,7 @@ class Call:
 
     @property
     def cost(self) -> Decimal | None:
-        """What it costs by the function in the settings; None if that is unknown, or the function fails or is not set."""
+        """What it costs by the function in the settings; None if that is not known, fails, or is not set."""
         if self._cost is None:
             self._cost = (_cost_of(self.model, self.usage),)
         return self._cost[0]

@@ -422,7 +422,7 @@ class TestEachCheck:
         assert error.id == "chatmemory.E062"
         assert "'PER': 'month'" in error.hint
 
-    def test_W061_nothing_says_what_a_call_costs(self, settings):
+    def test_W061_no_function_gives_the_costs(self, settings):
         (warning,) = found(settings, BUDGET={"COST": 5, "PER": "day"})
 
         assert warning.id == "chatmemory.W061"

@@ -1,4 +1,4 @@
-"""Budgets in the chat over HTTP: a question is refused before the model is called, and says until when."""
+"""Budgets in the chat over HTTP: a question is refused before the model is called, until a moment that is given."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -52,7 +52,7 @@ def test_a_question_over_the_budget_is_answered_with_429(ann, settings, spent, a
     assert not Conversation.objects.exists()
 
 
-def test_the_next_question_is_answered_when_the_budget_begins_anew(ann, settings, spent):
+def test_the_next_question_is_answered_in_the_next_period(ann, settings, spent):
     chat = Chat(settings, bearer(ann), ScriptedModel("Yes"))
     ModelCall.objects.update(created_at=datetime.now(UTC) - timedelta(days=1))
 
