@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -15,7 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from django.db import IntegrityError, connections, router, transaction
-from django.db.models import Count, F, Q, Subquery, Sum
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -125,34 +127,53 @@ class Account:
             logger.exception("%d calls of models could not be recorded.", len(calls))
 
     def _insert(self, calls: Sequence[Call], owner: Any) -> None:
-        using = self.database
-        rows = [self._row(call, owner) for call in calls]
-        if connections[using].in_atomic_block:
-            with transaction.atomic(using=using):  # a failure must not end the caller's transaction
-                ModelCall.objects.using(using).bulk_create(rows)
-        elif len(rows) == 1:
-            rows[0].save(using=using, force_insert=True)  # without a transaction, which would be two statements more
-        else:
-            ModelCall.objects.using(using).bulk_create(rows)
+        connection = connections[self.database]
+        rows = [self._values(call, owner) for call in calls]
+        parameters = [
+            field.get_db_prep_save(row[field.name], connection) if field.name in row else self.memory_id
+            for row in rows
+            for field in _COLUMNS
+        ]
+        # A failure must not end the caller's transaction. Without one, each of its statements would be one more.
+        is_inside = connection.in_atomic_block
+        with transaction.atomic(using=connection.alias) if is_inside else nullcontext(), connection.cursor() as cursor:
+            cursor.execute(_insertion(connection, len(rows)), parameters)
 
-    def _row(self, call: Call, owner: Any) -> ModelCall:
+    def _values(self, call: Call, owner: Any) -> dict[str, Any]:
+        """Return the values of the row of *call*, without its conversation."""
         usage = call.usage
-        # Looked up as the row is written: a conversation that has been erased by then is not named any more.
-        there = Conversation.objects.filter(memory_id=self.memory_id).values("pk")
-        return ModelCall(
-            owner_id=owner,
-            conversation_id=None if self.memory_id is None else cast(int, Subquery(there)),
-            purpose=call.purpose,
-            model=call.model[:MAX_NAME_LENGTH],
-            input_tokens=_count(usage.input),
-            cached_input_tokens=_count(usage.cached_input),
-            output_tokens=_count(usage.output),
-            reasoning_tokens=_count(usage.reasoning),
-            cost=call.cost,
-            outcome=call.outcome,
-            error=call.error[:MAX_NAME_LENGTH],
-            created_at=call.began_at,
-        )
+        return {
+            "owner": owner,
+            "purpose": call.purpose,
+            "model": call.model[:MAX_NAME_LENGTH],
+            "input_tokens": _count(usage.input),
+            "cached_input_tokens": _count(usage.cached_input),
+            "output_tokens": _count(usage.output),
+            "reasoning_tokens": _count(usage.reasoning),
+            "cost": call.cost,
+            "outcome": call.outcome,
+            "error": call.error[:MAX_NAME_LENGTH],
+            "created_at": call.began_at,
+        }
+
+
+_COLUMNS: tuple[Any, ...] = tuple(field for field in ModelCall._meta.concrete_fields if not field.primary_key)
+
+
+def _insertion(connection: BaseDatabaseWrapper, count: int) -> str:
+    """
+    Return the INSERT of *count* rows; the conversations are looked up as it runs: those erased by then are null.
+
+    As SQL: the ORM would take longer to compile it than it takes to run, and begin a transaction for several rows.
+    """
+    name = connection.ops.quote_name
+    fields: list[Any] = [Conversation._meta.get_field(each) for each in ("id", "memory_id")]
+    key, memory_id = (name(field.column) for field in fields)
+    there = f"(SELECT {key} FROM {name(Conversation._meta.db_table)} WHERE {memory_id} = %s)"  # noqa: S608  # names of models
+    row = ", ".join(there if field.name == "conversation" else "%s" for field in _COLUMNS)
+    columns = ", ".join(name(field.column) for field in _COLUMNS)
+    rows = ", ".join([f"({row})"] * count)
+    return f"INSERT INTO {name(ModelCall._meta.db_table)} ({columns}) VALUES {rows}"  # noqa: S608  # the same
 
 
 class CallRecorder:

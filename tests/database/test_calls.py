@@ -170,7 +170,7 @@ class TestAnswers:
         def fail(*args: object, **options: object) -> None:
             raise DatabaseError("The disk is full.")
 
-        monkeypatch.setattr(ModelCall, "save", fail)
+        monkeypatch.setattr("chatmemory_django.operations.calls._insertion", fail)
         with caplog.at_level(logging.ERROR):
             assert Assistant(ScriptedModel("Yes")).chat("c", "Tea?", owner=ann) == "Yes"
 

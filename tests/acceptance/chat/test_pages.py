@@ -62,7 +62,7 @@ class TestPages:
         for owner in (ann, User.objects.create_user("bob"), None):
             ModelCall.objects.create(owner=owner, purpose="answer", input_tokens=1_200, output_tokens=34)
 
-        assert "1,234 tokens used in 30 days" in client.get("/").content.decode()
+        assert "Tokens used in 30 days: 1,234" in client.get("/").content.decode()
 
     def test_the_demo_user_is_offered_only_with_DEBUG(self, client, settings):
         settings.DEBUG = True
