@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from chatmemory_django import conf
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, ModelCall, ModelCallQuerySet
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -195,6 +195,24 @@ class AccessPolicy:
         By default, everybody may, unless the setting ``REMOTE_FILES`` is off: then servers of the site alone.
         """
         return conf.remote_files() or self.is_server(request)
+
+    def calls(self, request: HttpRequest) -> ModelCallQuerySet:
+        """
+        Return the calls of models whose usage the user may see: by default, those for the user, or all for staff with
+        the permission ``view_modelcall``.
+        """
+        calls = ModelCall.objects.all()
+        return calls if self._is_staff_with(request, "view_modelcall") else calls.owned_by(request.user)
+
+    def budget(self, user: AbstractBaseUser) -> Mapping[str, Any] | None:
+        """
+        Return what *user* may use, like ``{"TOKENS": 100_000, "PER": "day"}``; None for no limit.
+
+        By default, that is the setting ``BUDGET``, or what the function there returns for the user. It applies to all
+        answers of assistants, over HTTP or not.
+        """
+        budget: Any = conf.imported(conf.budget())
+        return budget(user) if callable(budget) else budget  # type: ignore[no-any-return]
 
     def may_set_memory(self, request: HttpRequest) -> bool:
         """Return whether the user may replace memories."""

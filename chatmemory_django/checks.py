@@ -14,6 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory_django import conf
 from chatmemory_django.access import AccessPolicy, is_rate
+from chatmemory_django.core.usage import Budget
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration
@@ -37,6 +38,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
         *conf.check_names("CHATMEMORY", given, conf.NAMES, "chatmemory.W002"),
         *_memory(),
         *_plain_values(),
+        *_costs(),
         *conf.check_class(
             "CHATMEMORY['ACCESS_POLICY']",
             conf.access_policy_class(),
@@ -153,6 +155,37 @@ def _rest(rest: Mapping[str, Any]) -> Iterator[CheckMessage]:
             id="chatmemory.E026",
         )
     yield from _rates(rest)
+
+
+def _costs() -> Iterator[CheckMessage]:
+    cost: object = conf.cost()
+    if cost is not None and not callable(conf.imported(cost)):
+        yield Error(
+            f"CHATMEMORY['COST'] must be the path of a function of a model's name and a TokenUsage, or None, not "
+            f"{cost!r}.",
+            hint="For example 'mysite.costs.cost'.",
+            id="chatmemory.E061",
+        )
+    given: object = conf.budget()
+    budget = conf.imported(given)
+    if given is None or callable(budget):
+        return  # what it returns depends on the user
+    try:
+        limits = Budget.of(budget)
+    except ValueError as exc:
+        yield Error(
+            f"CHATMEMORY['BUDGET'] is not valid: {exc}",
+            hint="For example {'TOKENS': 100_000, 'PER': 'day'} or {'COST': '5.00', 'PER': 'month'}, or the path of a "
+            "function of a user that returns such a dict, or None.",
+            id="chatmemory.E062",
+        )
+        return
+    if limits.cost is not None and cost is None:
+        yield Warning(
+            "CHATMEMORY['BUDGET'] limits the COST, but without CHATMEMORY['COST'] no call has one: it has no effect.",
+            hint="Set 'COST' to the path of a function, or limit 'TOKENS'.",
+            id="chatmemory.W061",
+        )
 
 
 def _rates(rest: Mapping[str, Any]) -> Iterator[CheckMessage]:

@@ -87,6 +87,8 @@ NAMES = frozenset(
         "CHAT",
         "MCP_THROTTLE_RATE",
         "ENCRYPTION",
+        "COST",
+        "BUDGET",
     }
 )
 
@@ -150,6 +152,16 @@ def encryption() -> Mapping[str, Any]:
 def mcp_throttle_rate() -> str | None:
     """Return ``MCP_THROTTLE_RATE``: how many requests each user may send to MCP; None for no limit."""
     return _get("MCP_THROTTLE_RATE", DEFAULT_MCP_THROTTLE_RATE)  # type: ignore[no-any-return]
+
+
+def cost() -> object:
+    """Return ``COST``: the path of a function of a model's name and a ``TokenUsage``, or None, the default."""
+    return _get("COST", None)
+
+
+def budget() -> object:
+    """Return ``BUDGET``: a dict, a function of a user that returns one or None, its path, or None, the default."""
+    return _get("BUDGET", None)
 
 
 def _get(name: str, default: object) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from chatmemory_django.chat.recording import RecordedChatModel
 from chatmemory_django.core.limits import is_uuid
 from chatmemory_django.messages import ChatMessage, SystemMessage, UserMessage
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
@@ -45,7 +46,8 @@ def summarize(previous: str | None, messages: list[ChatMessage]) -> str:
             "user is, what the user wants, and the results so far. The summary until now is: " + (previous or "(none)")
         )
         transcript = "\n".join(f"{message.type}: {facts.text_of(message)}" for message in messages)
-        return model.chat(asked, UserMessage(transcript)).ai_message.text or ""
+        recorded = RecordedChatModel(model, "summary")
+        return recorded.chat(asked, UserMessage(transcript)).ai_message.text or ""
     summary = facts.summarize(previous, messages)
     estimator = OpenAiTokenCountEstimator(COUNTED_AS)
     while (

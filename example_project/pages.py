@@ -1,6 +1,7 @@
 """The pages at ``/``: signing in and chatting. The rest is done by the REST API and the chat endpoint."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
 
@@ -24,6 +25,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory_django.access import seconds_to_sign_in
+from chatmemory_django.models import ModelCall
+from chatmemory_django.operations.usage import usage
 from example_project.llm import IS_REAL, model
 from example_project.policy import DOCUMENTATION_POLICY
 from example_project.texts import TEXTS
@@ -75,8 +78,20 @@ def count_failure(request: Any, **kwargs: Any) -> None:
 @ensure_csrf_cookie  # the scripts send the token with unsafe requests
 def chat(request: HttpRequest) -> HttpResponse:
     """Render the chat. The scripts open the conversation in ``?chat=``."""
-    context = {"texts": TEXTS, "model": getattr(model, "model_name", getattr(model, "name", "")), "is_real": IS_REAL}
+    context = {
+        "texts": TEXTS,
+        "model": getattr(model, "model_name", getattr(model, "name", "")),
+        "is_real": IS_REAL,
+        "used": used_by(request.user),
+    }
     return render(request, "chat/page.html", context)
+
+
+def used_by(user: Any) -> int:
+    """Return how many tokens the model used for *user* in the last 30 days."""
+    now = datetime.now(UTC)
+    rows = usage(ModelCall.objects.owned_by(user), "purpose", since=now - timedelta(days=30), until=now, limit=10)
+    return sum(row.input + row.output for row in rows)
 
 
 class SignIn(LoginView):

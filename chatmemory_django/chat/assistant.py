@@ -25,12 +25,13 @@ from django.template import Context, Template
 from django.utils.functional import Promise
 
 from chatmemory_django.chat.exchange import AssistantEvent, Exchange
+from chatmemory_django.chat.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
 from chatmemory_django.chat.questions import Question, positioned, taken_ids
 from chatmemory_django.chat.returns import Text, Typed
 from chatmemory_django.chat.titles import TitleFunction, aentitle, entitle, first_words
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
-from chatmemory_django.db.threads import afterwards, in_slow_thread, in_thread
+from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import UserMessage
@@ -82,7 +83,7 @@ class Assistant:
     the message, and the question's sequence as *after*.
 
     Raises:
-        ChatModelError: The model gave no answer.
+        ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up.
         PermissionDenied: The conversation belongs to another user.
         MessageNotFoundError: The history has no message *after*, or the message *client_message_id* was removed.
 
@@ -191,23 +192,24 @@ class Assistant:
         exchange = self.begin(memory_id, message, options, answer)
         if not isinstance(self.system_message, str | None):
             exchange.open(self._system_text(context))
-        try:
-            while (request := exchange.next_request()) is not None:
-                with closing(ask(request)) as events:
-                    for event in events:
+        with exchange.ledger:
+            try:
+                while (request := exchange.next_request()) is not None:
+                    with exchange.ledger.call(), closing(ask(request)) as events:
+                        for event in events:
+                            deadline.check()
+                            exchange.note(event)
+                            yield event
+                    for call in exchange.calls:
+                        exchange.results.append(call_tool(self.tools, call, context))
                         deadline.check()
-                        exchange.note(event)
-                        yield event
-                for call in exchange.calls:
-                    exchange.results.append(call_tool(self.tools, call, context))
-                    deadline.check()
-                    yield exchange.results[-1]
-        except BaseException:
-            if self._keeps_part(options) and exchange.add_part():
-                exchange.turn.end()
-            raise
-        answer.read(exchange.response)
-        exchange.turn.end()
+                        yield exchange.results[-1]
+            except BaseException:
+                if self._keeps_part(options) and exchange.add_part():
+                    exchange.turn.end()
+                raise
+            answer.read(exchange.response)
+            exchange.turn.end()
         if exchange.first and self.title:
             entitle(exchange.memory, *exchange.first, self.title)
 
@@ -220,16 +222,17 @@ class Assistant:
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
         exchange = await in_thread(self.begin, memory_id, message, options, answer)
-        try:
-            async with aclosing(self.events(exchange, ask, memory_id, options)) as events:
-                async for event in events:
-                    yield event
-        except BaseException:
-            if self._keeps_part(options) and exchange.add_part():
-                await exchange.turn.aend(afterwards)
-            raise
-        answer.read(exchange.response)
-        await exchange.turn.aend(afterwards)
+        async with exchange.ledger:
+            try:
+                async with aclosing(self.events(exchange, ask, memory_id, options)) as events:
+                    async for event in events:
+                        yield event
+            except BaseException:
+                if self._keeps_part(options) and exchange.add_part():
+                    await exchange.aend()
+                raise
+            answer.read(exchange.response)
+            await exchange.aend()
         if exchange.first and self.title:
             await aentitle(exchange.memory, *exchange.first, self.title)
 
@@ -246,11 +249,12 @@ class Assistant:
         if not isinstance(self.system_message, str | None):
             system = await deadline.of(in_slow_thread(self._system_text, context))
             await in_thread(exchange.open, system)
-        while (request := exchange.next_request()) is not None:
-            async with aclosing(ask(request)) as events:
-                while (event := await deadline.of(anext(events, None))) is not None:
-                    exchange.note(event)
-                    yield event
+        while (request := await exchange.anext_request()) is not None:
+            with exchange.ledger.call():
+                async with aclosing(ask(request)) as events:
+                    while (event := await deadline.of(anext(events, None))) is not None:
+                        exchange.note(event)
+                        yield event
             results = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.calls))
             exchange.results += await deadline.of(results)
             for result in exchange.results:
@@ -268,6 +272,8 @@ class Assistant:
         question = Question(asked, options.get("after"), options.get("client_message_id"))
         if asked is None and question.after is None:
             raise ValueError("message and after are both None; give a message, or the message to answer as after.")
+        ledger = Ledger(self.model, memory, options.get("owner"))
+        ledger.check()
         persist = options.get("persist", self.persist)
         answer_id = options.get("answer_id")
         taken = taken_ids(memory, question.client_message_id, answer_id)
@@ -278,6 +284,7 @@ class Assistant:
             memory,
             turn,
             question,
+            ledger,
             tools=[tool.specification for tool in self.tools.values()],
             max_rounds=self.max_rounds,
             answer_id=None if answer_id in {question.client_message_id, *taken} else answer_id,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from chatmemory_django.chat.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
     ChatModelError,
@@ -20,6 +21,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.questions import Question
 from chatmemory_django.core.tool_calls import repair_tools
+from chatmemory_django.db.threads import afterwards, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
@@ -56,6 +58,7 @@ class Exchange:
         memory: ChatMemory,
         turn: Turn,
         question: Question,
+        ledger: Ledger,
         *,
         tools: Sequence[ToolSpecification],
         max_rounds: int,
@@ -66,6 +69,8 @@ class Exchange:
         """What the turn is with."""
         self.turn = turn
         """The turn, which the caller ends."""
+        self.ledger = ledger
+        """The calls of the model, which the caller records."""
         self._question = question
         self._tools = tuple(tools)
         self._rounds_left = max_rounds
@@ -104,6 +109,7 @@ class Exchange:
                 self.is_complete = True
                 return None
             self.turn.add(*self.results)
+        self.ledger.check()
         self.response, self.results, self._text, self._thinking = None, [], [], []
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
@@ -119,6 +125,20 @@ class Exchange:
             tool_choice=ToolChoice.NONE if self._tools and not self._rounds_left else None,
             response_format=self._response_format,
         )
+
+    async def anext_request(self) -> ChatRequest | None:
+        """See ``next_request``."""
+        return await in_thread(self.next_request) if self.ledger.asks_for_costs else self.next_request()
+
+    async def aend(self) -> None:
+        """End the turn and record the calls, in one step; what the memory does after that may go on by itself."""
+        if await in_thread(self._write):
+            await afterwards(self.turn.follow())
+
+    def _write(self) -> bool:
+        has_evicted = self.turn.write()
+        self.ledger.write()
+        return has_evicted
 
     @property
     def calls(self) -> Sequence[ToolExecutionRequest]:
@@ -141,6 +161,7 @@ class Exchange:
                 self._thinking.append(event.text)
             case ChatResponse():
                 self.response = event
+                self.ledger.note(event)
                 self._latency_ms = self._elapsed_ms()
 
     def add_part(self) -> bool:

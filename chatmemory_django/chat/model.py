@@ -10,11 +10,12 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing, closing
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias, overload
 
 from chatmemory_django.chat.surrogates import Halves, whole
+from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.futures import raisable
 from chatmemory_django.messages import NO_ATTRIBUTES, AiMessage, ChatMessage, UserMessage, checked_messages
 
@@ -35,25 +36,6 @@ class ToolChoice(StrEnum):
     AUTO = "auto"
     REQUIRED = "required"
     NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
-    """
-    The number of tokens that a call used; None for what the model does not report.
-
-    *cached_input* is the part of the input that was cached, *reasoning* the part of the output that was thinking.
-    """
-
-    input: int | None = None
-    output: int | None = None
-    total: int | None = None
-    cached_input: int | None = None
-    reasoning: int | None = None
-
-    def __add__(self, other: TokenUsage) -> TokenUsage:
-        """Return the sum of both; what neither reports stays None."""
-        return TokenUsage(*map(_sum, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +323,3 @@ def _pieces(response: ChatResponse) -> Iterator[ChatEvent]:
     for index, call in enumerate(message.tool_execution_requests):
         yield PartialToolCall(index, call.id, call.name, call.arguments or "")
     yield response
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else one + other

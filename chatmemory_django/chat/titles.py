@@ -11,6 +11,7 @@ from asgiref.sync import async_to_sync
 
 from chatmemory_django import operations
 from chatmemory_django.core.limits import MAX_TITLE_LENGTH
+from chatmemory_django.core.serving import serving
 from chatmemory_django.core.shortening import title_of
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
@@ -31,8 +32,10 @@ def first_words(question: UserMessage, answer: AiMessage) -> str:
 def entitle(memory: ChatMemory, question: UserMessage, answer: AiMessage, function: TitleFunction) -> None:
     """Give the conversation of *memory* the title that *function* returns, unless it has one. Failures are logged."""
     try:
-        title = function(question, answer)
-        _put(memory, async_to_sync(_awaited)(title) if inspect.isawaitable(title) else title)
+        with serving(memory):
+            title = function(question, answer)
+            title = async_to_sync(_awaited)(title) if inspect.isawaitable(title) else title
+        _put(memory, title)
     except Exception:
         logger.exception(FAILURE, memory.id)
 
@@ -41,8 +44,10 @@ async def aentitle(memory: ChatMemory, question: UserMessage, answer: AiMessage,
     """See ``entitle``. A synchronous *function* is called in another thread."""
     try:
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-        title = function(question, answer) if is_async else await in_slow_thread(function, question, answer)
-        await in_thread(_put, memory, await title if inspect.isawaitable(title) else title)
+        with serving(memory):
+            title = function(question, answer) if is_async else await in_slow_thread(function, question, answer)
+            title = await title if inspect.isawaitable(title) else title
+        await in_thread(_put, memory, title)
     except Exception:
         logger.exception(FAILURE, memory.id)
 

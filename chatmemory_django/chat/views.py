@@ -18,6 +18,7 @@ from uuid import uuid4
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, router, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.utils import formats, timezone
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
@@ -34,6 +35,7 @@ from chatmemory_django.chat.answers import Answer, BusyError, Seat, TooManyError
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.exchange import Exchange, QuestionTooLongError
 from chatmemory_django.chat.files import Files, question_at, stored_file
+from chatmemory_django.chat.ledger import BudgetExceededError
 from chatmemory_django.chat.listing import newest_messages
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.questions import Question, question_again, read_body
@@ -99,11 +101,15 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
     except TooManyError as exc:
         raise _too_many(exc) from None
+    if isinstance(answer.failure, BudgetExceededError):  # before the model was called
+        raise _over_budget(answer.failure)
     if seat is not None:
         return await _stream(request, answer.listen(), seat)
     await leave_thread()
     async for _piece in answer.listen():
         pass
+    if isinstance(answer.failure, BudgetExceededError):
+        raise _over_budget(answer.failure)
     if answer.failure is not None:
         status, text = explained(answer.failure)
         raise NotAllowedError(status, text)
@@ -296,6 +302,8 @@ class _Work:
                     self.message = _message(self._asked, answer.maker.answer_id)
         except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
             answer.failure = exc
+        if exchange is not None:
+            exchange.ledger.write()
         return _encoded(self._last(answer)) + DONE
 
     async def follow(self) -> None:
@@ -333,6 +341,9 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
 def explained(error: Exception) -> tuple[int, str]:
     """Return the HTTP status for an answer that failed with *error*, and a text for the user."""
     match error:
+        case BudgetExceededError():
+            until = formats.date_format(timezone.localtime(error.until), "DATETIME_FORMAT")
+            return 429, _("Your budget for this chat is used up until %(until)s.") % {"until": until}
         case RateLimitError():
             return 503, _("The model has too much to do. Try again in a moment.")
         case ModelTimeoutError():
@@ -404,6 +415,11 @@ def _check_method(request: HttpRequest, methods: Collection[str]) -> None:
 
 def _too_many(error: TooManyError) -> NotAllowedError:
     return NotAllowedError(429, str(error), **{"Retry-After": "5"})
+
+
+def _over_budget(error: BudgetExceededError) -> NotAllowedError:
+    status, text = explained(error)
+    return NotAllowedError(status, text, **{"Retry-After": f"{error.retry_after:.0f}"})
 
 
 def _refusal(refused: NotAllowedError) -> HttpResponse:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, Unpack
 
 from chatmemory_django.core.pending import Pending
+from chatmemory_django.core.serving import serving
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory.base import Limit, MemoryOptions
 from chatmemory_django.memory.windows import TokenWindowChatMemory
@@ -92,7 +93,9 @@ class SummarizingChatMemory(TokenWindowChatMemory):
         if pending is None:
             return False
         try:
-            is_stored = self._put(pending, self.summarizer(pending.previous, pending.messages))
+            with serving(self):
+                answer = self.summarizer(pending.previous, pending.messages)
+            is_stored = self._put(pending, answer)
         except Exception:
             self.store.put_failure(self.id, pending)
             raise
@@ -107,10 +110,11 @@ class SummarizingChatMemory(TokenWindowChatMemory):
             return False
         answer: Any
         try:
-            if self._is_asynchronous:
-                answer = await self.summarizer(pending.previous, pending.messages)  # type: ignore[misc]
-            else:
-                answer = await self.store.run_slow(self.summarizer, pending.previous, pending.messages)
+            with serving(self):
+                if self._is_asynchronous:
+                    answer = await self.summarizer(pending.previous, pending.messages)  # type: ignore[misc]
+                else:
+                    answer = await self.store.run_slow(self.summarizer, pending.previous, pending.messages)
             is_stored = await self.store.run(self._put, pending, answer)
         except Exception:
             await self.store.run(self.store.put_failure, self.id, pending)

@@ -258,4 +258,76 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="ModelCall",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "purpose",
+                    models.CharField(
+                        choices=[
+                            ("answer", "Answer"),
+                            ("summary", "Summary"),
+                            ("title", "Title"),
+                            ("recall", "Recall"),
+                            ("other", "Other"),
+                        ],
+                        max_length=16,
+                        verbose_name="purpose",
+                    ),
+                ),
+                (
+                    "model",
+                    chatmemory_django.models.ExactCharField(blank=True, max_length=100, verbose_name="model"),
+                ),
+                ("input_tokens", models.PositiveIntegerField(null=True, verbose_name="input tokens")),
+                ("cached_input_tokens", models.PositiveIntegerField(null=True, verbose_name="cached input tokens")),
+                ("output_tokens", models.PositiveIntegerField(null=True, verbose_name="output tokens")),
+                ("reasoning_tokens", models.PositiveIntegerField(null=True, verbose_name="reasoning tokens")),
+                ("cost", models.DecimalField(decimal_places=10, max_digits=20, null=True, verbose_name="cost")),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[("completed", "Completed"), ("failed", "Failed"), ("cancelled", "Cancelled")],
+                        max_length=16,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("error", models.CharField(blank=True, max_length=100, verbose_name="error")),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now, verbose_name="time")),
+                (
+                    "conversation",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="model_calls",
+                        to="chatmemory.conversation",
+                        verbose_name="conversation",
+                    ),
+                ),
+                (
+                    "owner",
+                    chatmemory_django.models.OwnerField(
+                        blank=True,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="chat_model_calls",
+                        to=settings.AUTH_USER_MODEL,
+                        verbose_name="owner",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "model call",
+                "verbose_name_plural": "model calls",
+                "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(fields=["owner", "created_at"], name="chatmemory_calls_of_owner"),
+                    models.Index(fields=["created_at"], name="chatmemory_calls_by_time"),
+                ],
+            },
+        ),
     ]

@@ -8,6 +8,7 @@ from django.db import connections, models, router
 
 from chatmemory_django.db.isolation import as_now, sees_otherwise
 from chatmemory_django.encryption.ciphers import drop_key
+from chatmemory_django.models.calls import ModelCall
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.messages import Message
@@ -34,6 +35,10 @@ def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using:
     drop_key(instance.owner_id, using, (as_now(others) if sees_otherwise(connections[using]) else others).exists)
 
 
-def erase_conversations(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:
-    """Erase the conversations of the user *instance*, which is about to be deleted from another database."""
+def forget_owner(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:
+    """
+    Erase the conversations of the user *instance*, which is about to be deleted from another database, and leave no
+    call of a model that names the user.
+    """
     Conversation.objects.using(router.db_for_write(Conversation)).filter(owner=instance.pk).delete()
+    ModelCall.objects.using(router.db_for_write(ModelCall)).filter(owner=instance.pk).update(owner=None)

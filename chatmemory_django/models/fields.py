@@ -161,10 +161,14 @@ cascade_without_titles.lazy_sub_objs = True  # type: ignore[attr-defined]
 
 class OwnerField(models.ForeignKey):
     """
-    A foreign key to a user, with a constraint and a cascade.
+    A foreign key to a user, with a constraint and what Django does when the user is deleted.
 
-    If a site has its users in another database, neither is possible: then ``erase_conversations`` takes their place.
+    If a site has its users in another database, neither is possible: then ``forget_owner`` takes their place.
     """
+
+    def __init__(self, to: Any, on_delete: Any, **options: Any) -> None:
+        super().__init__(to, on_delete, **options)
+        self._declared = on_delete
 
     def to_key(self, value: Any) -> str | None:
         """Return *value*, the primary key of a user as any database returns it, as text."""
@@ -185,7 +189,8 @@ class OwnerField(models.ForeignKey):
         """See ``Field.deconstruct``. The migration is the same for all sites."""
         name, path, args, options = super().deconstruct()
         options.pop("db_constraint", None)
-        return name, path, args, {**options, "on_delete": models.CASCADE}
+        on_delete = models.CASCADE if self._declared is cascade_without_titles else self._declared
+        return name, path, args, {**options, "on_delete": on_delete}
 
 
 class UtcNow(Now):

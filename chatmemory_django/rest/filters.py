@@ -204,11 +204,16 @@ def owned(view: Any, queryset: Any, owner: str | None) -> Any:
     if owner == EVERYBODY:
         return queryset
     if owner:
-        try:
-            return queryset.filter(owner=get_user_model()._meta.pk.clean(owner, None))
-        except ValidationError:
-            return queryset.none()
+        return owned_by_key(queryset, owner)
     return queryset.owned_by(view.request.user) if view.policy.sees_everybody(view.request, "view") else queryset
+
+
+def owned_by_key(queryset: Any, owner: str) -> Any:
+    """Return those of *queryset* that belong to the user with the primary key *owner*; none if it can be no key."""
+    try:
+        return queryset.filter(owner=get_user_model()._meta.pk.clean(owner, None))
+    except ValidationError:
+        return queryset.none()
 
 
 def _view(filterset: filters.FilterSet) -> Any:

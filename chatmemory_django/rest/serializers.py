@@ -17,6 +17,7 @@ from chatmemory_django.core.limits import (
 )
 from chatmemory_django.core.media import without_files
 from chatmemory_django.core.reasons import Reason
+from chatmemory_django.core.usage import COST_PLACES
 from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
@@ -24,6 +25,7 @@ from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.alternatives import Place
 from chatmemory_django.models.columns import SHOWN, ShownRow, text_of
 from chatmemory_django.models.conversations import PREVIEW
+from chatmemory_django.operations.usage import BY
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.fields import (
     BooleanField,
@@ -315,21 +317,30 @@ class RootSerializer(serializers.Serializer[Any]):
 
 
 class UsageRowSerializer(serializers.Serializer[Any]):
-    """Numbers of a day, a conversation or a model; the key is null if no model was recorded."""
+    """What the calls of a day, a model, a conversation, a user or a purpose used and cost."""
 
-    key = serializers.CharField(allow_null=True)
-    messages = serializers.IntegerField()
-    tokens = serializers.IntegerField()
+    key = serializers.CharField(
+        allow_null=True, help_text="Null for calls whose conversation or owner was erased, or that had none."
+    )
+    calls = serializers.IntegerField(help_text="Failed and cancelled calls included.")
+    uncounted = serializers.IntegerField(help_text="How many of the calls have no counts: the model reported none.")
+    input = serializers.IntegerField(help_text="Tokens of input.")
+    cached_input = serializers.IntegerField(help_text="The part of the input that was cached.")
+    output = serializers.IntegerField(help_text="Tokens of output.")
+    reasoning = serializers.IntegerField(help_text="The part of the output that was thinking.")
+    cost = serializers.DecimalField(
+        max_digits=None, decimal_places=COST_PLACES, allow_null=True, help_text="Null if no cost is known."
+    )
 
 
 class UsageSerializer(serializers.Serializer[Any]):
-    """Numbers of messages and tokens in a period."""
+    """What calls of models used and cost in a period."""
 
-    by = serializers.ChoiceField(choices=["day", "conversation", "model"])
+    by = serializers.ChoiceField(choices=list(BY))
     since = MomentField()
     until = MomentField()
     limit = serializers.IntegerField(help_text="The maximum number of rows.")
-    has_more = serializers.BooleanField(help_text="Whether there are more rows than these.")
+    next = serializers.URLField(allow_null=True, help_text="The URL of the rows after these; null if there are none.")
     results = UsageRowSerializer(many=True)
 
 

@@ -540,8 +540,8 @@ class TestConversation:
         conversation = Conversation.objects.get(memory_id="a")
 
         # This holds even if a table of the site references messages, as in the example project. One statement is for
-        # its record, four are for the streams of its answers.
-        with django_assert_max_num_queries(9):
+        # its record, one for the calls of models, four are for the streams of its answers.
+        with django_assert_max_num_queries(10):
             conversation.delete()
 
         assert messages_of(Message.objects.all()) == [U1]

@@ -4,13 +4,13 @@ import datetime
 import threading
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.db import connection, connections
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from chatmemory_django.messages import AiMessage, NewMessage, UserMessage
-from chatmemory_django.models import Conversation, Message
-from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation, ModelCall
 from tests.faces.rest.conftest import (
     HI,
     ROOT,
@@ -118,47 +118,76 @@ class TestList:
 
 class TestUsage:
     @pytest.fixture
-    def conversations(self, begin) -> None:
-        begin("c", UserMessage("hi"))
-        begin("d", UserMessage("hi"), UserMessage("ho"))
-        get_chat_memory("d").add(NewMessage(AiMessage("hello"), {"model": "m", "usage": {"total_tokens": 9}}))
-        get_chat_memory("d").add(NewMessage(AiMessage("hello"), {"model": "n"}))
-        Message.objects.update(token_count=5)
-        Message.objects.filter(text="ho").update(token_count=None)
+    def calls(self, begin, person) -> None:
+        owner = person("owner")
+        values = {"owner": owner, "purpose": "answer", "outcome": "completed", "output_tokens": 1}
+        found = [(begin("d"), "m", 7, "0.5"), (begin("c"), "n", 3, None), (None, "n", 1, None)]
+        for conversation, model, tokens, cost in found:
+            ModelCall.objects.create(conversation=conversation, model=model, input_tokens=tokens, cost=cost, **values)
+        ModelCall.objects.create(purpose="answer", outcome="completed", input_tokens=100, model="anonymous")
 
     def usage(self, api, **query) -> list[tuple]:
         response = api.get(USAGE, query)
         assert response.status_code == 200, response.content
-        return [(each["key"], each["messages"], each["tokens"]) for each in response.json()["results"]]
+        return [(each["key"], each["calls"], each["input"], each["cost"]) for each in response.json()["results"]]
 
-    def test_by_day(self, api, conversations):
+    def test_by_day(self, api, calls):
         yesterday = timezone.now() - datetime.timedelta(days=1)
-        Message.objects.filter(text="hi").update(created_at=yesterday)
+        ModelCall.objects.filter(model="m").update(created_at=yesterday)
 
         assert self.usage(api) == [
-            (timezone.now().astimezone(datetime.UTC).date().isoformat(), 3, 10),
-            (yesterday.astimezone(datetime.UTC).date().isoformat(), 2, 10),
+            (timezone.now().astimezone(datetime.UTC).date().isoformat(), 2, 4, None),
+            (yesterday.astimezone(datetime.UTC).date().isoformat(), 1, 7, "0.5000000000"),
         ]
 
-    def test_by_conversation(self, api, conversations):
-        assert self.usage(api, by="conversation") == [("d", 4, 15), ("c", 1, 5)]
-        assert self.usage(api, by="conversation", limit=1) == [("d", 4, 15)]
+    def test_by_conversation(self, api, calls):
+        assert self.usage(api, by="conversation") == [
+            ("d", 1, 7, "0.5000000000"), ("c", 1, 3, None), (None, 1, 1, None)
+        ]  # fmt: skip
 
-    def test_by_model(self, api, conversations):
-        assert self.usage(api, by="model") == [(None, 3, 10), ("m", 1, 5), ("n", 1, 5)]
+    def test_by_model_user_and_purpose(self, api, calls, person):
+        assert [row[:3] for row in self.usage(api, by="model")] == [("m", 1, 7), ("n", 2, 4)]
+        assert [row[:3] for row in self.usage(api, by="user")] == [(str(person("owner").pk), 3, 11)]
+        assert [row[:3] for row in self.usage(api, by="purpose")] == [("answer", 3, 11)]
 
-    def test_within_a_time(self, api, conversations):
+    def test_within_a_time(self, api, calls):
         now = timezone.now()
-        Message.objects.filter(text="hi").update(created_at=now - datetime.timedelta(days=40))
+        ModelCall.objects.filter(model="n").update(created_at=now - datetime.timedelta(days=40))
 
-        assert sum(messages for _, messages, _ in self.usage(api)) == 3
-        assert sum(messages for _, messages, _ in self.usage(api, since="2000-01-01T00:00:00Z")) == 5
+        assert sum(calls for _, calls, *_ in self.usage(api)) == 1
+        assert sum(calls for _, calls, *_ in self.usage(api, since="2000-01-01T00:00:00Z")) == 3
         assert self.usage(api, until="2000-01-01T00:00:00Z") == []
 
-    def test_is_always_limited(self, api, conversations, settings):
+    def test_its_pages_are_complete_whatever_is_called_in_the_meantime(self, api, calls, settings):
         settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 1
+        found, url = [], f"{USAGE}?by=conversation&limit=1000"
+        while url:
+            page = api.get(url).json()
+            found += [row["key"] for row in page["results"]]
+            assert len(page["results"]) == page["limit"] == 1
+            new = Conversation.objects.create()
+            ModelCall.objects.create(
+                owner=Conversation.objects.get(memory_id="c").owner,
+                conversation=new,
+                purpose="answer",
+                input_tokens=10**6,
+            )
+            url = page["next"]
 
-        assert self.usage(api, by="conversation", limit=1_000) == [("d", 4, 15)]
+        assert found == ["d", "c", None]
+
+    def test_staff_with_the_permission_see_those_of_others(self, client_of, calls, person):
+        staff = person("staff who see")
+        client = APIClient()
+        client.force_authenticate(staff)
+        assert self.usage(client, owner="*", by="model") == []
+        staff.user_permissions.add(Permission.objects.get(codename="view_modelcall"))
+        client.force_authenticate(type(staff).objects.get(pk=staff.pk))
+
+        owner = person("owner").pk
+        assert [row[0] for row in self.usage(client, owner="*", by="model")] == ["anonymous", "m", "n"]
+        assert [row[0] for row in self.usage(client, owner=owner, by="model")] == ["m", "n"]
+        assert self.usage(client, owner="no key", by="model") == self.usage(client, by="model") == []
 
 
 @pytest.mark.django_db(transaction=True)

@@ -54,10 +54,13 @@ class TestValidSettings:
             {"MEMORY": memory_of(MESSAGE_WINDOW, max_messages=5, repair_tools=True)},
             {"MEMORY": memory_of(MESSAGE_WINDOW, max_messages=lambda memory_id: 5)},
             {"MEMORY": memory_of(f"{__name__}.Own", max_messages=5)},
+            {"COST": f"{__name__}.by_id", "BUDGET": {"TOKENS": 5, "COST": "0.50", "PER": "day"}},
+            {"BUDGET": f"{__name__}.by_id"},
+            {"BUDGET": {"TOKENS": 0, "PER": "month"}},
             {"MEMORY": by_id},
             {"MEMORY": f"{__name__}.by_id"},
         ],
-        ids=["none", "plain_values", "own_policy", "options", "dynamic_limit", "own_class", "function", "path"],
+        ids=str,
     )
     def test_valid_settings_pass(self, settings, chatmemory):
         assert found(settings, **chatmemory) == []
@@ -310,7 +313,7 @@ class TestEachCheck:
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
             (
                 "colour",
-                "The settings are ACCESS_POLICY, ALLOW_NETWORK, CHAT, ENCRYPTION, KEEP_HISTORY, "
+                "The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, ENCRYPTION, KEEP_HISTORY, "
                 "MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST.",
             ),
         ],
@@ -394,6 +397,43 @@ class TestEachCheck:
 
         assert error.id == "chatmemory.E024"
         assert repr(policy) in error.msg
+
+    @pytest.mark.parametrize("cost", ["nowhere.cost", 5, {}], ids=repr)
+    def test_E061_the_function_of_costs_is_not_found(self, settings, cost):
+        (error,) = found(settings, COST=cost)
+
+        assert error.id == "chatmemory.E061"
+        assert repr(cost) in error.msg
+
+    @pytest.mark.parametrize(
+        "budget",
+        [
+            "nowhere.budget",
+            {},
+            {"PER": "day"},
+            {"TOKENS": 5},
+            {"TOKENS": 5, "PER": "week"},
+            {"TOKENS": -1, "PER": "day"},
+            {"TOKENS": "5", "PER": "day"},
+            {"TOKENS": True, "PER": "day"},
+            {"TOKENS": None, "PER": "day"},
+            {"COST": "much", "PER": "day"},
+            {"COST": -1, "PER": "day"},
+            {"COST": float("nan"), "PER": "day"},
+            {"TOKEN": 5, "PER": "day"},
+        ],
+        ids=repr,
+    )
+    def test_E062_the_budget_is_invalid(self, settings, budget):
+        (error,) = found(settings, BUDGET=budget)
+
+        assert error.id == "chatmemory.E062"
+        assert "'PER': 'month'" in error.hint
+
+    def test_W061_no_function_gives_the_costs(self, settings):
+        (warning,) = found(settings, BUDGET={"COST": 5, "PER": "day"})
+
+        assert warning.id == "chatmemory.W061"
 
     def test_W021_the_access_policy_is_not_a_setting_of_the_rest_api(self, settings):
         (warning,) = found(settings, REST={"ACCESS_POLICY": "chatmemory_django.access.AccessPolicy"})

@@ -25,7 +25,7 @@ from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, ModelCall
 from chatmemory_django.operations import whole
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -109,8 +109,18 @@ class TestPrune:
         assert run("prune_chatmemory", "--idle", 9).startswith("Erased 1 idle conversations")
         assert Conversation.objects.get().memory_id == "new"
 
+    def test_prune_deletes_old_calls(self):
+        for days in (1, 10, 11):
+            ModelCall.objects.create(purpose="answer", created_at=timezone.now() - timedelta(days=days))
+
+        dry = run("prune_chatmemory", "--calls-older-than", 9, "--dry-run")
+
+        assert dry == "Would have deleted the records of 2 calls.\n"
+        assert run("prune_chatmemory", "--calls-older-than", 9) == "Deleted the records of 2 calls.\n"
+        assert ModelCall.objects.count() == 1
+
     def test_prune_requires_an_age_or_an_index(self):
-        with pytest.raises(CommandError, match="--history-older-than DAYS, --idle DAYS, or --search-index") as found:
+        with pytest.raises(CommandError, match="--calls-older-than DAYS, or --search-index") as found:
             run("prune_chatmemory")
         assert found.value.returncode == 2
 

@@ -1,4 +1,4 @@
-"""Delete old messages and idle conversations, and what indexes and streams still hold of deleted ones."""
+"""Delete old messages, idle conversations and old calls, and what indexes and streams still hold of deleted ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from django.db import router
 from chatmemory_django.management.base import ConversationsCommand, days
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import prune
+from chatmemory_django.operations.calls import prune_calls
 from chatmemory_django.search.indexes import forget_deleted
 
 
 class Command(ConversationsCommand):
-    """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS] [--search-index]``, to run every night."""
+    """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS] [--search-index] …``, to run at night."""
 
     stopped = "Stopped. What was deleted so far stays deleted; run the command again for the rest."
     help = (
         "Delete old messages from histories, and erase conversations that have been idle for long. Messages in a "
-        "memory are never deleted because of their age."
+        "memory are never deleted because of their age. What calls of models used is deleted only by its own option."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -41,6 +42,12 @@ class Command(ConversationsCommand):
             "ago.",
         )
         parser.add_argument(
+            "--calls-older-than",
+            type=days,
+            metavar="DAYS",
+            help="Delete the records of what models used in calls more than this many days ago.",
+        )
+        parser.add_argument(
             "--search-index",
             action="store_true",
             help="Remove what the search index still holds of deleted messages. On SQLite, this is always done. On "
@@ -53,6 +60,7 @@ class Command(ConversationsCommand):
         *,
         history_older_than: timedelta | None,
         idle: timedelta | None,
+        calls_older_than: timedelta | None,
         search_index: bool,
         dry_run: bool,
         database: str | None,
@@ -61,8 +69,10 @@ class Command(ConversationsCommand):
     ) -> None:
         """Prune the conversations, and print what was deleted."""
         is_pruning = history_older_than is not None or idle is not None
-        if not is_pruning and not search_index:
-            raise CommandError("Use --history-older-than DAYS, --idle DAYS, or --search-index.", returncode=2)
+        if not is_pruning and not search_index and calls_older_than is None:
+            raise CommandError(
+                "Use --history-older-than DAYS, --idle DAYS, --calls-older-than DAYS, or --search-index.", returncode=2
+            )
         if search_index and not apps.is_installed("chatmemory_django.search"):
             raise CommandError("There is no search index: chatmemory_django.search is not in INSTALLED_APPS.")
         with self.progress("messages", None, verbosity) as progress:
@@ -81,6 +91,9 @@ class Command(ConversationsCommand):
             self.stdout.write(
                 f"{would} {pruned.conversations:,} idle conversations and {pruned.messages:,} old messages of others."
             )
+        if calls_older_than is not None:
+            count = prune_calls(calls_older_than, using=database, dry_run=dry_run)
+            self.stdout.write(f"{'Would have deleted' if dry_run else 'Deleted'} the records of {count:,} calls.")
 
     def delete_rest(self, using: str, verbosity: int, *, may_block: bool) -> None:
         """Delete what streams and the search index still hold of deleted messages."""

@@ -21,7 +21,7 @@ import example_project
 from chatmemory_django.chat.tools import ToolError
 from chatmemory_django.memory import SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, ModelCall
 from chatmemory_django.provider import get_chat_memory
 from example_project import assistants, llm, memories
 from example_project.parrot import Parrot
@@ -55,6 +55,14 @@ class TestPages:
         html = response.content.decode()
         assert not re.search(r"<script(?![^>]*\bsrc=)(?![^>]*application/json)", html)
         assert not re.search(r"<style|\sstyle=|\son\w+=", html)
+
+    def test_the_page_shows_what_the_model_used_for_the_user(self, client):
+        ann = User.objects.create_user("ann")
+        client.force_login(ann)
+        for owner in (ann, User.objects.create_user("bob"), None):
+            ModelCall.objects.create(owner=owner, purpose="answer", input_tokens=1_200, output_tokens=34)
+
+        assert "Tokens used in 30 days: 1,234" in client.get("/").content.decode()
 
     def test_the_demo_user_is_offered_only_with_DEBUG(self, client, settings):
         settings.DEBUG = True

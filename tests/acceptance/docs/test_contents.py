@@ -14,7 +14,7 @@ from chatmemory_django import conf
 from chatmemory_django.chat import urls as chat_urls
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet, ModelCall
 from chatmemory_django.provider import known_window
 from chatmemory_django.rest import urls as rest_urls
 from tests.acceptance.docs.pages import DOCS, block_of, blocks_of, execute
@@ -54,6 +54,8 @@ def test_the_defaults_in_the_settings_page_are_the_defaults():
         "CHAT": {},
         "MCP_THROTTLE_RATE": conf.mcp_throttle_rate(),
         "ENCRYPTION": {},
+        "COST": conf.cost(),
+        "BUDGET": conf.budget(),
     }
     assert set(defaults_shown("MEMORY")) == conf.NAMES
 
@@ -101,7 +103,7 @@ def test_every_permission_is_explained():
 
 
 def permissions_of(model):
-    return _get_all_permissions(model._meta) if model in {Conversation, Message} else ()
+    return _get_all_permissions(model._meta) if model in {Conversation, Message, ModelCall} else ()
 
 
 def test_every_management_command_is_explained():

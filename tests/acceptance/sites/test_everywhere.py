@@ -13,6 +13,7 @@ from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.models import AnswerStream
+from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,
@@ -22,7 +23,8 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, MemoryStatus, Message
+from chatmemory_django.models import Conversation, MemoryStatus, Message, ModelCall
+from chatmemory_django.operations.calls import record_call
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
@@ -206,15 +208,25 @@ class TestApi:
         for query in ({"idle_since": "0001-01-01T00:00:00Z"}, {"active_since": "9999-12-31T23:59:59Z"}):
             assert api_of(ann).get(ROOT, query).json()["results"] == []
 
-    def test_counts_messages(self, ann, bob, api_of):
-        get_chat_memory("c", ann).add(*(NewMessage(message, {"model": "m"}) for message in (U1, A1)))
-        get_chat_memory("theirs", bob).add(U1)
+    def test_sums_up_the_calls_of_models(self, ann, bob, api_of):
+        for owner, memory_id in ((ann, "c"), (bob, "theirs")):
+            get_chat_memory(memory_id, owner).add(U1)
+            with record_call("answer", "m", owner=owner, memory_id=memory_id) as call:
+                call.used(TokenUsage(input=5, output=3))
 
-        for by, key in (("conversation", "c"), ("model", "m"), ("day", None)):
+        for by, key in (("conversation", "c"), ("model", "m"), ("user", str(ann.pk)), ("day", None)):
             query = {"by": by, "since": (now() - MINUTE).isoformat(), "until": (now() + MINUTE).isoformat()}
             (row,) = api_of(ann).get("/api/usage/", query).json()["results"]
-            assert (row["messages"], row["tokens"]) == (2, 8)
+            assert (row["calls"], row["input"], row["output"]) == (1, 5, 3)
             assert key in {None, row["key"]}
+
+    def test_an_erased_user_is_named_by_no_call(self, ann, bob):
+        for owner, memory_id in ((ann, "c"), (bob, "theirs")):
+            Assistant(ScriptedModel("Yes")).chat(memory_id, "Tea?", owner=owner)
+        ann.delete()
+
+        columns = ("owner_id", "conversation__memory_id", "input_tokens")
+        assert set(ModelCall.objects.values_list(*columns)) == {(None, None, 5), (bob.pk, "theirs", 5)}
 
     def test_adds_reads_sets_and_clears(self, ann, api_of, trusted):
         api = api_of(trusted(ann))

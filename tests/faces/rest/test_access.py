@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, ModelCall
 from chatmemory_django.operations.jsonl import export_lines
 from chatmemory_django.rest import urls
 from chatmemory_django.rest.problems import handle_exception
@@ -198,12 +198,13 @@ class TestVisibility:
         assert memory_ids(client_of("other").get(ROOT, {"search": "one"})) == []
         assert memory_ids(client_of("owner").get(ROOT, {"search": "one"})) == ["c"]
 
-    def test_usage_counts_the_users_own_conversations(self, conversation, client_of):
+    def test_usage_sums_the_users_own_calls(self, conversation, client_of):
+        ModelCall.objects.create(owner=conversation.owner, purpose="answer", outcome="completed")
+
         assert client_of("other").get("/api/usage/").json()["results"] == []
-        assert client_of("staff who see").get("/api/usage/").json()["results"] == []
-        assert client_of("owner").get("/api/usage/").json()["results"][0]["messages"] == 2
-        assert client_of("other").get("/api/usage/", {"owner": "*"}).json()["results"] == []
-        assert client_of("staff who see").get("/api/usage/", {"owner": "*"}).json()["results"][0]["messages"] == 2
+        assert client_of("owner").get("/api/usage/").json()["results"][0]["calls"] == 1
+        for name in ("other", "staff who see"):  # who may not see the calls of others
+            assert client_of(name).get("/api/usage/", {"owner": "*"}).json()["results"] == []
 
     def test_other_users_ids_are_not_revealed(self, conversation, client_of):
         there, not_there = (client_of("other").get(f"{ROOT}{each}/").json() for each in ("c", "nowhere"))

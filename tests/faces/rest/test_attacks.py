@@ -395,9 +395,6 @@ class TestPoliciesThatJoin:
         assert body_of(other.get(f"{ROOT}c/export/")).count('"record":"message"') == 2
         assert {stranger.get(each).status_code for each in (f"{ROOT}c/", MESSAGES, MEMORY)} == {404}
 
-    def test_each_message_is_counted_once(self, client_of, policy):
-        assert client_of("other").get(USAGE).json()["results"][0]["messages"] == 4
-
     def test_writing(self, client_of, policy, settings):
         other = client_of("other")
 

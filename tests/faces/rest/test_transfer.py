@@ -9,7 +9,7 @@ from django.test import AsyncClient
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.messages import SystemMessage, TextContent, UserMessage
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, ModelCall
 from chatmemory_django.rest import transfer
 from tests.faces.rest.conftest import IMPORT, ROOT, USAGE, paths
 
@@ -239,17 +239,19 @@ class TestRates:
 
 
 class TestUsage:
-    def test_the_answer_names_its_limit_and_whether_there_is_more(self, api, begin):
+    def test_the_answer_names_its_limit_and_the_url_of_what_follows(self, api, person):
         for number in range(3):
-            begin(str(number), UserMessage("hi"))
+            ModelCall.objects.create(owner=person("owner"), model=str(number), purpose="answer", outcome="completed")
 
-        found = [api.get(USAGE, {"by": "conversation", **query}).json() for query in ({}, {"limit": 2}, {"limit": 3})]
+        found = [api.get(USAGE, {"by": "model", **query}).json() for query in ({}, {"limit": 2}, {"limit": 3})]
 
-        assert [(each["limit"], each["has_more"], len(each["results"])) for each in found] == [
+        assert [(each["limit"], bool(each["next"]), len(each["results"])) for each in found] == [
             (50, False, 3),
             (2, True, 2),
             (3, False, 3),
         ]
+        rest = api.get(found[1]["next"]).json()
+        assert (len(rest["results"]), rest["next"], rest["until"]) == (1, None, found[1]["until"])
 
     def test_the_limit_has_a_maximum(self, api, settings):
         settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 7
@@ -264,6 +266,7 @@ class TestUsage:
             {"until": "2026-01-01"},
             {"limit": "0"},
             {"limit": "x"},
+            {"offset": "-1"},
             {"since": ""},
             {"page_size": "1"},
         ],

@@ -1,0 +1,86 @@
+"""Data of the plot of what calls of models used: a bar for each day, with a piece for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from django.db.models import Sum
+from django.db.models.functions import Coalesce, TruncDate
+from django.utils.translation import gettext as _
+
+from chatmemory_django.models import ModelCallQuerySet
+
+STYLES = ("user", "ai", "tool", "custom", "summary")
+"""The colors of the models with the most tokens, in their order; all others have one together."""
+
+WIDTH, HEIGHT = 600, 120
+
+
+class Piece(NamedTuple):
+    """A rectangle of the plot. Its numbers are strings for SVG, independent of the locale."""
+
+    x: str
+    y: str
+    width: str
+    height: str
+    style: str
+    day: datetime
+    model: str
+    tokens: int
+
+
+class Spending(NamedTuple):
+    """The plot: its pieces, the models in it with their colors, its first and last day, and its highest bar."""
+
+    pieces: list[Piece]
+    keys: list[tuple[str, str]]
+    begin: datetime
+    end: datetime
+    tokens: int
+    highest: int
+
+
+def read_spending(
+    calls: ModelCallQuerySet, models: Sequence[str | None], since: datetime, until: datetime
+) -> Spending | None:
+    """
+    Return the plot of *calls* from *since*, the beginning of a day in UTC, until *until*; None without any tokens.
+
+    The first of *models* have colors of their own.
+    """
+    rows = calls.between(since, until).order_by().values_list(TruncDate("created_at", tzinfo=UTC), "model")
+    names = dict(zip(models, STYLES, strict=False))
+    bars: dict[int, dict[str | None, int]] = {}
+    first = since.astimezone(UTC).date()
+    for day, model, tokens in rows.annotate(
+        tokens=Coalesce(Sum("input_tokens"), 0) + Coalesce(Sum("output_tokens"), 0)
+    ):
+        bar, name = bars.setdefault(max((day - first).days, 0), {}), model if model in names else None
+        bar[name] = bar.get(name, 0) + int(tokens)
+    highest = max((sum(bar.values()) for bar in bars.values()), default=0)
+    if not highest:
+        return None
+    count = (until.astimezone(UTC).date() - first).days + 1
+    step = WIDTH / count
+    pieces = []
+    for place, bar in sorted(bars.items()):
+        y = float(HEIGHT)
+        for name in (*names, None):
+            if tokens := bar.get(name, 0):
+                height = HEIGHT * tokens / highest
+                y -= height
+                numbers = (f"{number:.2f}" for number in (place * step, y, step * 0.85, height))
+                x, top, width, tall = numbers
+                day = since + timedelta(days=place)
+                pieces.append(Piece(x, top, width, tall, names.get(name, "rest"), day, _shown(name), tokens))
+    keys = [(_shown(name), style) for name, style in names.items()]
+    if any(None in bar for bar in bars.values()):
+        keys.append((_shown(None), "rest"))
+    total = sum(sum(bar.values()) for bar in bars.values())
+    return Spending(pieces, keys, since, until, total, highest)
+
+
+def _shown(model: str | None) -> str:
+    return _("Other models") if model is None else model or _("Unknown")

@@ -1,0 +1,103 @@
+"""The calls of one answer: each is noted when it is made, all are recorded at once, and a budget bounds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from chatmemory_django.access import access_policy
+from chatmemory_django.chat.model import ChatModel, ChatResponse, RateLimitError
+from chatmemory_django.core.usage import Budget
+from chatmemory_django.db.threads import in_thread
+from chatmemory_django.memory import ChatMemory
+from chatmemory_django.models import Outcome, Purpose
+from chatmemory_django.operations.calls import NOTHING, Account, Call
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+
+class BudgetExceededError(RateLimitError):
+    """The owner has used up the budget, so the model was not called. The next begins at *until*, an aware datetime."""
+
+    def __init__(self, until: datetime) -> None:
+        seconds = max(1, math.ceil((until - datetime.now(UTC)).total_seconds()))
+        super().__init__(f"The budget is used up until {until.isoformat()}.", retry_after=seconds)
+        self.until = until
+
+
+class Ledger:
+    """The calls of *model* for an answer to *owner* in *memory*; ``with`` and ``async with`` record them at the end."""
+
+    def __init__(self, model: ChatModel, memory: ChatMemory, owner: AbstractBaseUser | None) -> None:
+        self._account = Account.of(memory, owner)
+        self._model_name = str(getattr(model, "model_name", "") or "")
+        self._calls: list[Call] = []
+        self._written = 0
+        user = owner or getattr(memory.store, "owner", None)
+        given = None if user is None else access_policy().budget(user)
+        self._budget = None if given is None else Budget.of(given)
+        self._spent: tuple[float, Decimal] = (0, Decimal(0))
+        if self._budget is not None:
+            begin, self._until = self._budget.period(datetime.now(UTC))
+            self._spent = self._account.spent(begin)
+
+    @property
+    def asks_for_costs(self) -> bool:
+        """Whether ``check`` now calls the site's function of costs, which must not block the event loop."""
+        return self._budget is not None and self._budget.cost is not None and bool(self._calls)
+
+    def check(self) -> None:
+        """Raise ``BudgetExceededError`` if nothing is left for another call."""
+        if self._budget is None:
+            return
+        tokens, cost = self._spent
+        for call in self._calls:
+            tokens += (call.usage.input or 0) + (call.usage.output or 0)
+            cost += (call.cost or 0) if self._budget.cost is not None else 0
+        if self._budget.is_used_up(tokens, cost):
+            raise BudgetExceededError(self._until)
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Note the call of the model that the block makes, and how it ends."""
+        call = Call(Purpose.ANSWER, self._model_name)
+        self._calls.append(call)
+        try:
+            yield
+        except BaseException as exc:
+            if call.outcome != Outcome.COMPLETED:
+                call.fail(exc)
+            raise
+
+    def note(self, response: ChatResponse) -> None:
+        """Note what the model answered in the call."""
+        call = self._calls[-1]
+        call.usage = response.metadata.token_usage or NOTHING
+        call.model = response.metadata.model_name or call.model
+        call.outcome = Outcome.COMPLETED
+
+    def write(self) -> None:
+        """Record the calls that are not recorded yet."""
+        new, self._written = self._calls[self._written :], len(self._calls)
+        self._account.write(new)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.write()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._written < len(self._calls):
+            await in_thread(self.write)

@@ -1,0 +1,64 @@
+"""A chat model whose calls are recorded: for summaries, titles, and a site's own code."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, closing
+from typing import TYPE_CHECKING
+
+from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse
+from chatmemory_django.core.usage import TokenUsage
+from chatmemory_django.operations.calls import CallRecorder, record_call
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+
+class RecordedChatModel(ChatModel):
+    """
+    *model*, whose calls are recorded with their *purpose*; see ``record_call`` for *owner* and *memory_id*.
+
+    An ``Assistant`` records the calls of its model by itself: do not pass it this one.
+    """
+
+    def __init__(
+        self, model: ChatModel, purpose: str, *, owner: AbstractBaseUser | None = None, memory_id: object = None
+    ) -> None:
+        self.model = model
+        self.purpose = purpose
+        self.owner = owner
+        self.memory_id = memory_id
+        self._recorder("")  # an invalid purpose is an error at once
+
+    def do_chat(self, request: ChatRequest) -> ChatResponse:
+        with self._recorder(request.model_name) as call:
+            response = self.model.do_chat(request)
+            _note(call, response)
+        return response
+
+    async def do_achat(self, request: ChatRequest) -> ChatResponse:
+        async with self._recorder(request.model_name) as call:
+            response = await self.model.do_achat(request)
+            _note(call, response)
+        return response
+
+    def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
+        with self._recorder(request.model_name) as call, closing(self.model.do_stream(request)) as events:
+            for event in events:
+                _note(call, event)
+                yield event
+
+    async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        async with self._recorder(request.model_name) as call, aclosing(self.model.do_astream(request)) as events:
+            async for event in events:
+                _note(call, event)
+                yield event
+
+    def _recorder(self, model_name: str | None) -> CallRecorder:
+        name = model_name or str(getattr(self.model, "model_name", "") or "")
+        return record_call(self.purpose, name, owner=self.owner, memory_id=self.memory_id)
+
+
+def _note(call: CallRecorder, event: ChatEvent) -> None:
+    if isinstance(event, ChatResponse):
+        call.used(event.metadata.token_usage or TokenUsage(), event.metadata.model_name)

@@ -1,0 +1,86 @@
+"""What a call of a model used, and what a user may use: token counts and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NamedTuple, Self
+
+COST_DIGITS, COST_PLACES = 20, 10
+"""How many digits a stored cost has, and how many of them behind the point: one token can cost 0.00000003."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """
+    The number of tokens that a call used; None for what the model does not report.
+
+    *cached_input* is the part of the input that was cached, *reasoning* the part of the output that was thinking.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    total: int | None = None
+    cached_input: int | None = None
+    reasoning: int | None = None
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        """Return the sum of both; what neither reports stays None."""
+        return TokenUsage(*map(_sum, astuple(self), astuple(other)))
+
+
+class Budget(NamedTuple):
+    """What a user may use in a period: *tokens* of input and output, a *cost*, or both; None for no limit."""
+
+    tokens: int | None
+    cost: Decimal | None
+    per: Literal["day", "month"]
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """Return the budget that *value* describes, as in the setting ``BUDGET``; ``ValueError`` if it is invalid."""
+        names = {"TOKENS", "COST", "PER"}
+        if not isinstance(value, Mapping) or not names.issuperset(value) or not {"TOKENS", "COST"} & set(value):
+            raise ValueError(f"A budget is a dict with 'TOKENS' or 'COST', and 'PER', not {value!r}.")
+        tokens, cost, per = value.get("TOKENS"), value.get("COST"), value.get("PER")
+        if per not in {"day", "month"}:
+            raise ValueError(f"'PER' must be 'day' or 'month', not {per!r}.")
+        if tokens is not None and (type(tokens) is not int or tokens < 0):
+            raise ValueError(f"'TOKENS' must be a whole number of at least 0, not {tokens!r}.")
+        try:
+            amount = None if cost is None else to_cost(cost)
+        except ValueError as exc:
+            raise ValueError(f"'COST': {exc}") from None
+        if tokens is None and amount is None:
+            raise ValueError("A budget must limit 'TOKENS' or 'COST'; use None instead of a dict for no budget.")
+        return cls(tokens, amount, per)
+
+    def period(self, now: datetime) -> tuple[datetime, datetime]:
+        """Return the beginning and the end of the day or month, in UTC, in which *now* is."""
+        begin = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        if self.per == "day":
+            return begin, begin + timedelta(days=1)
+        begin = begin.replace(day=1)
+        return begin, (begin + timedelta(days=31)).replace(day=1)
+
+    def is_used_up(self, tokens: float, cost: Decimal) -> bool:
+        """Return whether nothing is left of it after so many *tokens*, and this *cost*."""
+        return (self.tokens is not None and tokens >= self.tokens) or (self.cost is not None and cost >= self.cost)
+
+
+def to_cost(value: Any) -> Decimal:
+    """Return *value*, a number or its text, as a cost that can be stored; ``ValueError`` if it is none."""
+    is_number = isinstance(value, int | float | str | Decimal) and not isinstance(value, bool)
+    try:
+        cost = Decimal(str(value)) if is_number else Decimal("NaN")
+    except InvalidOperation:
+        cost = Decimal("NaN")
+    if not (cost.is_finite() and 0 <= cost < 10 ** (COST_DIGITS - COST_PLACES) - 1):
+        raise ValueError(f"A cost is a number of at least 0, for example Decimal('0.05'), not {value!r}.")
+    return abs(round(cost, COST_PLACES))
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
