@@ -4,6 +4,7 @@ import chatmemory_django.models
 import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
+import uuid
 from django.conf import settings
 from django.db import migrations, models
 
@@ -117,6 +118,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "conversation",
                 "verbose_name_plural": "conversations",
                 "permissions": (
+                    ("approve_conversation", "Can approve the tool calls in a conversation"),
                     ("clear_conversation", "Can clear the memory of a conversation"),
                     ("export_conversation", "Can export a conversation"),
                     ("import_conversation", "Can import conversations"),
@@ -213,6 +215,40 @@ class Migration(migrations.Migration):
                         fields=("client_message_id", "conversation"), name="chatmemory_client_message_id"
                     )
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ToolApproval",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("sequence", models.PositiveIntegerField(verbose_name="sequence")),
+                ("position", models.PositiveSmallIntegerField()),
+                ("requested_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("approved", models.BooleanField(null=True)),
+                ("decided_at", models.DateTimeField(null=True)),
+                ("decided_by", models.CharField(blank=True, default="", max_length=255)),
+                ("reason", models.TextField(blank=True, default="")),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("waiting", "Waiting"), ("running", "Running"), ("ended", "Ended")],
+                        default="waiting",
+                        max_length=7,
+                    ),
+                ),
+                (
+                    "conversation",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="tool_approvals",
+                        to="chatmemory.conversation",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "tool approval",
+                "verbose_name_plural": "tool approvals",
+                "ordering": ("sequence", "position"),
             },
         ),
     ]
