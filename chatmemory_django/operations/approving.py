@@ -139,9 +139,12 @@ def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict
     }
 
 
-def decide(conversations: ConversationQuerySet, memory_id: str, decisions: Sequence[Decision], by: object) -> None:
+def decide(
+    conversations: ConversationQuerySet, memory_id: str, decisions: Sequence[Decision], by: object
+) -> list[ToolApproval]:
     """
-    Record *decisions*, all or none, on calls in the conversation *memory_id*, made by the user with the key *by*.
+    Record *decisions*, all or none, on calls in the conversation *memory_id*, made by the user with the key *by*, and
+    return their approvals.
 
     Nothing is run. The same decision once more changes nothing.
 
@@ -152,7 +155,7 @@ def decide(conversations: ConversationQuerySet, memory_id: str, decisions: Seque
     """
     for decision in decisions:
         _check_reason(decision.reason)
-    _locked(conversations, memory_id, partial(_decide, decisions, by))
+    return _locked(conversations, memory_id, partial(_decide, decisions, by))
 
 
 def claim(conversations: ConversationQuerySet, memory_id: str) -> Claim:
@@ -210,7 +213,7 @@ def _locked(conversations: ConversationQuerySet, memory_id: str | None, do: Call
     return found[0]
 
 
-def _decide(decisions: Sequence[Decision], by: object, conversation: Conversation) -> None:
+def _decide(decisions: Sequence[Decision], by: object, conversation: Conversation) -> list[ToolApproval]:
     waiting = waiting_answer(conversation)
     known = {} if waiting is None else {str(approval.id): approval for approval in waiting.approvals}
     for decision in decisions:
@@ -227,6 +230,7 @@ def _decide(decisions: Sequence[Decision], by: object, conversation: Conversatio
         with for_owner(conversation.owner_id):
             approval.save(update_fields=["approved", "reason", "decided_at", "decided_by"])
         write(conversation)
+    return [known[str(decision.id)] for decision in decisions]
 
 
 def _claim(conversation: Conversation) -> Claim:
