@@ -207,7 +207,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             raise exceptions.PermissionDenied
         waiting = (
             {"id": each.id, "sequence": each.sequence, "requested_at": each.requested_at, "expires_at": each.expires_at}
-            | {"tool": call.name, "arguments": call.arguments}
+            | {"call_id": call.id, "tool": call.name, "arguments": call.arguments}
             for each, call in pending_calls(conversation)
         )
         return Response(ApprovalsSerializer({"approvals": list(waiting)}).data)

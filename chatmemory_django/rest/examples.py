@@ -59,6 +59,7 @@ APPROVALS = {
         {
             "id": DECISION["id"],
             "sequence": 2,
+            "call_id": "call_1",
             "tool": "refund",
             "arguments": '{"order": 4711}',
             "requested_at": MOMENT,

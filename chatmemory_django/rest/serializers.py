@@ -328,6 +328,7 @@ class ApprovalSerializer(serializers.Serializer[Any]):
 
     id = serializers.UUIDField(help_text="The id of the approval.")
     sequence = serializers.IntegerField(help_text="The sequence of the message with the call.")
+    call_id = serializers.CharField(allow_null=True, help_text="The id of the call in that message.")
     tool = serializers.CharField(allow_null=True, help_text="The name of the tool.")
     arguments = serializers.CharField(
         allow_null=True, help_text="The arguments, as the model wrote them: JSON as text."

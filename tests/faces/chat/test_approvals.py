@@ -1,6 +1,7 @@
 """Approvals of tool calls over HTTP: the parts that the AI SDK's clients send and are sent, and the REST API."""
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
@@ -305,7 +306,7 @@ class TestRest:
         [shown] = client.get(self.path()).json()["approvals"]
         approval = ToolApproval.objects.get()
         assert (shown["id"], shown["sequence"]) == (str(approval.pk), 2)
-        assert (shown["tool"], shown["arguments"]) == ("pay", '{"amount": 5}')
+        assert (shown["call_id"], shown["tool"], shown["arguments"]) == PAY
         body = {"id": shown["id"], "approved": True}
         assert [client.post(self.path(), body, format="json").status_code for _ in range(2)] == [204, 204]
 
