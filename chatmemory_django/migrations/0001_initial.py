@@ -248,6 +248,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "tool approval",
                 "verbose_name_plural": "tool approvals",
+                "default_permissions": (),
                 "ordering": ("sequence", "position"),
             },
         ),

@@ -56,6 +56,7 @@ class ToolApproval(models.Model):
     class Meta:
         verbose_name = _("tool approval")
         verbose_name_plural = _("tool approvals")
+        default_permissions = ()
         ordering = ("sequence", "position")
 
     def __str__(self) -> str:

@@ -391,6 +391,16 @@ class TestWhoAndWhat:
         Conversation.objects.filter(memory_id=other.memory_id).delete()
         assert not ToolApproval.objects.exists()
 
+    def test_forgotten_with_a_message_that_is_pruned(self, site):
+        [request] = site.ask()
+        site.decide(request)
+        get_chat_memory(site.memory_id).clear()
+
+        operations.prune(Conversation.objects.all(), history_older_than=datetime.timedelta(0))
+
+        assert not Message.objects.exists()
+        assert not ToolApproval.objects.exists()
+
     def test_an_expired_call_is_not_run_and_the_model_is_told(self, site):
         [request] = site.ask()
         ToolApproval.objects.update(requested_at=timezone.now() - datetime.timedelta(days=2))
