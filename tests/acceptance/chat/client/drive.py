@@ -431,7 +431,10 @@ def prepare() -> str:
 
 
 def play(context: BrowserContext, front: Server, model: Model, major: int) -> None:
-    """Play all scenes that this version of the SDK can, each in its own chat, once with all messages in each request and once with the last one only."""
+    """
+    Play all scenes that this version of the SDK can, each in its own chat, once with all messages in each request and
+    once with the last one only.
+    """
     chat_ids = cycle(CHAT_IDS)
     for sends in ("", "&last"):
         for scene in SCENES:
