@@ -276,7 +276,7 @@ class Assistant:
         options: ChatOptions,
     ) -> AsyncGenerator[AssistantEvent, None]:
         """
-        Yield the events of *exchange*, which ``begin`` has returned, but for the approvals that are ``pending`` then.
+        Yield the events of *exchange*, which ``begin`` has returned, without the approvals that are ``pending`` then.
 
         The caller stores what it ends with.
         """

@@ -32,11 +32,11 @@ class ToolApproval(models.Model):
         """How far the call has come."""
 
         WAITING = "waiting"
-        """Neither was it run, nor was the model told that it is denied."""
+        """It was not run, and the model does not know yet if it is denied."""
         RUNNING = "running"
         """It was handed to a process that runs it, and that may have died since. It is never run again."""
         ENDED = "ended"
-        """The model is told its result, or that it was not run."""
+        """The messages have its result, or that it was not run."""
 
     # Random, so that a page that was open before a conversation was erased cannot name a call of the next one.
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

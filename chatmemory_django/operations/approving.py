@@ -72,7 +72,7 @@ class Waiting(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """The calls that one caller alone is to run now, and those of which the model is to be told that they are not."""
+    """The calls that one caller alone is to run now, and the denied ones, which the model does not know yet."""
 
     waiting: Waiting
     approved: Sequence[ToolApproval]
@@ -194,7 +194,7 @@ def close(conversations: ConversationQuerySet, memory_id: str, store: Callable[[
     """
     End what an answer waits for, since the user has written something else: nothing of it is run any more.
 
-    *store* is called with what the model is told, in the same transaction. Returns how many calls have waited.
+    *store* is called with what the model will read, in the same transaction. Returns how many calls have waited.
     """
     try:
         return _locked(conversations, memory_id, partial(_close, store))
@@ -263,7 +263,7 @@ def _settle(
     ours = {each.id: State.RUNNING for each in claimed.approved} | {each.id: State.WAITING for each in claimed.denied}
     if now is None or any(states.get(name) != state for name, state in ours.items()):
         raise NotPendingError("The conversation has gone on without the results of the calls, which are not stored.")
-    made = [*results, *(_told(claimed.waiting.call(each), _denial(each)) for each in claimed.denied)]
+    made = [*results, *(_not_run(claimed.waiting.call(each), _denial(each)) for each in claimed.denied)]
     _approvals(conversation).filter(pk__in=list(ours)).update(state=State.ENDED)
     if made:
         store(made)
@@ -275,19 +275,19 @@ def _close(store: Callable[[Sequence[ChatMessage]], object], conversation: Conve
     left = [] if waiting is None else [each for each in waiting.approvals if each.is_open]
     if waiting is None or not left:
         return 0
-    told: list[ToolExecutionResultMessage] = []
+    results: list[ToolExecutionResultMessage] = []
     for approval in left:
-        told.append(_told(waiting.call(approval), _ending(approval)))
+        results.append(_not_run(waiting.call(approval), _ending(approval)))
         if approval.approved is None:
             approval.approved, approval.decided_at = False, timezone.now()
         approval.state = State.ENDED
         approval.save(update_fields=["approved", "decided_at", "state"])
-    store(told)
+    store(results)
     return len(left)
 
 
 def _ending(approval: ToolApproval) -> str:
-    """Return what the model is told of a call that will not be run, or not be waited for."""
+    """Return what the model reads of a call that will not be run, or not be waited for."""
     if approval.state == State.RUNNING:
         return UNKNOWN
     if approval.approved:
@@ -302,7 +302,7 @@ def _denial(approval: ToolApproval) -> str:
     return f"{DENIED} The reason: {approval.reason}" if approval.reason else DENIED
 
 
-def _told(call: ToolExecutionRequest, text: str) -> ToolExecutionResultMessage:
+def _not_run(call: ToolExecutionRequest, text: str) -> ToolExecutionResultMessage:
     attributes = {} if text == UNKNOWN else {NOT_RUN: True}
     return ToolExecutionResultMessage(call.id, call.name, text, is_error=True, attributes=attributes)
 

@@ -101,7 +101,7 @@ class TestAsking:
         assert not Message.objects.incomplete().exists()
 
     @pytest.mark.parametrize("way", ["stream", "astream", "achat"])
-    def test_each_way_of_asking_says_that_the_answer_waits(self, site, way):
+    def test_each_way_of_asking_reports_that_the_answer_waits(self, site, way):
         if way == "achat":
             with pytest.raises(ApprovalRequiredError, match="1 calls of tools: pay"):
                 run(site.assistant.achat(site.memory_id, "Pay 5."))
@@ -117,7 +117,7 @@ class TestAsking:
             assert isinstance(run(listen())[-1], ApprovalRequested)
         assert len(site.pending) == 1
 
-    def test_a_request_is_told_only_once_it_is_stored(self, site):
+    def test_a_request_is_reported_once_it_is_stored(self, site):
         with closing(site.assistant.stream(site.memory_id, "Pay 5.")) as events:
             for event in events:
                 if isinstance(event, ApprovalRequested):
@@ -142,7 +142,7 @@ class TestAsking:
 
         assert site.decide(request) == "Done."
 
-    def test_a_function_of_the_arguments_tells_which_calls_need_one(self):
+    def test_a_function_of_the_arguments_decides_which_calls_need_one(self):
         site = Site(calling(PAY, ("c2", "pay", '{"amount": 50}')), "Done.", needs_approval=lambda amount: amount > 10)
 
         [request] = site.ask()
@@ -401,7 +401,7 @@ class TestWhoAndWhat:
         assert not Message.objects.exists()
         assert not ToolApproval.objects.exists()
 
-    def test_an_expired_call_is_not_run_and_the_model_is_told(self, site):
+    def test_an_expired_call_is_not_run_and_the_model_learns_it(self, site):
         [request] = site.ask()
         ToolApproval.objects.update(requested_at=timezone.now() - datetime.timedelta(days=2))
 
@@ -421,7 +421,7 @@ class TestWhoAndWhat:
 class TestTheNextQuestion:
     @pytest.mark.parametrize("options", [{}, {"memory_options": {"repair_tools": True}}])
     @pytest.mark.parametrize("persist", ["late", "early"])
-    def test_ends_the_waiting_and_the_model_is_told(self, persist, options):
+    def test_ends_the_waiting_and_the_model_learns_it(self, persist, options):
         site = Site(calling(PAY), "Nothing paid.", persist=persist, **options)
         [request] = site.ask()
 
@@ -444,7 +444,7 @@ class TestTheNextQuestion:
             site.decide(request)
         assert site.paid == []
 
-    def test_tells_the_model_that_the_outcome_of_an_interrupted_call_is_unknown(self, site):
+    def test_lets_the_model_know_that_the_outcome_of_an_interrupted_call_is_unknown(self, site):
         [request] = site.ask()
         approving.decide(Conversation.objects.all(), site.memory_id, [Decision(request.id, approved=True)], None)
         approving.claim(Conversation.objects.all(), site.memory_id)  # a process that dies here

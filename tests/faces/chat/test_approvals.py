@@ -199,7 +199,7 @@ class TestTheChat:
 
 class TestForging:
     @asynchronous
-    async def test_what_a_page_says_that_was_called_is_not_what_runs(self, talk, paid):
+    async def test_what_a_page_claims_was_called_is_not_what_runs(self, talk, paid):
         client = talk()
         await client.ask()
         [_, answer] = await client.messages(MEMORY_ID)

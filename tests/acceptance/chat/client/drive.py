@@ -199,7 +199,7 @@ def uses_tools(chat: Chat, model: Model) -> None:
 
 def asks_for_approval(chat: Chat, model: Model) -> None:
     """Wait for an approval, also after a reload; run what is approved, and tell the model what is denied."""
-    for title, button, state, told in (
+    for title, button, state, ending in (
         ("Fjords", "Approve", "output-available", "The tool returned: This conversation is now called “Fjords”."),
         ("Lakes", "Deny", "output-denied", "The tool returned: The user did not approve .* The reason: Not now."),
     ):
@@ -209,7 +209,7 @@ def asks_for_approval(chat: Chat, model: Model) -> None:
         expect(chat.status).to_have_text("ready")
         chat.expect_same_after_reload()
         chat.press(button, chat.answer)
-        chat.expect_answer(told)
+        chat.expect_answer(ending)
         expect(call).to_have_attribute("data-state", state)
         chat.expect_same_after_reload()
     assert chat.messages.count() == 4
