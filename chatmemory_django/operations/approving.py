@@ -98,14 +98,15 @@ def waiting_answer(conversation: Conversation) -> Waiting | None:
     """
     Return the answer at the end of the path, if its last step has calls that need approvals; None otherwise.
 
-    A call that is not at the end is none: other messages follow it, it is on another branch, it was removed, or the
-    memory was cleared of it.
+    A call that is not at the end is none: other messages follow it, it is on another branch, it was removed, or it has
+    left the memory.
     """
     history = messages_of(conversation).history().defer("verbatim")
     asked = history.filter(type=MessageType.USER).values_list("sequence", flat=True).last() or 0
     rows = list(history.filter(sequence__gt=asked).exclude(type=MessageType.SYSTEM))
     index = next((index for index in range(len(rows) - 1, -1, -1) if rows[index].type == MessageType.AI), None)
-    if index is None or rows[index].sequence <= conversation.forgotten_through:
+    left = max(conversation.forgotten_through, conversation.window_start - 1)
+    if index is None or rows[index].sequence <= left:
         return None
     caller, message = rows[index], rows[index].chat_message
     if not isinstance(message, AiMessage) or any(_is_no_result(row) for row in rows[index + 1 :]):

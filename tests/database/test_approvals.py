@@ -314,6 +314,13 @@ class TestDeciding:
                 site.decide(request, approved=False, reason=reason)
         assert len(site.pending) == 1
 
+    @override_settings(CHATMEMORY={"KEEP_HISTORY": False, "CHAT": {}})
+    def test_a_site_without_history_approves_too(self, site):
+        [request] = site.ask()
+
+        assert site.decide(request) == "Done."
+        assert site.paid == [5]
+
 
 class TestWhoAndWhat:
     def test_nobody_but_the_owner_approves(self, site):
@@ -355,6 +362,7 @@ class TestWhoAndWhat:
             lambda memory: memory.set([UserMessage("New.")]),
             lambda memory: memory.add(UserMessage("Else.")),
             lambda memory: memory.pop(),
+            lambda memory: memory.evict(2),
         ]
         for change in changes:
             site = Site()
