@@ -355,7 +355,9 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
         return None
     conversation, sequence = first  # as values: with a subquery, MariaDB reads the whole history
     answer = list(rows.history().filter(conversation=conversation, sequence__gte=sequence).order_by("sequence"))
-    return to_ui_messages(answer, shown_approvals(answer[0].conversation, answer))[0]
+    has_calls = any(row.payload for row in answer)  # without one, a message is only a text
+    approvals = shown_approvals(answer[0].conversation, answer) if has_calls else {}
+    return to_ui_messages(answer, approvals)[0]
 
 
 def explained(error: Exception) -> tuple[int, str]:
