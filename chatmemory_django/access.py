@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from rest_framework.authentication import BaseAuthentication  # a site may chat without DRF
 
-Verb: TypeAlias = Literal["view", "change", "clear", "add", "set", "delete", "export", "write", "remove"]
+Verb: TypeAlias = Literal["view", "change", "clear", "add", "set", "delete", "export", "write", "remove", "approve"]
 """
 What a user wants to do with a conversation: view it; change its head, title, pin or archive; clear its memory; add a
-fork of it; set its memory; delete (erase) it; export it; write a message, or metadata of one; remove a message.
+fork of it; set its memory; delete (erase) it; export it; write a message, or metadata of one; remove a message; approve
+or deny its tool calls.
 """
 
 PERMISSIONS: Mapping[Verb, str] = {
@@ -40,6 +41,7 @@ PERMISSIONS: Mapping[Verb, str] = {
     "export": "export_conversation",
     "write": "add_message",
     "remove": "delete_message",
+    "approve": "approve_conversation",
 }
 """The permission with which staff do each to the conversations of others, by REST and in the admin."""
 

@@ -22,6 +22,8 @@ class ChatMemoryConfig(AppConfig):
 
         from chatmemory_django import checks, conf
         from chatmemory_django.models import Conversation, ModelCall
+        from chatmemory_django.models.approvals import forget_approvals
+        from chatmemory_django.models.copies import keeps_copies
         from chatmemory_django.models.erasing import drop_key_of_owner, erase_messages, forget_owner
         from chatmemory_django.tokens import encodings
 
@@ -34,6 +36,7 @@ class ChatMemoryConfig(AppConfig):
                     pre_delete.connect(forget_owner, sender=model, dispatch_uid="chatmemory")
         pre_delete.connect(erase_messages, sender=Conversation, dispatch_uid="chatmemory")
         post_delete.connect(drop_key_of_owner, sender=Conversation, dispatch_uid="chatmemory")
+        keeps_copies(forget_approvals)
         register(checks.check_settings)
         register(checks.check_databases)
         register(checks.check_mariadb, Tags.database)

@@ -62,6 +62,7 @@ DEFAULT_CHAT: Mapping[str, Any] = {
     "MAX_MESSAGES": 500,
     "MAX_STREAMS": 20,
     "MAX_ANSWERS": 5,
+    "APPROVAL_SECONDS": 24 * 60 * 60,
     "THROTTLE_RATE": "60/min",
     "READ_THROTTLE_RATE": "600/min",
 }

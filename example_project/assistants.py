@@ -3,13 +3,14 @@
 from collections.abc import Callable
 
 from django.contrib.auth.models import User
+from django.db.models import F
 from django.utils import timezone
 
 from chatmemory_django.chat import recall
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.tools import Tool, ToolError
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Message
+from chatmemory_django.models import Conversation, Message
 from example_project.llm import IS_REAL, IS_TINY, model
 
 WEATHER = {
@@ -27,6 +28,7 @@ SYSTEM_MESSAGE = (
     "You are the assistant of a demo. Answer briefly, in the language of the question, from what you are sent. Use "
     "tools where they help; if you do not know something, say so."
 )
+LONGEST_TITLE = 60
 FOUND = 3
 """The maximum number of search results: the memory is small."""
 
@@ -78,7 +80,25 @@ def search_conversation(text: str, owner: User | None, memory_id: str) -> str:
     return "\n".join(lines) or f"No evicted message contains all of these words: {text}."
 
 
-TOOLS: list[Callable[..., str] | Tool] = [get_time, get_weather, *recall.tools()]
+def rename_conversation(title: str, owner: User | None, memory_id: str) -> str:
+    """
+    Give this conversation another title.
+
+    Args:
+        title: The new title: a few words.
+
+    """
+    conversations = Conversation.objects.filter(memory_id=memory_id, owner=owner)
+    conversations.update(title=title[:LONGEST_TITLE], version=F("version") + 1)
+    return f"This conversation is now called “{title[:LONGEST_TITLE]}”."
+
+
+TOOLS: list[Callable[..., str] | Tool] = [
+    get_time,
+    get_weather,
+    Tool(rename_conversation, needs_approval=True),
+    *recall.tools(),
+]
 
 assistant = (
     Assistant(model, system_message="You are a helpful assistant.")

@@ -76,6 +76,7 @@ WORDS = {
         "- *My name is Ada*, then *What is my name?*\n"
         "- *What time is it?*, *What is the weather in Bergen?*, *What is 2 + 3?*\n"
         "- *Search for name* looks at evicted messages, *What did I tell you about tea?* at earlier chats\n"
+        "- *Call this chat Holidays* asks for your approval first\n"
         "- *Count to 100* takes a while, *Think aloud* shows thinking, *Fail* raises an error",
         "de": "Ich bin **Parrot**, ein paar Seiten Python und kein echtes LLM. Ich wiederhole, was in den Nachrichten "
         "steht, die ich bekomme:\n\n"
@@ -83,6 +84,7 @@ WORDS = {
         "- *Wie spät ist es?*, *Wie ist das Wetter in Bergen?*, *Was ist 2 + 3?*\n"
         "- *Suche nach Name* schaut in dem nach, was mein Gedächtnis verlassen hat, *Was habe ich dir über Tee "
         "erzählt?* in früheren Chats\n"
+        "- *Nenne diesen Chat Urlaub* fragt dich erst um Erlaubnis\n"
         "- *Zähle bis 100* dauert, *Denk laut* zeigt Überlegungen, *Scheitere* scheitert",
     },
     "lost": {
@@ -114,6 +116,10 @@ _RECALL = re.compile(
     r"(?i)\b(?:did i (?:tell|ask) you|habe ich dir|hab ich dir)(?: earlier| before| früher)? "
     r"(?:about|über|von) (?:my |the |meine[mnr]? )?[\"“„]?([^.!?\n\"“”]+?)[\"“”]?"
     r"(?: (?:in|earlier|before|früher|erzählt|gesagt)\b[^?]*)?(?=[.!?\n]|$)"
+)
+_RENAME = re.compile(
+    r"(?i)\b(?:call|name|nenne?) (?:this|diesen|dieses|diese) (?:chat|conversation|gespräch|unterhaltung) "
+    r"[\"“„]?([^.!?\n\"“”]+)"
 )
 _COUNT = re.compile(r"(?i)\b(?:count to|zähle bis) (\d{1,3})\b")
 _HELLO = re.compile(r"(?i)\s*(?:hello|hi|hey|good (?:morning|evening)|hallo|guten (?:morgen|tag|abend))\b")
@@ -268,6 +274,8 @@ def _calls(request: ChatRequest, text: str) -> tuple[ToolExecutionRequest, ...]:
         wanted.append(("search_conversation", {"text": search[1].strip()}))
     if recalled := _RECALL.search(text):
         wanted.append(("search_conversations", {"query": recalled[1].strip()}))
+    if rename := _RENAME.search(text):
+        wanted.append(("rename_conversation", {"title": rename[1].strip()}))
     tools = () if request.tool_choice == ToolChoice.NONE else {tool.name for tool in request.tools}
     # The same id for the same messages, and different ids for different messages.
     digest = hashlib.sha256(messages_to_json(request.messages).encode(errors="replace")).hexdigest()[:12]

@@ -24,16 +24,31 @@ except ImportError as exc:
 from django.template import Context, Template
 from django.utils.functional import Promise
 
+from chatmemory_django.chat.approvals import (
+    ApprovalRequested,
+    ApprovalRequiredError,
+    Resume,
+    Resumed,
+    django_store,
+    end_waiting,
+)
 from chatmemory_django.chat.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
 from chatmemory_django.chat.questions import Question, positioned, taken_ids
 from chatmemory_django.chat.returns import Text, Typed
 from chatmemory_django.chat.titles import TitleFunction, aentitle, entitle, first_words
-from chatmemory_django.chat.tools import Tool, acall_tool, call_tool, to_tools
+from chatmemory_django.chat.tools import (
+    Tool,
+    acall_tool,
+    acalls_to_ask_for,
+    call_tool,
+    calls_to_ask_for,
+    to_tools,
+)
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.memory.turns import Persist
+from chatmemory_django.memory.turns import Persist, Turn
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -44,8 +59,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-UserInput: TypeAlias = str | UserMessage | None
-"""The user's message; None to answer a message that is stored already, given as ``after``."""
+UserInput: TypeAlias = str | UserMessage | Resume | None
+"""
+The user's message; None to answer a message that is stored already, given as ``after``; or a ``Resume``, to go on with
+an answer that waits for the approval of tool calls.
+"""
 
 
 class ChatOptions(TypedDict, total=False):
@@ -82,8 +100,14 @@ class Assistant:
     continue from; and *persist* and *keep_partial* override the assistant's own. To regenerate an answer, pass None as
     the message, and the question's sequence as *after*.
 
+    An answer ends early if it calls a ``Tool`` that needs an approval: it is stored as far as it has come, and goes on
+    with a ``Resume`` as the message; with any other message, the calls count as denied. ``chat`` and ``achat`` then
+    raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are ``ApprovalRequested``.
+
     Raises:
         ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up.
+        ApprovalRequiredError: The answer waits for approvals, see above.
+        NotPendingError: There is nothing to resume: the calls were decided, have expired, or are gone.
         PermissionDenied: The conversation belongs to another user.
         MessageNotFoundError: The history has no message *after*, or the message *client_message_id* was removed.
 
@@ -144,8 +168,9 @@ class Assistant:
         def ask(request: ChatRequest) -> Generator[ChatEvent, None, None]:
             yield self.model.chat(request)
 
-        for _ in self._stream(ask, memory_id, message, options, answer):
-            pass
+        events = self._stream(ask, memory_id, message, options, answer)
+        if pending := [event for event in events if isinstance(event, ApprovalRequested)]:
+            raise ApprovalRequiredError(pending)
         return answer.value
 
     @overload
@@ -163,8 +188,9 @@ class Assistant:
         async def ask(request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
             yield await self.model.achat(request)
 
-        async for _ in self._astream(ask, memory_id, message, options, answer):
-            pass
+        events = self._astream(ask, memory_id, message, options, answer)
+        if pending := [event async for event in events if isinstance(event, ApprovalRequested)]:
+            raise ApprovalRequiredError(pending)
         return answer.value
 
     def stream(
@@ -194,13 +220,17 @@ class Assistant:
             exchange.open(self._system_text(context))
         with exchange.ledger:
             try:
+                if exchange.resumed is not None:
+                    approved = [call_tool(self.tools, call, context) for call in exchange.resumed.calls]
+                    yield from exchange.settle(exchange.resumed, approved)
                 while (request := exchange.next_request()) is not None:
                     with exchange.ledger.call(), closing(ask(request)) as events:
                         for event in events:
                             deadline.check()
                             exchange.note(event)
                             yield event
-                    for call in exchange.calls:
+                    exchange.hold(calls_to_ask_for(self.tools, exchange.calls, context))
+                    for call in exchange.runnable:
                         exchange.results.append(call_tool(self.tools, call, context))
                         deadline.check()
                         yield exchange.results[-1]
@@ -208,8 +238,10 @@ class Assistant:
                 if self._keeps_part(options) and exchange.add_part():
                     exchange.turn.end()
                 raise
-            answer.read(exchange.response)
+            if not exchange.pending:
+                answer.read(exchange.response)
             exchange.turn.end()
+        yield from exchange.pending
         if exchange.first and self.title:
             entitle(exchange.memory, *exchange.first, self.title)
 
@@ -231,8 +263,11 @@ class Assistant:
                 if self._keeps_part(options) and exchange.add_part():
                     await exchange.aend()
                 raise
-            answer.read(exchange.response)
+            if not exchange.pending:
+                answer.read(exchange.response)
             await exchange.aend()
+        for request in exchange.pending:
+            yield request
         if exchange.first and self.title:
             await aentitle(exchange.memory, *exchange.first, self.title)
 
@@ -243,19 +278,28 @@ class Assistant:
         memory_id: object,
         options: ChatOptions,
     ) -> AsyncGenerator[AssistantEvent, None]:
-        """Yield the events of *exchange*, which ``begin`` has returned; the caller stores what it ends with."""
+        """
+        Yield the events of *exchange*, which ``begin`` has returned, without the approvals that are ``pending`` then.
+
+        The caller stores what it ends with.
+        """
         deadline = _Deadline(self.timeout)
         context = self._context(memory_id, options)
         if not isinstance(self.system_message, str | None):
             system = await deadline.of(in_slow_thread(self._system_text, context))
             await in_thread(exchange.open, system)
+        if exchange.resumed is not None:
+            approved = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.resumed.calls))
+            for result in await in_thread(exchange.settle, exchange.resumed, await deadline.of(approved)):
+                yield result
         while (request := await exchange.anext_request()) is not None:
             with exchange.ledger.call():
                 async with aclosing(ask(request)) as events:
                     while (event := await deadline.of(anext(events, None))) is not None:
                         exchange.note(event)
                         yield event
-            results = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.calls))
+            exchange.hold(await deadline.of(acalls_to_ask_for(self.tools, exchange.calls, context)))
+            results = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.runnable))
             exchange.results += await deadline.of(results)
             for result in exchange.results:
                 yield result
@@ -268,11 +312,17 @@ class Assistant:
         only once.
         """
         memory = self.chat_memory(memory_id, options.get("owner"))
+        if any(tool.needs_approval for tool in self.tools.values()):
+            django_store(memory)
+        ledger = Ledger(self.model, memory, options.get("owner"))
+        if isinstance(message, Resume):
+            ledger.check()
+            resumed = Resumed(memory, message)
+            return self._exchange(memory, memory.turn(), Question(None), ledger, answer, None, resumed)
         asked = UserMessage(message) if isinstance(message, str) else message
         question = Question(asked, options.get("after"), options.get("client_message_id"))
         if asked is None and question.after is None:
             raise ValueError("message and after are both None; give a message, or the message to answer as after.")
-        ledger = Ledger(self.model, memory, options.get("owner"))
         ledger.check()
         persist = options.get("persist", self.persist)
         answer_id = options.get("answer_id")
@@ -280,19 +330,35 @@ class Assistant:
         if question.after is None and (question.client_message_id or persist == "early"):
             question = positioned(question, memory, is_known=question.client_message_id in taken)
         turn = memory.turn(persist, after=question.after).begin()
-        exchange = Exchange(
+        if question.after is None and end_waiting(memory, turn):
+            turn = memory.turn(persist).begin()
+        free_id = None if answer_id in {question.client_message_id, *taken} else answer_id
+        exchange = self._exchange(memory, turn, question, ledger, answer, free_id)
+        if isinstance(self.system_message, str | None):
+            exchange.open(self.system_message)
+        return exchange
+
+    def _exchange(
+        self,
+        memory: ChatMemory,
+        turn: Turn,
+        question: Question,
+        ledger: Ledger,
+        answer: Text,
+        answer_id: str | None,
+        resumed: Resumed | None = None,
+    ) -> Exchange:
+        return Exchange(
             memory,
             turn,
             question,
             ledger,
             tools=[tool.specification for tool in self.tools.values()],
             max_rounds=self.max_rounds,
-            answer_id=None if answer_id in {question.client_message_id, *taken} else answer_id,
+            answer_id=answer_id,
             response_format=answer.response_format,
+            resumed=resumed,
         )
-        if isinstance(self.system_message, str | None):
-            exchange.open(self.system_message)
-        return exchange
 
     def _context(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
         """Return the values for tools and templates."""

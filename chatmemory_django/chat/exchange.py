@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
+from uuid import uuid4
 
+from msgspec.structs import replace
+
+from chatmemory_django.chat.approvals import ApprovalRequested, Resumed, request_approvals
 from chatmemory_django.chat.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
@@ -22,6 +26,7 @@ from chatmemory_django.chat.model import (
 from chatmemory_django.chat.questions import Question
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.db.threads import afterwards, in_thread
+from chatmemory_django.formats.ui_messages.writing import call_id
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
@@ -34,8 +39,11 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 
-AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage
-"""An event of an answer: for each call of the model its pieces and its response, then the results of its tools."""
+AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage | ApprovalRequested
+"""
+An event of an answer: for each call of the model its pieces and its response, then the results of its tools. If the
+answer waits for approvals, these are requested last, once it is stored.
+"""
 
 
 class QuestionTooLongError(ContextLengthError):
@@ -64,6 +72,7 @@ class Exchange:
         max_rounds: int,
         answer_id: str | None,
         response_format: ResponseFormat | None,
+        resumed: Resumed | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -86,11 +95,20 @@ class Exchange:
         """The results of its tool calls, in their order."""
         self.is_complete = False
         """Whether the model has answered."""
+        self.resumed = resumed
+        """The answer that goes on with the results of the calls for which it has waited."""
+        self.pending: Sequence[ApprovalRequested] = ()
+        """The calls for whose approval the answer waits."""
+        self._held: Mapping[int, ApprovalRequested] = {}
+        before = () if resumed is None else resumed.waiting.rows
+        self._steps = sum(row.type == MessageType.AI for row in before)
         self._is_first = False
         self._asked: UserMessage | None = None
 
     def open(self, system: str | None) -> None:
         """Begin the turn with the system message, unless it is there already, and the question."""
+        if self.resumed is not None:  # what comes next are the results of its calls
+            return
         opening: list[NewMessage] = []
         if system is not None and SystemMessage(system) not in self.turn.messages:
             opening.append(NewMessage(SystemMessage(system)))
@@ -100,7 +118,10 @@ class Exchange:
         self.turn.add(*opening)
 
     def next_request(self) -> ChatRequest | None:
-        """Add the messages so far to the turn, and return the next request, or None once the model has answered."""
+        """
+        Add the messages so far to the turn, and return the next request, or None once the model has answered, or the
+        answer waits.
+        """
         if self.response is not None:
             if self.calls and not self._rounds_left:
                 raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
@@ -109,13 +130,22 @@ class Exchange:
                 self.is_complete = True
                 return None
             self.turn.add(*self.results)
+            if self._held:
+                ids = {request.id: position for position, request in self._held.items()}
+                request_approvals(self.memory, self.turn, ids, behind=len(self.results))
+                self.pending = tuple(self._held.values())
+        if self.pending:
+            self.is_complete = True
+            return None
         self.ledger.check()
         self.response, self.results, self._text, self._thinking = None, [], [], []
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
         messages = tuple(repair_tools(self.turn.messages))
         if not self._has_answer:
-            self._is_first = all(message.type != MessageType.AI for message in messages)
+            asked = [index for index, message in enumerate(messages) if isinstance(message, UserMessage)][-1:]
+            before = messages[: asked[0]] if asked and self.resumed else messages
+            self._is_first = all(message.type != MessageType.AI for message in before)
             self._asked = next((each for each in reversed(messages) if isinstance(each, UserMessage)), None)
         if all(isinstance(message, SystemMessage) for message in messages):
             raise QuestionTooLongError("The question does not fit in the memory's window; configure a larger window.")
@@ -145,10 +175,35 @@ class Exchange:
         """The tool calls of the last response."""
         return () if self.response is None else self.response.ai_message.tool_execution_requests
 
+    def hold(self, positions: Collection[int]) -> None:
+        """Let the answer wait for the approval of those of the calls that have these *positions*."""
+        if self.response is None or not positions:
+            return
+        message = self.response.ai_message
+        ids: list[str] = []
+        for position, call in enumerate(self.calls):  # a result that is stored later is found by the id of its call
+            ids.append(call_id(call.id, ids, self._steps + 1, position))
+        calls = [replace(call, id=name) for call, name in zip(self.calls, ids, strict=True)]
+        self.response = ChatResponse(replace(message, tool_execution_requests=calls), self.response.metadata)
+        self._held = {position: ApprovalRequested(uuid4(), calls[position]) for position in positions}
+
+    @property
+    def runnable(self) -> list[ToolExecutionRequest]:
+        """The tool calls of the last response that need no approval."""
+        return [call for position, call in enumerate(self.calls) if position not in self._held]
+
+    def settle(
+        self, resumed: Resumed, results: Sequence[ToolExecutionResultMessage]
+    ) -> Sequence[ToolExecutionResultMessage]:
+        """Store the *results* of approved calls, before anything else can fail, and return all that are new."""
+        settled, self.pending = resumed.settle(results)
+        self.turn.begin()
+        return settled
+
     @property
     def first(self) -> tuple[UserMessage, AiMessage] | None:
         """The question and its answer, once the model has given the first answer of the memory."""
-        if not (self.is_complete and self._is_first) or self._asked is None or self.response is None:
+        if not (self.is_complete and self._is_first) or self.pending or self._asked is None or self.response is None:
             return None
         return self._asked, self.response.ai_message
 
@@ -183,6 +238,7 @@ class Exchange:
     def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
         self.turn.add(NewMessage(message, metadata, self._answer_id))
         self._answer_id, self._has_answer = None, True
+        self._steps += 1
 
     def _metadata(self, response: ChatResponse) -> dict[str, Any]:
         return {**response.metadata.as_json(), "latency_ms": self._latency_ms}

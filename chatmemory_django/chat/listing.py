@@ -13,6 +13,7 @@ from chatmemory_django.codec import message_to_json
 from chatmemory_django.formats.ui_messages import to_ui_messages
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.approving import shown_approvals
 
 READ_CHARACTERS = 16 * 1024 * 1024
 """
@@ -70,7 +71,7 @@ def newest_messages(conversation: Conversation, files: Files) -> list[dict[str, 
     shown.reverse()
     if len(shown) < len(found):
         shown = _from_question(conversation, shown, files)
-    return to_ui_messages(shown)
+    return to_ui_messages(shown, shown_approvals(conversation, shown))
 
 
 def _parts(found: Sequence[tuple[int, int]]) -> Iterator[dict[int, int]]:

@@ -13,11 +13,19 @@ from contextlib import aclosing, closing
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias, overload
+from uuid import UUID
 
 from chatmemory_django.chat.surrogates import Halves, whole
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.futures import raisable
-from chatmemory_django.messages import NO_ATTRIBUTES, AiMessage, ChatMessage, UserMessage, checked_messages
+from chatmemory_django.messages import (
+    NO_ATTRIBUTES,
+    AiMessage,
+    ChatMessage,
+    ToolExecutionRequest,
+    UserMessage,
+    checked_messages,
+)
 
 
 class FinishReason(StrEnum):
@@ -114,6 +122,14 @@ class ChatResponse:
 
     ai_message: AiMessage
     metadata: ChatResponseMetadata = ChatResponseMetadata()
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """That an answer waits for the approval *id* of a *call*: what an assistant, and no model, yields at its end."""
+
+    id: UUID
+    call: ToolExecutionRequest
 
 
 @dataclass(frozen=True, slots=True)

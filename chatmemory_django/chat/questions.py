@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from chatmemory_django import conf
+from chatmemory_django.chat.approvals import Decision, Resume
 from chatmemory_django.chat.versions import id_again, versions_of
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.limits import (
@@ -32,6 +33,9 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.alternatives import children_of
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+MAX_DECISIONS = 100
+"""How many decisions on calls one request has at most."""
 
 MAX_STEPS = 256
 """How many messages are searched backwards for the question of an answer that is to be regenerated."""
@@ -74,17 +78,21 @@ class Posted(msgspec.Struct, rename="camel"):
         """Whether an answer is to be generated again."""
         return self.trigger == "regenerate-message"
 
-    def question(self, stored_file: Callable[[str], Content | None] = _no_file) -> Question:
+    def question(self, stored_file: Callable[[str], Content | None] = _no_file) -> Question | Resume:
         """
         Return the user's last message: nothing else that the client sends is trusted.
 
-        It is None if there is none to regenerate. *stored_file* returns the stored file that the chat serves at a URL;
-        None for any other URL. Raises ``ValueError`` with the path of what is invalid.
+        It is None if there is none to regenerate. If an answer with approvals is last, return what was decided: of an
+        answer, the ids of its approvals and the decisions count, and nothing else. *stored_file* returns the stored
+        file that the chat serves at a URL; None for any other URL. Raises ``ValueError`` with the path of what is
+        invalid.
         """
         found, path = self._last()
         if found.get("role") != "user":
             if self.is_regenerate:
                 return Question(None)
+            if (resume := _resume(found, path)) is not None:
+                return resume
             hint = "the tools of this chat run on the server." if found else f"there is no message. {EXAMPLE}"
             raise ValueError(f"{path}.role must be 'user': {hint}")
         name: object = found.get("id")
@@ -236,6 +244,25 @@ def _shaped(message: Any, path: str) -> dict[str, Any]:
     if "parts" not in message and message.get("role") == "user":
         raise ValueError(f"{path}.parts is missing. {EXAMPLE}")
     return message
+
+
+def _resume(message: Mapping[str, Any], path: str) -> Resume | None:
+    """Return what was decided on the calls in an answer that a page sends; None if none of them has an approval."""
+    parts = message.get("parts")
+    if message.get("role") != "assistant" or not isinstance(parts, list):
+        return None
+    asked = [part for part in parts if isinstance(part, dict) and isinstance(part.get("approval"), dict)]
+    decided = [part["approval"] for part in asked if part.get("state") == "approval-responded"]
+    if len(decided) > MAX_DECISIONS:
+        raise ValueError(f"{path}.parts: at most {MAX_DECISIONS} approvals are allowed.")
+    return Resume(*(_decision(approval, path) for approval in decided)) if asked else None
+
+
+def _decision(approval: dict[str, Any], path: str) -> Decision:
+    name, approved, reason = approval.get("id"), approval.get("approved"), approval.get("reason")
+    if isinstance(name, str) and isinstance(approved, bool) and isinstance(reason, str | None):
+        return Decision(name, approved, reason or "")
+    raise ValueError(f'{path}: an approval is {{"id": "<UUID>", "approved": true}}, and may have a reason, a text.')
 
 
 class _Role(msgspec.Struct):

@@ -58,12 +58,28 @@ class Tool:
     assistant; what a ``functools.partial`` binds stays as it is. The function returns a text, message contents, or
     anything that pydantic can serialize to JSON; it may raise ``ToolError``. ``TypeError`` is raised if a model cannot
     call *function*.
+
+    If it *needs_approval*, a call ends the assistant's turn, and runs only once the conversation's owner has approved
+    it. A function of the same arguments can tell which calls do: ``needs_approval=lambda amount, **_: amount > 50``. If
+    it raises an exception, the call needs an approval. Calls with invalid arguments need none: they fail at once.
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, name: str | None = None, description: str | None = None
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        needs_approval: bool | Callable[..., bool] = False,
     ) -> None:
+        if not (isinstance(needs_approval, bool) or callable(needs_approval)) or (
+            inspect.iscoroutinefunction(needs_approval)
+        ):
+            raise TypeError(
+                f"needs_approval must be True, False, or a function that is not async, not {needs_approval!r}."
+            )
         self.function = function
+        self.needs_approval = needs_approval
         code = _code(function)
         self.name = str(name or getattr(_unbound(function), "__name__", type(function).__name__))
         self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
@@ -95,6 +111,22 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
+
+    def must_ask(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> bool:
+        """Return whether *call* has to be approved before it runs."""
+        if self.needs_approval is False:
+            return False
+        try:
+            arguments = self._arguments_of(call, context)
+        except ToolError:
+            return False
+        if self.needs_approval is True:
+            return True
+        try:
+            return bool(self.needs_approval(**arguments))
+        except Exception:
+            logger.exception("Whether a call of the tool %r needs an approval is not known, so it does.", self.name)
+            return True
 
     def call(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> ToolExecutionResultMessage:
         """Return the result of *call*: an error result if the arguments are invalid or the function fails."""
@@ -195,6 +227,23 @@ async def acall_tool(
     """Return what ``call_tool`` returns."""
     tool = tools.get(call.name or "")
     return _unknown(tools, call) if tool is None else await tool.acall(call, context)
+
+
+def calls_to_ask_for(
+    tools: Mapping[str, Tool], calls: Sequence[ToolExecutionRequest], context: Mapping[str, Any]
+) -> list[int]:
+    """Return the positions of those of *calls* that have to be approved before they run."""
+    asked = ((position, call, tools.get(call.name or "")) for position, call in enumerate(calls))
+    return [position for position, call, tool in asked if tool is not None and tool.must_ask(call, context)]
+
+
+async def acalls_to_ask_for(
+    tools: Mapping[str, Tool], calls: Sequence[ToolExecutionRequest], context: Mapping[str, Any]
+) -> list[int]:
+    """Return what ``calls_to_ask_for`` returns. Functions that decide it run in a thread."""
+    if any(callable(tool.needs_approval) for tool in tools.values()) and calls:
+        return await in_slow_thread(calls_to_ask_for, tools, calls, context)
+    return calls_to_ask_for(tools, calls, context)
 
 
 def _unknown(tools: Mapping[str, Tool], call: ToolExecutionRequest) -> ToolExecutionResultMessage:

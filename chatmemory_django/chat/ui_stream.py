@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
 import msgspec
 
 from chatmemory_django.chat.model import (
+    ApprovalRequested,
     ChatResponse,
     PartialText,
     PartialThinking,
     PartialToolCall,
 )
-from chatmemory_django.core.tool_calls import tool_answers
+from chatmemory_django.core.tool_calls import NOT_RUN, tool_answers
 from chatmemory_django.formats.ui_messages.writing import (
     NOT_JSON,
+    Row,
     answer_metadata,
     answer_text,
     call_id,
@@ -70,15 +72,24 @@ class UiStream:
     The chunks of one answer. Feed it the events of ``Assistant.astream``, then end it with one of three methods.
 
     Each method returns the chunks to send; after the end, all return an empty list. *metadata* is the message's initial
-    metadata, by default the current time as ``createdAt``.
+    metadata, by default the current time as ``createdAt``. An answer that goes on begins with the rows *before*, which
+    the page has.
     """
 
-    def __init__(self, message_id: str, metadata: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message_id: str, metadata: Mapping[str, Any] | None = None, before: Sequence[Row] = ()) -> None:
         self._message_id = message_id
         self._metadata = metadata
         self._has_started = self._has_ended = False
         self._step: _Step | None = None
-        self._stored: list[dict[str, Any]] = []
+        self._stored: list[Mapping[str, Any]] = []
+        for row in before:
+            message = row.chat_message
+            if isinstance(message, AiMessage):
+                self._step = _Step(self._step.number + 1 if self._step else 1, is_shown=True)
+                self._step.answer(message)
+                self._stored.append(row.metadata or {})
+            elif isinstance(message, ToolExecutionResultMessage) and self._step:
+                self._step.result(message)
 
     def start(self) -> list[Chunk]:
         """Begin the answer. The other methods call this if needed."""
@@ -100,6 +111,8 @@ class UiStream:
         chunks = self.start()
         if isinstance(event, ToolExecutionResultMessage):
             return chunks + self._step.result(event) if self._step else chunks
+        if isinstance(event, ApprovalRequested):
+            return chunks + self._step.request(event) if self._step else chunks
         step = self._step
         if step is None or step.is_answered:
             number = step.number + 1 if step else 1
@@ -137,7 +150,7 @@ class UiStream:
     def abort(self) -> list[Chunk]:
         """End an answer that was stopped; what was generated of it is stored as a partial answer."""
         known = list(self._stored)
-        if self._step is not None:
+        if self._step is not None and not self._step.is_shown:
             last = known.pop() if self._step.is_answered else {}
             known += [{**last, "partial": True}] if self._step.has_written else []
         metadata = answer_metadata(known)
@@ -169,8 +182,10 @@ class _Call:
 class _Step:
     """One call of the model, with the results of the tools that it calls."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, is_shown: bool = False) -> None:
         self.number = number
+        self.is_shown = is_shown
+        """Whether the page has it from an earlier response, which has ended it."""
         self._written: dict[str, list[str]] = {"reasoning": [], "text": []}
         self._open: dict[str, str] = {}
         self._begun: Counter[str] = Counter()
@@ -245,12 +260,24 @@ class _Step:
         self._messages.append(message)
         call, text = self._calls[position], result_text(message)
         call.state = "answered"
+        if message.attributes.get(NOT_RUN) is True:
+            return [{"type": "tool-output-denied", "toolCallId": call.id}]
         if message.is_error:
             return [{"type": "tool-output-error", "toolCallId": call.id, "errorText": text}]
         return [{"type": "tool-output-available", "toolCallId": call.id, "output": text}]
 
+    def request(self, request: ApprovalRequested) -> list[Chunk]:
+        """Ask for the approval of a call."""
+        call = next((call for call in self._calls.values() if call.id == request.call.id), None)
+        if call is None:
+            return []
+        call.state = "answered"
+        return [{"type": "tool-approval-request", "approvalId": str(request.id), "toolCallId": call.id}]
+
     def end(self, *, is_cut: bool) -> list[Chunk]:
         """End the step. If the answer *is_cut* off, its open calls are reported as failed."""
+        if self.is_shown:
+            return []
         chunks = self._close("reasoning") + self._close("text")
         for call in self._calls.values():
             if call.state == "written":

@@ -32,6 +32,7 @@ from chatmemory_django.access import (
     seconds_to_wait,
 )
 from chatmemory_django.chat.answers import Answer, BusyError, Seat, TooManyError, answers
+from chatmemory_django.chat.approvals import NotPendingError, Resume
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.exchange import Exchange, QuestionTooLongError
 from chatmemory_django.chat.files import Files, question_at, stored_file
@@ -46,8 +47,9 @@ from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.core.media import AddressError, check_files, file_at
 from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread
-from chatmemory_django.formats.ui_messages import to_ui_messages
+from chatmemory_django.formats.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.approving import decide, shown_approvals, waiting_answer
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 
 if TYPE_CHECKING:
@@ -154,6 +156,8 @@ class _Asked(NamedTuple):
     owner: AbstractBaseUser
     memory_id: str
     question: Question
+    resumed: str | None = None
+    """The id of the answer that goes on, instead of an answer to a question."""
 
 
 def _asked(request: HttpRequest) -> _Asked:
@@ -183,6 +187,8 @@ def _checked(request: HttpRequest) -> _Asked:
             raise NotAllowedError(404, "There is no such chat.")
         files = Files.of(request, request.path, posted.id, memory_id)
         question = posted.question(partial(stored_file, conversation, files))
+        if isinstance(question, Resume):
+            return _Asked(user, memory_id, Question(None), _decided(policy, request, conversation, question))
         if question.message is not None:
             check_files(question.message, remote=policy.may_link_files(request))
     except AddressError as exc:
@@ -195,6 +201,23 @@ def _checked(request: HttpRequest) -> _Asked:
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
     return _Asked(user, memory_id, question)
+
+
+def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> str:
+    """Record what the user decided on the calls of an answer that waits, and return the id of the answer."""
+    waiting = None if conversation is None else waiting_answer(conversation)
+    if conversation is None or waiting is None:
+        raise NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
+    allowed = policy.conversations(request, "approve")
+    if not allowed.filter(pk=conversation.pk).exists():
+        raise NotAllowedError(403, "You may not approve this.")
+    try:
+        decide(
+            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user.pk
+        )
+    except NotPendingError:
+        raise NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again.")) from None
+    return ui_id(waiting.rows[0])
 
 
 def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[AccessPolicy, AbstractBaseUser]:
@@ -266,7 +289,7 @@ class _Work:
             "answer_id": answer_id,
             "after": asked.question.after,
         }
-        self._ui = UiStream(answer_id)
+        self._ui = UiStream(asked.resumed or answer_id, None if asked.resumed is None else {})
         self._returns_message = returns_message
         self._has_evicted = self._is_stored = False
         self._exchange: Exchange | None = None
@@ -275,7 +298,10 @@ class _Work:
 
     def begin(self) -> None:
         asked = self._asked
-        self._exchange = self._assistant.begin(asked.memory_id, asked.question.message, self._options, Text())
+        message = asked.question.message if asked.resumed is None else Resume()
+        self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text())
+        if asked.resumed is not None and self._exchange.resumed is not None:
+            self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
 
     async def make(self, answer: Answer) -> None:
         answer.put(_encoded(self._ui.start()))
@@ -298,8 +324,10 @@ class _Work:
                 self._is_stored = True
                 if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
                     entitle(exchange.memory, *exchange.first, first_words)
+                for request in exchange.pending:
+                    answer.put(_encoded(self._ui.feed(request)))
                 if self._returns_message:
-                    self.message = _message(self._asked, answer.maker.answer_id)
+                    self.message = _message(self._asked, self._asked.resumed or answer.maker.answer_id)
         except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
             answer.failure = exc
         if exchange is not None:
@@ -320,7 +348,7 @@ class _Work:
         if exc is None:
             is_whole = self._exchange is not None and self._exchange.is_complete
             return self._ui.finish() if is_whole else self._ui.abort()
-        is_expected = isinstance(exc, ChatModelError | ConversationErasedError)
+        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | NotPendingError)
         log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
         log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
         return self._ui.error(explained(exc)[1])
@@ -334,8 +362,10 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     if first is None:
         return None
     conversation, sequence = first  # as values: with a subquery, MariaDB reads the whole history
-    answer = rows.history().filter(conversation=conversation, sequence__gte=sequence)
-    return to_ui_messages(answer.order_by("sequence"))[0]
+    answer = list(rows.history().filter(conversation=conversation, sequence__gte=sequence).order_by("sequence"))
+    has_calls = any(row.payload for row in answer)  # without one, a message is only a text
+    approvals = shown_approvals(answer[0].conversation, answer) if has_calls else {}
+    return to_ui_messages(answer, approvals)[0]
 
 
 def explained(error: Exception) -> tuple[int, str]:
@@ -354,7 +384,7 @@ def explained(error: Exception) -> tuple[int, str]:
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():
             return 502, _("The model gave no answer. Try again.")
-        case ConversationErasedError() | MessageNotFoundError():
+        case ConversationErasedError() | MessageNotFoundError() | NotPendingError():
             return 409, _("The conversation has changed. Load it again.")
         case _:
             return 500, _("Something went wrong. Try again.")

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionResultMessage
+from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionResultMessage
+
+NOT_RUN = "not_run"
+"""The attribute that is true for the result of a call that was not run, since nobody approved it."""
 
 
 def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -54,6 +57,18 @@ def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
                 latest = calls[-1][0]
                 answers[calls.pop(bisect_left(calls, (latest, 0)))] = index
     return answers
+
+
+def has_open_calls(messages: Sequence[ChatMessage]) -> bool:
+    """Return whether *messages* end with tool calls of which some have no result yet."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if isinstance(message, AiMessage):
+            calls = len(message.tool_execution_requests)
+            return calls > 0 and len(tool_answers(messages[index:])) < calls
+        if not isinstance(message, ToolExecutionResultMessage | SystemMessage):
+            return False
+    return False
 
 
 MAX_DISTANCE = 128

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
+from chatmemory_django.core.tool_calls import has_open_calls
 from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore
@@ -59,6 +61,7 @@ class Turn:
         self._incomplete: list[int] = []
         self._is_retry = False
         self._has_evicted = False
+        self._beside: Callable[[object, list[int]], object] | None = None
 
     def begin(self) -> Self:
         """Read the memory, as ``with`` does when it is entered; ``end`` is the counterpart."""
@@ -78,6 +81,19 @@ class Turn:
         for message in unseen:  # not earlier: a reply that is never read here need not be counted
             begun.add(message)
         return self._memory.readable(begun.messages())
+
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether the memory ends with calls of tools that have no results, also if it leaves these out for the LLM."""
+        return has_open_calls(self._begun().messages())
+
+    def beside(self, store: Callable[[object, list[int]], object]) -> None:
+        """
+        Call *store* in the transaction in which the turn's end is stored, if the store has any.
+
+        It receives what identifies the conversation, and the keys of the messages that are stored then.
+        """
+        self._beside = store
 
     def add(self, *messages: ChatMessage | NewMessage) -> None:
         """
@@ -125,7 +141,7 @@ class Turn:
         """Do the first step of ``aend``: store what has not been stored yet; return whether ``follow`` comes next."""
         self._begun()
         if self._unwritten or self._incomplete:
-            self._store(self._unwritten, after=self._after, completes=self._incomplete)
+            self._write()
             self._unwritten, self._incomplete = [], []
         has_evicted, self._has_evicted = self._has_evicted, False
         return has_evicted
@@ -133,6 +149,16 @@ class Turn:
     def follow(self) -> Awaitable[None]:
         """Return the second step of ``aend``: what the memory does after an eviction, for example summarizing."""
         return self._memory._aafter_eviction()
+
+    def _write(self) -> None:
+        write = partial(self._store, self._unwritten, after=self._after, completes=self._incomplete)
+        if self._beside is None:
+            write()
+            return
+        with self._memory.store.exclusive(self._memory.id):
+            keys = write()
+            self._beside(self._conversation, keys)
+        self._beside = None
 
     def _is_early(self) -> bool:
         # Without a history, a branch that may never be continued cannot be stored.

@@ -5,6 +5,7 @@ Every message is a row, written once. A conversation's memory begins at ``window
 be pinned in front of it. Evicting moves the start of the window, so it costs the same at any length of history.
 """
 
+from chatmemory_django.models.approvals import ToolApproval
 from chatmemory_django.models.calls import ModelCall, ModelCallQuerySet, Outcome, Purpose
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_memory_id
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
@@ -26,6 +27,7 @@ __all__ = [
     "OwnerField",
     "Purpose",
     "SparseIndex",
+    "ToolApproval",
     "UtcNow",
     "new_memory_id",
 ]

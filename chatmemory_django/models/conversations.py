@@ -353,6 +353,7 @@ class Conversation(models.Model):
         )
         # Erasing is deleting, so Django's own "delete" permission covers it.
         permissions = (
+            ("approve_conversation", "Can approve the tool calls in a conversation"),
             ("clear_conversation", "Can clear the memory of a conversation"),
             ("export_conversation", "Can export a conversation"),
             ("import_conversation", "Can import conversations"),

@@ -97,6 +97,16 @@ def added(sequences: Collection[int]) -> str:
     return words % {"numbers": _numbers(sequences)}
 
 
+def decided(sequence: int, *, approved: bool) -> str:
+    """Return the words for a tool call in the message *sequence* that was *approved* or denied."""
+    words = (
+        _("Approved a tool call of message #%(number)d.")
+        if approved
+        else _("Denied a tool call of message #%(number)d.")
+    )
+    return words % {"number": sequence}
+
+
 def annotated(sequence: int) -> str:
     """Return the words for the message *sequence* whose metadata was changed."""
     return _("Changed the metadata of message #%(number)d.") % {"number": sequence}

@@ -23,6 +23,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.alternatives import Place
+from chatmemory_django.models.approvals import MAX_REASON_LENGTH
 from chatmemory_django.models.columns import SHOWN, ShownRow, text_of
 from chatmemory_django.models.conversations import PREVIEW
 from chatmemory_django.operations.usage import BY
@@ -120,6 +121,20 @@ class ForkSerializer(Strict, serializers.Serializer[Any]):
     memory_id = NewMemoryIdField(required=False)
     through = SequenceField(
         required=False, help_text="The last message to copy, on any branch; by default the newest on the path."
+    )
+
+
+@extend_schema_serializer(examples=examples.shown(examples.DECISION, request=True))
+class DecisionSerializer(Strict, serializers.Serializer[Any]):
+    """Whether a tool call may run."""
+
+    id = serializers.UUIDField(help_text="The id of the approval.")
+    approved = BooleanField()
+    reason = TextField(
+        required=False,
+        allow_blank=True,
+        max_length=MAX_REASON_LENGTH,
+        help_text="The model reads why a call is denied.",
     )
 
 
@@ -356,6 +371,27 @@ class ImportsSerializer(serializers.Serializer[Any]):
     """The imported conversations."""
 
     conversations = ImportedSerializer(many=True)
+
+
+class ApprovalSerializer(serializers.Serializer[Any]):
+    """A tool call that waits for a decision."""
+
+    id = serializers.UUIDField(help_text="The id of the approval.")
+    sequence = serializers.IntegerField(help_text="The sequence of the message with the call.")
+    call_id = serializers.CharField(allow_null=True, help_text="The id of the call in that message.")
+    tool = serializers.CharField(allow_null=True, help_text="The name of the tool.")
+    arguments = serializers.CharField(
+        allow_null=True, help_text="The arguments, as the model wrote them: JSON as text."
+    )
+    requested_at = serializers.DateTimeField()
+    expires_at = serializers.DateTimeField(help_text="When the call can no longer be approved.")
+
+
+@extend_schema_serializer(examples=examples.shown(examples.APPROVALS))
+class ApprovalsSerializer(serializers.Serializer[Any]):
+    """The tool calls that wait for a decision, in their order."""
+
+    approvals = ApprovalSerializer(many=True)
 
 
 @extend_schema_serializer(examples=examples.shown(examples.FROM))

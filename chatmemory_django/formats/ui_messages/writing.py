@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -59,6 +60,21 @@ class Row(Protocol):
         """The message as a value."""
 
 
+class Approval(NamedTuple):
+    """What was decided on a call that needs an approval, under the *id* by which pages name it; None if nothing."""
+
+    id: str
+    approved: bool | None
+    reason: str = ""
+    is_open: bool = False
+    """Whether the answer waits for it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the AI SDK has it in the part of the call."""
+        decided = {} if self.approved is None else {"approved": self.approved}
+        return {"id": self.id, **decided, **({"reason": self.reason} if self.reason else {})}
+
+
 class _Answer(NamedTuple):
     """A row of an answer: a message of the model, or the result of a tool."""
 
@@ -66,9 +82,11 @@ class _Answer(NamedTuple):
     message: AiMessage | ToolExecutionResultMessage
 
 
-def to_ui_messages(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def to_ui_messages(
+    rows: Iterable[Row], approvals: Mapping[tuple[int, int], Approval] = MappingProxyType({})
+) -> list[dict[str, Any]]:
     """
-    Return *rows*, oldest first, as ``UIMessage``s.
+    Return *rows*, oldest first, as ``UIMessage``s, with the *approvals* of calls by sequence and position.
 
     All messages between two user messages are one answer, with a step for each message of the model and a part for each
     of its calls. System messages, custom messages, results without a call and contents that cannot be shown are left
@@ -84,11 +102,11 @@ def to_ui_messages(rows: Iterable[Row]) -> list[dict[str, Any]]:
         if isinstance(message, AiMessage) or (isinstance(message, ToolExecutionResultMessage) and answer):
             answer.append(_Answer(row, message))
         elif isinstance(message, UserMessage):
-            messages += _answered(answer)
+            messages += _answered(answer, approvals)
             answer = []
             if parts := _question_parts(message):
                 messages.append(_ui_message(row, "user", parts, _kept(message, "metadata", {})))
-    return messages + _answered(answer)
+    return messages + _answered(answer, approvals)
 
 
 def ui_id(row: Row) -> str:
@@ -183,7 +201,7 @@ def _kept(message: UserMessage, name: str, default: Any) -> Any:
     return value if name != "parts" or isinstance(value, list) else default
 
 
-def _answered(answer: Sequence[_Answer]) -> list[dict[str, Any]]:
+def _answered(answer: Sequence[_Answer], approvals: Mapping[tuple[int, int], Approval]) -> list[dict[str, Any]]:
     """Return a list with *answer* as one message; empty if there is no answer."""
     if not answer:
         return []
@@ -194,35 +212,53 @@ def _answered(answer: Sequence[_Answer]) -> list[dict[str, Any]]:
     for index, (row, message) in enumerate(answer):
         if isinstance(message, AiMessage):
             stored.append(row.metadata)
-            given = [results.get((index, position)) for position in range(len(message.tool_execution_requests))]
+            calls = range(len(message.tool_execution_requests))
+            given = [(results.get((index, call)), approvals.get((row.sequence, call))) for call in calls]
             parts += _step_parts(message, given, len(stored))
     return [_ui_message(answer[0].row, "assistant", parts, answer_metadata(stored))]
 
 
-def _step_parts(message: AiMessage, results: Sequence[ChatMessage | None], step: int) -> list[dict[str, Any]]:
-    """Return the parts of *message*, the answer's *step*; *results* has one for each of its calls with a result."""
+def _step_parts(
+    message: AiMessage, results: Sequence[tuple[ChatMessage | None, Approval | None]], step: int
+) -> list[dict[str, Any]]:
+    """Return the parts of *message*, the answer's *step*, with the result and the approval of each of its calls."""
     parts: list[dict[str, Any]] = [{"type": "step-start"}]
     if message.thinking:
         parts.append({"type": "reasoning", "id": f"reasoning-{step}", "text": message.thinking, "state": "done"})
     if text := answer_text(message):
         parts.append({"type": "text", "text": text, "state": "done"})
     ids: list[str] = []
-    for position, (call, result) in enumerate(zip(message.tool_execution_requests, results, strict=True)):
+    for position, (call, found) in enumerate(zip(message.tool_execution_requests, results, strict=True)):
         ids.append(call_id(call.id, ids, step, position))
-        parts.append(_call_part(call, ids[-1], result))
+        parts.append(_call_part(call, ids[-1], *found))
     return parts
 
 
-def _call_part(call: ToolExecutionRequest, id: str, result: ChatMessage | None) -> dict[str, Any]:
+def _call_part(
+    call: ToolExecutionRequest, id: str, result: ChatMessage | None, approval: Approval | None
+) -> dict[str, Any]:
     given, is_json = call_input(call.arguments)
     part = {"type": f"tool-{call.name or ''}", "toolCallId": id, "input": given}
+    ending: dict[str, Any]
+    if approval is not None and (shown := _approval_ending(approval, result)):
+        return {**part, **shown}
     if not isinstance(result, ToolExecutionResultMessage):
         ending = {"state": "input-available"} if is_json else {"state": "output-error", "errorText": NOT_JSON}
     elif result.is_error:
         ending = {"state": "output-error", "errorText": result_text(result)}
     else:
         ending = {"state": "output-available", "output": result_text(result)}
-    return {**part, **ending}
+    return {**part, **ending, **({} if approval is None or result is None else {"approval": approval.as_json()})}
+
+
+def _approval_ending(approval: Approval, result: ChatMessage | None) -> dict[str, Any]:
+    """Return how the part of a call ends that waits for *approval*, or was denied; empty for any other."""
+    if approval.is_open and result is None:
+        state = "approval-requested" if approval.approved is None else "approval-responded"
+        return {"state": state, "approval": approval.as_json()}
+    if approval.approved:
+        return {}
+    return {"state": "output-denied", "approval": approval._replace(approved=False).as_json()}
 
 
 def _sum(values: Iterable[Any]) -> float | None:

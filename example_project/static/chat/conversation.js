@@ -15,6 +15,7 @@ export class Conversation {
     isBusy = false;
     #rows = [];
     #older = null;
+    #approvals = [];
     #fates = new Map();
     #isNew = false;
     #leaving = new AbortController();
@@ -91,6 +92,13 @@ export class Conversation {
         await this.#ask(() => ({trigger: "regenerate-message", messageId: message.id}));
     }
 
+    /** Approve or deny the call of a tool for which the answer waits. */
+    async decide({id, approved}) {
+        if (this.isBusy) return;
+        const part = {type: "tool-approval", state: "approval-responded", approval: {id, approved}};
+        await this.#ask(() => ({trigger: "submit-message", message: {id, role: "assistant", parts: [part]}}));
+    }
+
     async switchTo(to) {
         if (this.isBusy) return;
         await this.#change("memory/switch/", {method: "POST", body: {to}});
@@ -128,7 +136,7 @@ export class Conversation {
         this.#leaving.abort();
         this.#leaving = new AbortController();
         this.#setBusy(false);
-        [this.#rows, this.#older, this.#fates] = [[], null, new Map()];
+        [this.#rows, this.#older, this.#approvals, this.#fates] = [[], null, [], new Map()];
     }
 
     async #change(path, options, words = "") {
@@ -186,6 +194,7 @@ export class Conversation {
         show();
         if (answer.state === "begun") throw new Refused(text("offline"));
         if (answer.state === "failed") this.page.onProblem(answer.error);
+        else if (answer.parts.some(part => part.state === "waiting")) announce(text("may_run"));
         else announce(text(answer.state === "stopped" ? "stopped" : "answered"));
     }
 
@@ -227,6 +236,9 @@ export class Conversation {
         const page = this.id === null ? null : await this.#read(`messages/?page_size=${size}&${WHOLE}`, signal);
         this.#rows = page?.results.reverse() ?? [];
         this.#older = page?.next ?? null;
+        // Only an answer that calls a tool can wait for an approval.
+        const calls = this.#rows.findLast(row => row.message?.type !== "TOOL_EXECUTION_RESULT")?.message?.toolExecutionRequests;
+        this.#approvals = calls?.length ? (await this.#read("approvals/", signal))?.approvals ?? [] : [];
         this.#show();
     }
 
@@ -251,7 +263,7 @@ export class Conversation {
     }
 
     #show() {
-        const messages = toMessages(this.#rows);
+        const messages = toMessages(this.#rows, this.#approvals);
         this.page.transcript.show(messages, this.#known());
         this.page.onShown({isEmpty: !messages.length, hasOlder: this.#older !== null});
     }

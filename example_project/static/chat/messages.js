@@ -4,9 +4,9 @@
  * A user's message, everything of the assistant until the user's next message, or a system message.
  *
  * {role, sequences, parts, places, isComplete, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
- * name, input, output, state} or {kind: "file", mediaType, url}. *places* are its rows with alternatives.
+ * name, input, output, state, approval} or {kind: "file", mediaType, url}. *places* are its rows with alternatives.
  */
-export function toMessages(rows) {
+export function toMessages(rows, approvals = []) {
     const messages = [];
     for (const row of rows) {
         const role = roleOf(row.message);
@@ -16,6 +16,10 @@ export function toMessages(rows) {
         message.isComplete &&= row.is_complete;
         if (row.place) message.places.push({sequence: row.sequence, ...row.place});
         addParts(message.parts, row.message);
+        for (const waiting of approvals.filter(each => each.sequence === row.sequence)) {
+            const call = message.parts.findLast(part => part.kind === "tool" && part.id === waiting.call_id);
+            if (call) Object.assign(call, {state: "waiting", approval: waiting.id});
+        }
         if (role === "assistant") addMetadata(message.metadata, row.metadata);
     }
     return messages;

@@ -129,6 +129,7 @@ for (const button of document.querySelectorAll("[data-say]")) {
         composer.field.focus();
     });
 }
+at("messages").addEventListener("decide", event => conversation.decide(event.detail));
 at("older").addEventListener("click", () => conversation.loadOlder());
 window.addEventListener("popstate", () => open(idInAddress()));
 

@@ -3,7 +3,7 @@
 import {element, icon, text} from "./dom.js";
 import {markdown} from "./markdown.js";
 
-const STATES = {running: ["spin", "tool_runs"], done: ["check", "tool_done"], failed: ["cross", "tool_failed"]};
+const STATES = {running: ["spin", "tool_runs"], waiting: ["stop", "tool_waits"], done: ["check", "tool_done"], failed: ["cross", "tool_failed"]};
 
 /** Show *parts* in *container*. Elements of unchanged parts are kept, so that open details stay open. */
 export function showParts(container, parts, {isMarkdown = true} = {}) {
@@ -60,13 +60,30 @@ const FILLERS = {
         );
         body.replaceChildren(
             element("h4", {}, text("arguments")), element("pre", {tabindex: 0}, part.input || "{}"),
-            element("h4", {}, text("result")), element("pre", {tabindex: 0}, part.output),
+            ...(part.state === "waiting" ? decision(part) : [element("h4", {}, text("result")), element("pre", {tabindex: 0}, part.output)]),
         );
+        if (part.state === "waiting") shown.open = true;
     },
     file(shown, part) {
         shown.replaceChildren(file(part));
     },
 };
+
+/** Return the question whether a call may run. A click on an answer is the event "decide". */
+function decision(part) {
+    if (!part.approval) return [];
+    const button = (words, approved, attributes) => element("button", {
+        type: "button",
+        "data-acts": "",
+        "aria-label": `${text(words)}: ${part.name}`,
+        onclick: event => event.target.dispatchEvent(
+            new CustomEvent("decide", {bubbles: true, detail: {id: part.approval, approved}}),
+        ),
+        ...attributes,
+    }, text(words));
+    const buttons = [button("approve", true, {class: "main"}), " ", button("deny", false)];
+    return [element("p", {class: "decision", role: "group", "aria-label": text("may_run")}, text("may_run"), " ", ...buttons)];
+}
 
 /** Return the values of JSON arguments; empty while they are incomplete. */
 function brief(input) {

@@ -59,12 +59,14 @@ export class Answer {
     #call(chunk) {
         let call = this.parts.find(part => part.kind === "tool" && part.id === chunk.toolCallId);
         if (!call) {
+            if (!chunk.toolName) return; // a result of a call in an answer that has waited, which is shown above
             call = {kind: "tool", id: chunk.toolCallId, name: chunk.toolName, input: "", output: "", state: "running"};
             this.parts.push(call);
         }
         if (chunk.type === "tool-input-delta") call.input += chunk.inputTextDelta;
         else if (chunk.type === "tool-input-available") call.input = JSON.stringify(chunk.input);
         else if (chunk.type === "tool-output-available") [call.state, call.output] = ["done", shown(chunk.output)];
+        else if (chunk.type === "tool-approval-request") call.state = "waiting"; // can be decided once all is stored
         else if (chunk.type.endsWith("-error")) [call.state, call.output] = ["failed", chunk.errorText];
     }
 }

@@ -356,6 +356,48 @@ class TestAnswers:
         assert "signed out" in talk.page.locator("#problem").inner_text()
 
 
+class TestApprovals:
+    def test_a_call_waits_until_it_is_approved_by_keyboard_also_after_a_reload(self, chat):
+        talk = chat()
+        talk.say("Hello", 'Call this chat "<b>Fjords</b>"')
+        call = talk.page.locator(".call")
+        heading = talk.page.locator("#heading")
+        assert call.get_attribute("data-state") == "waiting"
+        assert '{"title": "<b>Fjords</b>"}' in call.locator("pre").inner_text()
+        assert heading.inner_text() == "Hello"
+
+        talk.page.reload()
+        call.get_by_role("button", name="Approve: rename_conversation").press("Enter")
+
+        talk.page.wait_for_selector(".call[data-state=done]")
+        talk.wait()
+        assert "This conversation is now called “<b>Fjords</b>”." in talk.answers[-1]
+        assert heading.inner_text() == "<b>Fjords</b>"
+        assert talk.page.get_by_role("button", name="Approve").count() == 0
+
+    def test_a_denied_call_is_not_run(self, chat):
+        talk = chat(language="de-DE")
+        talk.say("Nenne diesen Chat Fjorde")
+
+        talk.page.get_by_role("button", name="Ablehnen: rename_conversation").click()
+
+        talk.page.wait_for_selector(".call[data-state=failed]")
+        talk.wait()
+        assert "did not approve" in talk.answers[-1]
+        assert talk.page.locator("#heading").inner_text() == "Nenne diesen Chat Fjorde"
+
+    def test_a_page_that_waits_is_accessible_and_another_question_ends_it(self, chat, axe):
+        talk = chat()
+        talk.say("Call this chat Fjords")
+        shoot(talk.page, "approval")
+        assert axe(talk.page) == []
+
+        talk.say("Never mind")
+
+        assert talk.page.locator(".call").get_attribute("data-state") == "failed"
+        assert talk.page.get_by_role("button", name="Approve").count() == 0
+
+
 class TestRealModel:
     def test_two_environment_variables_select_a_real_model(self, chromium, tmp_path):
         manage(tmp_path, "demo", "--no-serve")

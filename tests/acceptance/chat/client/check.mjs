@@ -5,6 +5,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { Chat } from '@ai-sdk/react';
+import * as ai from 'ai';
 import { DefaultChatTransport, convertToModelMessages, readUIMessageStream, validateUIMessages } from 'ai';
 
 const { headers, questions, recordings } = JSON.parse(readFileSync(process.argv[2], 'utf8'));
@@ -44,8 +45,40 @@ const comparable = (messages) =>
     return { ...message, metadata: others, parts: kept };
   });
 
-for (const { name, body, history, error } of recordings) {
+// What an answer that waits is sent after a click, and how the page's messages look once it has gone on.
+const decided = async (body, before, decision) => {
+  const sent = [];
+  const transport = new DefaultChatTransport({
+    fetch: async (url, init) => {
+      sent.push(JSON.parse(init.body));
+      return response(body);
+    },
+  });
+  const sendAutomaticallyWhen = ai.lastAssistantMessageIsCompleteWithApprovalResponses;
+  const chat = new Chat({ id: 'chat', transport, messages: structuredClone(before), sendAutomaticallyWhen });
+  await chat.addToolApprovalResponse(decision);
+  while (!sent.length || chat.status !== 'ready') {
+    assert.equal(chat.error, undefined);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+  assert.equal(sent.length, 1, 'the page sends the decision once');
+  const [part] = sent[0].messages.at(-1).parts.filter((part) => part.approval);
+  assert.equal(sent[0].messages.at(-1).role, 'assistant');
+  assert.equal(part.state, 'approval-responded');
+  assert.deepEqual(part.approval, decision);
+  return chat;
+};
+
+for (const { name, body, history, error, before, decision, since } of recordings) {
+  if (since > major) continue;
   try {
+    if (decision) {
+      const chat = await decided(body, before, decision);
+      assert.deepEqual(comparable(chat.messages), comparable(history));
+      const valid = await validateUIMessages({ messages: structuredClone(history) });
+      assert.ok((await convertToModelMessages(valid)).length >= 1);
+      continue;
+    }
     const chat = chatWith(body, []);
     await chat.sendMessage({ text: 'Hello' });
     assert.equal(chat.error?.message, error);

@@ -8,6 +8,7 @@ With ``SCREENSHOTS=folder`` in the environment, a picture of each page is left t
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -65,6 +66,10 @@ class Model:
             function = {"name": "get_weather", "arguments": f'{{"city": "{city[1]}"}}'}
             call = {"id": f"call_{self.count}", "type": "function", "function": function}
             return answer_to(request, {"content": "Let me see. ", "tool_calls": [call]}, "tool_calls", USAGE)
+        if title := re.fullmatch(r"Call it (\w+)\.", text):
+            function = {"name": "rename_conversation", "arguments": f'{{"title": "{title[1]}"}}'}
+            call = {"id": f"call_{self.count}", "type": "function", "function": function}
+            return answer_to(request, {"content": "May I? ", "tool_calls": [call]}, "tool_calls", USAGE)
         if text.startswith("Slowly"):
             self.go_on.clear()
             return self.stream(f"{self.count}. One", self.go_on, " two.")
@@ -190,6 +195,24 @@ def uses_tools(chat: Chat, model: Model) -> None:
         expect(chat.answer.locator(".text").first).to_have_text("Let me see. ")
     assert chat.messages.count() == 4
     chat.expect_same_after_reload()
+
+
+def asks_for_approval(chat: Chat, model: Model) -> None:
+    """Wait for an approval, also after a reload; run what is approved, and tell the model what is denied."""
+    for title, button, state, ending in (
+        ("Fjords", "Approve", "output-available", "The tool returned: This conversation is now called “Fjords”."),
+        ("Lakes", "Deny", "output-denied", "The tool returned: The user did not approve .* The reason: Not now."),
+    ):
+        chat.send(f"Call it {title}.")
+        call = chat.answer.locator("dl")
+        expect(call).to_have_attribute("data-state", "approval-requested")
+        expect(chat.status).to_have_text("ready")
+        chat.expect_same_after_reload()
+        chat.press(button, chat.answer)
+        chat.expect_answer(ending)
+        expect(call).to_have_attribute("data-state", state)
+        chat.expect_same_after_reload()
+    assert chat.messages.count() == 4
 
 
 def stops(chat: Chat, model: Model) -> None:
@@ -340,6 +363,7 @@ SCENES: list[Callable[[Chat, Model], None]] = [
     streams,
     thinks,
     uses_tools,
+    asks_for_approval,
     stops,
     regenerates,
     edits,
@@ -406,11 +430,16 @@ def prepare() -> str:
     return Token.objects.create(user=user).key
 
 
-def play(context: BrowserContext, front: Server, model: Model) -> None:
-    """Play all scenes, each in its own chat, once with all messages in each request and once with the last one only."""
+def play(context: BrowserContext, front: Server, model: Model, major: int) -> None:
+    """
+    Play all scenes that this version of the SDK can, each in its own chat, once with all messages in each request and
+    once with the last one only.
+    """
     chat_ids = cycle(CHAT_IDS)
     for sends in ("", "&last"):
         for scene in SCENES:
+            if scene is asks_for_approval and major < 6:
+                continue
             # An image fits only the memory that the example gives to chats whose id is a UUID.
             chat_id = str(uuid4()) if scene is takes_files else next(chat_ids)()
             address = f"http://127.0.0.1:{front.port}/?chat={quote(chat_id, safe='')}{sends}"
@@ -426,6 +455,7 @@ def play(context: BrowserContext, front: Server, model: Model) -> None:
 def main(folder: Path) -> None:
     """Run the scenes; see the module's docstring."""
     token = prepare()
+    major = int(json.loads((folder / "node_modules/ai/package.json").read_text())["version"].split(".")[0])
     uvicorn = [sys.executable, "-m", "uvicorn", "example_project.asgi:application", "--log-level", "warning"]
     vite = ["node", "node_modules/vite/bin/vite.js", "preview", "--host", "127.0.0.1", "--logLevel", "error"]
     with (
@@ -438,7 +468,7 @@ def main(folder: Path) -> None:
         context = browser.new_context()
         context.set_default_timeout(20_000)
         context.add_init_script(f"localStorage.setItem('token', '{token}')")
-        play(context, front, Model(model_server))
+        play(context, front, Model(model_server), major)
         browser.close()
 
 

@@ -11,10 +11,12 @@ import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from hypothesis import HealthCheck, Phase, given, settings
 
 from chatmemory_django.chat.model import (
+    ApprovalRequested,
     ChatResponse,
     ChatResponseMetadata,
     FinishReason,
@@ -24,7 +26,8 @@ from chatmemory_django.chat.model import (
     TokenUsage,
 )
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, PING, UiStream, encode
-from chatmemory_django.formats.ui_messages import from_ui_message, to_ui_messages
+from chatmemory_django.core.tool_calls import NOT_RUN
+from chatmemory_django.formats.ui_messages import Approval, from_ui_message, to_ui_messages
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage
 from tests.faces.chat.answers import StoredRow, answers, rows_of_answer
 
@@ -129,6 +132,36 @@ def cut_recordings() -> list[dict[str, Any]]:
     ]
 
 
+def approval_recordings() -> list[dict[str, Any]]:
+    """Record an answer that waits for an approval, and how it goes on; the first version that knows this is 6."""
+    request = ApprovalRequested(UUID(int=7), ROME)
+    asked = response("May I look?", None, ROME, reason=CALLS)
+    metadata = asked.metadata.as_json()
+    rows = [QUESTION, StoredRow(asked.ai_message, "answer-1", metadata, sequence=2)]
+    waiting = to_ui_messages(rows, {(2, 0): Approval(str(request.id), None, is_open=True)})
+    found = [{"name": "waits", "body": streamed([asked, request], "answer-1"), "history": waiting, "since": 6}]
+    done = response("It is sunny.", None, reason=STOP)
+    for approved, reason, result in (
+        (True, "", ToolExecutionResultMessage("c1", "get_weather", "sunny")),
+        (True, "", ToolExecutionResultMessage("c1", "get_weather", "It failed.", is_error=True)),
+        (False, "Too far.", ToolExecutionResultMessage("c1", "get_weather", "No.", True, {NOT_RUN: True})),
+    ):
+        stream = UiStream("answer-1", {}, rows[1:])
+        chunks = [chunk for event in (result, PartialText("It is "), done) for chunk in stream.feed(event)]
+        known = [*rows, StoredRow(result, sequence=3), StoredRow(done.ai_message, None, done.metadata.as_json(), 4)]
+        found.append(
+            {
+                "name": f"goes on, approved: {approved}, error: {result.is_error}",
+                "body": "".join(map(encode, chunks + stream.finish())) + DONE,
+                "before": waiting,
+                "decision": {"id": str(request.id), "approved": approved, **({"reason": reason} if reason else {})},
+                "history": to_ui_messages(known, {(2, 0): Approval(str(request.id), approved, reason)}),
+                "since": 6,
+            }
+        )
+    return found
+
+
 def random_recordings(count: int) -> list[dict[str, Any]]:
     """Record random answers."""
     found: list[list[AssistantEvent]] = []
@@ -166,7 +199,7 @@ def main(questions: Path, recordings: Path) -> None:
     """Record everything; see the module's docstring."""
     history = check_questions(json.loads(questions.read_text()))
     recorded = [recording(name, events) for name, events in ANSWERS.items()]
-    recorded += cut_recordings() + random_recordings(300)
+    recorded += cut_recordings() + approval_recordings() + random_recordings(300)
     recordings.write_text(json.dumps({"headers": HEADERS, "questions": history, "recordings": recorded}))
     print(f"{len(history)} questions came back as they were sent; {len(recorded)} answers are recorded.")
 

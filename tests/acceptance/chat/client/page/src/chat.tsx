@@ -1,4 +1,5 @@
 import { useChat } from '@ai-sdk/react';
+import * as ai from 'ai';
 import { DefaultChatTransport, getToolName, isToolUIPart, type FileUIPart, type UIMessage } from 'ai';
 import { useEffect, useRef, useState } from 'react';
 import { headers } from './headers';
@@ -14,9 +15,13 @@ type Message = UIMessage<Metadata>;
 
 type Props = { id: string; initialMessages: UIMessage[]; sendsLast: boolean };
 
+// Version 5 has no approvals.
+const { lastAssistantMessageIsCompleteWithApprovalResponses: areAllDecided } = ai as any;
+
 export function Chat({ id, initialMessages, sendsLast }: Props) {
-  const { messages, sendMessage, regenerate, stop, status, error } = useChat<Message>({
+  const chat = useChat<Message>({
     id,
+    sendAutomaticallyWhen: areAllDecided,
     messages: initialMessages as Message[],
     resume: true,
     transport: new DefaultChatTransport({
@@ -27,6 +32,8 @@ export function Chat({ id, initialMessages, sendsLast }: Props) {
         : undefined,
     }),
   });
+  const { messages, sendMessage, regenerate, stop, status, error } = chat;
+  const decide: Decide = (id, approved, reason) => (chat as any).addToolApprovalResponse({ id, approved, reason });
   const [input, setInput] = useState('');
   const [editing, setEditing] = useState<string>();
   const files = useRef<HTMLInputElement>(null);
@@ -46,7 +53,7 @@ export function Chat({ id, initialMessages, sendsLast }: Props) {
       {messages.map((message) => (
         <article key={message.id} data-role={message.role} data-id={message.id}>
           {message.parts.map((part, index) => (
-            <Part key={index} part={part} />
+            <Part key={index} part={part} decide={decide} />
           ))}
           <footer>
             {message.metadata?.partial && 'Stopped. '}
@@ -87,7 +94,9 @@ export function Chat({ id, initialMessages, sendsLast }: Props) {
   );
 }
 
-function Part({ part }: { part: Message['parts'][number] }) {
+type Decide = (id: string, approved: boolean, reason?: string) => void;
+
+function Part({ part, decide }: { part: Message['parts'][number]; decide: Decide }) {
   if (part.type === 'text') return <p className="text">{part.text}</p>;
   if (part.type === 'reasoning') return <p className="reasoning">{part.text}</p>;
   if (part.type === 'file') return <File part={part} />;
@@ -98,6 +107,12 @@ function Part({ part }: { part: Message['parts'][number] }) {
           {getToolName(part)}({JSON.stringify(part.input)})
         </dt>
         <dd>{part.state === 'output-error' ? part.errorText : String(part.output ?? '…')}</dd>
+        {(part.state as string) === 'approval-requested' && (
+          <dd>
+            <button onClick={() => decide((part as any).approval.id, true)}>Approve</button>
+            <button onClick={() => decide((part as any).approval.id, false, 'Not now.')}>Deny</button>
+          </dd>
+        )}
       </dl>
     );
   }

@@ -1,0 +1,88 @@
+"""Calls of tools that wait for a person's approval, and what was decided on them."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import models
+from django.db.models import Exists, OuterRef
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory_django import conf
+from chatmemory_django.models.conversations import Conversation
+from chatmemory_django.models.fields import EncryptedTextField
+from chatmemory_django.models.messages import Message
+
+MAX_REASON_LENGTH = 500
+"""How many characters the reason for a decision has at most."""
+
+
+class ToolApproval(models.Model):
+    """
+    The approval of one call of a tool: asked for, decided, and then used once.
+
+    The call itself is the one in the stored message: nobody can change it any more.
+    """
+
+    class State(models.TextChoices):
+        """How far the call has come."""
+
+        WAITING = "waiting"
+        """It was not run, and the model does not know yet if it is denied."""
+        RUNNING = "running"
+        """It was handed to a process that runs it, and that may have died since. It is never run again."""
+        ENDED = "ended"
+        """The messages have its result, or that it was not run."""
+
+    # Random, so that a page that was open before a conversation was erased cannot name a call of the next one.
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="tool_approvals")
+    # The message of the model, and which of its calls it is.
+    sequence = models.PositiveIntegerField(_("sequence"))
+    position = models.PositiveSmallIntegerField()
+    requested_at = models.DateTimeField(default=timezone.now)
+    # Null until it is decided.
+    approved = models.BooleanField(null=True)
+    decided_at = models.DateTimeField(null=True)
+    # The user's key as text: user models may have keys of any type, and be in another database.
+    decided_by = models.CharField(max_length=255, blank=True, default="")
+    reason = EncryptedTextField(blank=True, default="")
+    state = models.CharField(max_length=7, choices=State.choices, default=State.WAITING)
+
+    class Meta:
+        verbose_name = _("tool approval")
+        verbose_name_plural = _("tool approvals")
+        default_permissions = ()
+        ordering = ("sequence", "position")
+
+    def __str__(self) -> str:
+        return f"{self.sequence} {self.position} {self.state}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the answer waits for it."""
+        return self.state != self.State.ENDED
+
+    @property
+    def expires_at(self) -> datetime.datetime:
+        """When it can no longer be decided."""
+        return self.requested_at + datetime.timedelta(seconds=conf.chat()["APPROVAL_SECONDS"])
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it can still be decided."""
+        return self.approved is None and self.state == self.State.WAITING and timezone.now() < self.expires_at
+
+
+def forget_approvals(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
+    """Delete the approvals of calls in removed messages; those of erased conversations are deleted with them."""
+    if not erased:
+        there: Any = Message.objects.using(using).filter(
+            conversation=OuterRef("conversation"), sequence=OuterRef("sequence"), in_history=True
+        )
+        approvals = ToolApproval.objects.using(using).filter(conversation__in=list(conversations))
+        approvals.exclude(Exists(there)).delete()
