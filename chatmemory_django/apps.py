@@ -1,5 +1,7 @@
 """The app's configuration."""
 
+from typing import Any
+
 from django.apps import AppConfig, apps
 from django.core.checks import Tags, register
 from django.db.models import DO_NOTHING
@@ -27,7 +29,7 @@ class ChatMemoryConfig(AppConfig):
         from chatmemory_django.models.erasing import drop_key_of_owner, erase_messages, forget_owner
         from chatmemory_django.tokens import encodings
 
-        owners = [each._meta.get_field("owner") for each in (Conversation, ModelCall)]
+        owners: list[Any] = [each._meta.get_field("owner") for each in (Conversation, ModelCall)]
         if not owners[0].db_constraint:
             for owner in owners:
                 owner.remote_field.on_delete = DO_NOTHING

@@ -53,6 +53,8 @@ class ToolApproval(models.Model):
     reason = EncryptedTextField(blank=True, default="")
     state = models.CharField(max_length=7, choices=State.choices, default=State.WAITING)
 
+    objects: models.Manager[ToolApproval] = models.Manager()
+
     class Meta:
         verbose_name = _("tool approval")
         verbose_name_plural = _("tool approvals")
