@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from chatmemory_django.chat.recording import RecordedChatModel
 from chatmemory_django.core.limits import is_uuid
 from chatmemory_django.messages import ChatMessage, SystemMessage, UserMessage
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
@@ -41,6 +40,8 @@ def memory_of(memory_id: object) -> Mapping[str, Any]:
 def summarize(previous: str | None, messages: list[ChatMessage]) -> str:
     """Return the facts in *previous* and *messages*; with a real model, return its summary."""
     if IS_REAL:
+        from chatmemory_django.chat.recording import RecordedChatModel  # not before models are loaded
+
         asked = SystemMessage(
             "Summarize the conversation in at most 150 words, for an assistant that will continue it: who the "
             "user is, what the user wants, and the results so far. The summary until now is: " + (previous or "(none)")

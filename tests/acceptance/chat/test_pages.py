@@ -18,6 +18,7 @@ from django.contrib.auth.models import User
 from django.core.cache import cache
 
 import example_project
+from chatmemory_django.chat.model import ChatResponse
 from chatmemory_django.chat.tools import ToolError
 from chatmemory_django.memory import SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
@@ -233,11 +234,11 @@ class TestMemories:
         estimator = llm.chat_model().estimator
         assert estimator.estimate_token_count_in_message(SystemMessage(summary)) <= 60
 
-    def test_a_real_model_summarizes_in_its_own_words(self, monkeypatch):
+    def test_a_real_model_summarizes_in_its_own_words_and_is_recorded(self, monkeypatch, db):
         class Model(Parrot):
-            def chat(self, *messages):
-                self.asked = messages
-                return type("Response", (), {"ai_message": AiMessage("They met.")})
+            def do_chat(self, request):
+                self.asked = request.messages
+                return ChatResponse(AiMessage("They met."))
 
         model = Model(llm.chat_model().estimator, pause=0)
         monkeypatch.setattr(memories, "IS_REAL", True)
@@ -246,6 +247,7 @@ class TestMemories:
         assert memories.summarize("Before.", [UserMessage("Hello"), AiMessage("Hi")]) == "They met."
         assert "Before." in model.asked[0].text
         assert model.asked[1].single_text == "USER: Hello\nAI: Hi"
+        assert ModelCall.objects.get().purpose == "summary"
 
 
 class TestModel:
