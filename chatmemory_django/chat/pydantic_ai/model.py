@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import weakref
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -23,7 +25,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.pydantic_ai.answers import Pieces, at_end, to_chat_response
 from chatmemory_django.chat.pydantic_ai.errors import model_errors
-from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run
+from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run, the_loop
 from chatmemory_django.chat.pydantic_ai.requests import to_arguments
 
 TIMEOUT = 60.0
@@ -57,7 +59,7 @@ class PydanticAiChatModel(ChatModel):
     def __init__(self, model: str | Model, **settings: Any) -> None:
         self._given = model
         self._settings: Mapping[str, Any] = settings
-        self._models: dict[tuple[int, str | None], tuple[Model, AsyncGenerator[None, None]]] = {}
+        self._models: dict[tuple[int, str | None], Model] = {}
         if isinstance(model, str) and model != "test":
             vendor, _ = parse_model_id(model)
             if vendor is None:
@@ -115,9 +117,11 @@ class PydanticAiChatModel(ChatModel):
         key = os.getpid(), name
         if key not in self._models:
             model = self._made(name)
+            keeper = run(_opened(model))
             # Two threads may both make one. Only the first is kept; the other has no connections yet.
-            self._models.setdefault(key, (model, run(_opened(model))))
-        return self._models[key][0]
+            if self._models.setdefault(key, model) is model:
+                weakref.finalize(self, _close, keeper, os.getpid()).atexit = False  # its loop does it then
+        return self._models[key]
 
     def _made(self, name: str | None) -> Model:
         if isinstance(self._given, Model):
@@ -136,7 +140,7 @@ class PydanticAiChatModel(ChatModel):
 
 
 async def _opened(model: Model) -> AsyncGenerator[None, None]:
-    """Open *model*, and return what keeps it open: its connections close when that is garbage, or the loop ends."""
+    """Open *model*, and return what keeps its connections open, until it is closed or its loop ends."""
     keeper = _kept_open(model)
     await anext(keeper)
     return keeper
@@ -145,3 +149,13 @@ async def _opened(model: Model) -> AsyncGenerator[None, None]:
 async def _kept_open(model: Model) -> AsyncGenerator[None, None]:
     async with model:
         yield
+
+
+def _close(keeper: AsyncGenerator[None, None], process: int) -> None:
+    """Close *keeper* soon; it may be any thread that collects the garbage."""
+    if os.getpid() == process:
+        asyncio.run_coroutine_threadsafe(_closed(keeper), the_loop())
+
+
+async def _closed(keeper: AsyncGenerator[None, None]) -> None:
+    await keeper.aclose()
