@@ -60,7 +60,19 @@ class TestValidSettings:
             {"MEMORY": by_id},
             {"MEMORY": f"{__name__}.by_id"},
         ],
-        ids=str,
+        ids=[
+            "none",
+            "plain_values",
+            "own_policy",
+            "options",
+            "dynamic_limit",
+            "own_class",
+            "cost_and_budget",
+            "budget_of_a_function",
+            "no_tokens",
+            "function",
+            "path",
+        ],
     )
     def test_valid_settings_pass(self, settings, chatmemory):
         assert found(settings, **chatmemory) == []
