@@ -541,7 +541,7 @@ class TestConversation:
 
         # This holds even if a table of the site references messages, as in the example project. One statement is for
         # its record, one for the calls of models, four are for the streams of its answers.
-        with django_assert_max_num_queries(10):
+        with django_assert_max_num_queries(11):
             conversation.delete()
 
         assert messages_of(Message.objects.all()) == [U1]

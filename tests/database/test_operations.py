@@ -509,7 +509,7 @@ class TestConversationQuerySetDelete:
         for number in range(50):
             a_memory(str(number)).add(U1)
 
-        with django_assert_max_num_queries(17):  # One each for records and approvals, four for the streams of answers.
+        with django_assert_max_num_queries(18):  # One each for records, approvals and calls, four for streams.
             Conversation.objects.all().delete()
 
     def test_long_conversations_are_deleted_in_separate_transactions(self, monkeypatch: pytest.MonkeyPatch):

@@ -153,6 +153,7 @@ def test_rest_and_the_admin_do_not_show_it(thinker: Thinker, client: Client) -> 
 
     admin = f"/admin/chatmemory/conversation/{conversation.pk}"
     pages = [
+        "/api/conversations/c/messages/?as=langchain4j",
         "/api/conversations/c/messages/",
         "/api/conversations/c/messages/?media=inline",
         f"/api/conversations/c/messages/{sequence}/",

@@ -418,7 +418,8 @@ class TestRealModel:
         [request] = model.requests
         assert request.body["model"] == "some-model"
         assert [each["role"] for each in request.body["messages"]] == ["system", "user"]
-        assert [each["function"]["name"] for each in request.body["tools"]] == ["get_time", "get_weather"]
+        names = [each["function"]["name"] for each in request.body["tools"]]
+        assert names == ["get_time", "get_weather", "rename_conversation", "search_conversations", "read_conversation"]
 
 
 class TestEviction:

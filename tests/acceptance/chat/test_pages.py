@@ -318,7 +318,7 @@ class TestTools:
             monkeypatch.undo()
             importlib.reload(assistants)
 
-        assert names == ["get_time", "get_weather", "search_conversations", "read_conversation"]
+        assert names == ["get_time", "get_weather", "rename_conversation", "search_conversations", "read_conversation"]
         assert list(assistants.assistant.tools) == [*names, "add", "search_conversation"]
 
 

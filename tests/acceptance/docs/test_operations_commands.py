@@ -113,6 +113,13 @@ def export_all(line: str) -> None:
     assert len(lines) == 5 * (1 + 3)
 
 
+def export_document(line: str) -> None:
+    run(line)
+    document = Path("anna.html").read_text()
+    assert document.startswith("<!DOCTYPE html>")
+    assert "of anna" in document
+
+
 def export_user(line: str) -> None:
     run(line)
     [head, *messages] = map(json.loads, Path("anna.jsonl").read_text().splitlines())
@@ -187,6 +194,7 @@ EFFECTS: dict[str, Callable[[str], None]] = {
     "erase_chatmemory --memory-id support-4711 --memory-id support-4712": erase_two,
     "export_chatmemory --output conversations.jsonl": export_all,
     "export_chatmemory --user anna --output anna.jsonl": export_user,
+    "export_chatmemory --user anna --format html --output anna.html": export_document,
     "import_chatmemory conversations.jsonl --skip-existing": import_all,
     "import_chatmemory anna.jsonl --user ben --skip-existing": import_for_user,
     "recount_chatmemory": recount,

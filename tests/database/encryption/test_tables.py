@@ -674,7 +674,7 @@ class TestSearches:
         assert b"?problem=tool" not in page.content
         assert admin_client.get(url, {"problem": "tool"}).status_code == 200
         headers = {str(header["text"]): header["sortable"] for header in result_headers(page.context["cl"])}
-        assert headers["title"] is False
+        assert headers["conversation"] is False
         assert headers["memory id"] is True
 
     def test_staff_see_titles_and_messages_in_the_admin(self, api, client):

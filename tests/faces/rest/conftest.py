@@ -43,6 +43,7 @@ PEOPLE: dict[str, tuple[str, ...]] = {
     "staff who change": (SEE, CHANGE),
     "staff who clear": (SEE, CLEAR),
     "staff who fork": (SEE, FORK),
+    "staff who approve": (SEE, APPROVE),
     "staff who write": (SEE, WRITE),
     "staff who set": (SEE, SET),
     "staff who remove": (SEE, REMOVE),

@@ -17,6 +17,7 @@ from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, ModelCall
 from chatmemory_django.operations.jsonl import export_lines
 from chatmemory_django.rest import urls
+from chatmemory_django.rest.examples import DECISION
 from chatmemory_django.rest.problems import handle_exception
 from chatmemory_django.rest.views import ChatMemoryView
 from tests.faces.rest.conftest import ANSWER, HI, MESSAGES, PEOPLE, ROOT, adding, memory_ids
@@ -29,6 +30,7 @@ ALL = {"staff with every permission"}
 SEE = OWNER | ALL | {name for name in PEOPLE if name.startswith("staff who")} - {"staff who delete unseen"}
 CHANGE = OWNER | ALL | {"staff who change"}
 CLEAR = OWNER | ALL | {"staff who clear"}
+APPROVE = OWNER | ALL | {"staff who approve"}
 FORK = OWNER | ALL | {"staff who fork"}
 WRITE = OWNER | ALL | {"staff who write"}
 WRITE_ALL = {"owner who writes", "staff who write"} | ALL
@@ -40,6 +42,10 @@ ODD = {"other with every permission"}
 
 # Path, verb, body, and the users who get each status; all others get 404.
 MATRIX = [
+    ("", "get", None, {200: EVERYBODY}),
+    ("messages/?search=one", "get", None, {200: EVERYBODY}),
+    ("conversations/c/approvals/", "get", None, {200: OWNER | ALL, 403: SEE - OWNER - ALL}),
+    ("conversations/c/approvals/", "post", DECISION, {409: APPROVE, 403: SEE - APPROVE}),  # it does not wait
     ("conversations/", "get", None, {200: EVERYBODY}),
     ("conversations/", "post", {}, {201: EVERYBODY}),
     ("conversations/?title=nothing", "delete", None, {200: EVERYBODY}),
@@ -136,7 +142,7 @@ class TestAccessMatrix:
         for where in PATHS:
             allowed = {row[1] for row in MATRIX if row[0].partition("?")[0] == where}
             for verb in set(VERBS) - allowed:
-                path = f"/api/{where.rstrip('/')}{slash}"
+                path = f"/api/{where.rstrip('/')}{slash}" if where else "/api/"
                 response = client.generic(verb.upper(), path, "{}", "application/json")
 
                 assert is_problem(response, 401 if name == "anonymous" else 405), (verb, where)
