@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 from drf_spectacular.utils import extend_schema_field
@@ -78,6 +79,15 @@ class BooleanField(serializers.BooleanField):
         if not isinstance(data, bool):
             self.fail("invalid", input=type(data).__name__)
         return data
+
+
+class UuidField(serializers.UUIDField):
+    """A UUID as text. DRF's own field also accepts numbers, and false for zero."""
+
+    def to_internal_value(self, data: Any) -> UUID:
+        if not isinstance(data, str):
+            self.fail("invalid", value=type(data).__name__)
+        return super().to_internal_value(data)
 
 
 class MomentField(serializers.DateTimeField):
@@ -158,7 +168,7 @@ class NewMemoryIdField(TextField):
 
     def __init__(self, **kwargs: Any) -> None:
         about = "A UUID; staff may use any other id."
-        super().__init__(**{"max_length": MAX_MEMORY_ID_LENGTH, "help_text": about, **kwargs})
+        super().__init__(**{"min_length": 1, "max_length": MAX_MEMORY_ID_LENGTH, "help_text": about, **kwargs})
 
     def run_validators(self, value: Any) -> None:
         super().run_validators(value)

@@ -37,6 +37,7 @@ from chatmemory_django.rest.fields import (
     SequenceField,
     Strict,
     TextField,
+    UuidField,
     in_format,
 )
 from chatmemory_django.search.excerpts import snippet
@@ -128,7 +129,7 @@ class ForkSerializer(Strict, serializers.Serializer[Any]):
 class DecisionSerializer(Strict, serializers.Serializer[Any]):
     """Whether a tool call may run."""
 
-    id = serializers.UUIDField(help_text="The id of the approval.")
+    id = UuidField(help_text="The id of the approval.")
     approved = BooleanField()
     reason = TextField(
         required=False,

@@ -324,6 +324,13 @@ class TestRest:
         response = client.post(self.path(), {**body, "approved": False}, format="json")
         assert (response.status_code, response.json()["type"]) == (409, "urn:chatmemory:not_pending")
 
+    @pytest.mark.parametrize("name", [False, 0, 7, None, "", "1", [], {}], ids=repr)
+    def test_an_id_that_is_no_uuid_is_invalid(self, waiting, ann, name):
+        response = self.client_of(ann).post(self.path(), {"id": name, "approved": True}, format="json")
+
+        assert response.status_code == 400
+        assert response.json()["errors"][0]["path"] == "$.id"
+
     def test_the_etag_changes_with_a_decision(self, waiting, ann):
         client = self.client_of(ann)
         first = client.get(self.path())
