@@ -372,7 +372,7 @@ class TestApprovals:
         talk.page.wait_for_selector(".call[data-state=done]")
         talk.wait()
         assert "This conversation is now called “<b>Fjords</b>”." in talk.answers[-1]
-        assert heading.inner_text() == "<b>Fjords</b>"
+        talk.page.locator("#heading", has_text="<b>Fjords</b>").wait_for()
         assert talk.page.get_by_role("button", name="Approve").count() == 0
 
     def test_a_denied_call_is_not_run(self, chat):

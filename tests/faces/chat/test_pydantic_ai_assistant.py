@@ -17,6 +17,7 @@ import pydantic
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import PartialText
+from chatmemory_django.db.threads import in_thread
 from chatmemory_django.models import Message
 from tests.faces.chat.server import PATIENCE, ModelServer, Request, Step
 from tests.faces.chat.test_http import Chat, asynchronous, bearer
@@ -105,7 +106,7 @@ async def test_the_chat_over_http_shows_thinking_but_no_signature_and_sends_both
     ann = await User.objects.acreate_user("ann")
     vendor = VENDORS["anthropic"]
     vendor.answer(server, vendor.thinking("Hm, hello?", SIGNATURE), vendor.text("Hello, Ann."))
-    headers = await asyncio.to_thread(bearer, ann)
+    headers = await in_thread(bearer, ann)
     client = Chat(settings, headers, chat_model(vendor, server))  # type: ignore[arg-type]
 
     streamed = await client.say("Hello")

@@ -5,6 +5,7 @@ import os
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.checks.registry import registry
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionResultMessage, UserMessage
@@ -157,7 +158,9 @@ def test_only_get_is_allowed(api):
     assert {api.post(SEARCH).status_code, api.delete(SEARCH).status_code} == {405}
 
 
-def test_where_texts_are_encrypted_it_is_refused_with_the_reason(api, begin, settings):
+def test_where_texts_are_encrypted_it_is_refused_with_the_reason(api, begin, settings, monkeypatch):
+    # The app registers its checks when it is ready, and only here.
+    monkeypatch.setattr(registry, "registered_checks", set(registry.registered_checks))
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "chatmemory_django.encryption"]
     settings.CHATMEMORY["ENCRYPTION"] = {"KEYS": [f"key:{base64.b64encode(os.urandom(32)).decode()}"]}
     response = find(api, "parcel")
