@@ -205,9 +205,10 @@ def _checked(request: HttpRequest) -> _Asked:
 
 def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> str:
     """Record what the user decided on the calls of an answer that waits, and return the id of the answer."""
+    nothing_waits = NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
     waiting = None if conversation is None else waiting_answer(conversation)
     if conversation is None or waiting is None:
-        raise NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
+        raise nothing_waits
     allowed = policy.conversations(request, "approve")
     if not allowed.filter(pk=conversation.pk).exists():
         raise NotAllowedError(403, "You may not approve this.")
@@ -216,7 +217,7 @@ def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversat
             Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user.pk
         )
     except NotPendingError:
-        raise NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again.")) from None
+        raise nothing_waits from None
     return ui_id(waiting.rows[0])
 
 
