@@ -48,8 +48,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Run the tests of a file in one process: blocks of a page build on each other, and tests share live servers."""
     from xdist.scheduler import LoadFileScheduling
 
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            # Each of these tests runs hundreds, in a process and with databases of its own.
+            return nodeid if "test_sites.py" in nodeid else super()._split_scope(nodeid)
+
     config.option.loadscopereorder = False  # the order is that of the collection, see below
-    return LoadFileScheduling(config, log)
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)
