@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,29 @@ def test_every_page_is_two_clicks_from_the_contents_page():
 
 def test_no_page_is_longer_than_200_lines():
     assert [name for name, text in PAGES.items() if len(text.splitlines()) > 200] == []
+
+
+def imported():
+    """Yield each name that a block of the pages imports from this package, whole, and the page."""
+    for page, text in PAGES.items():
+        for module, names in re.findall(r"from (chatmemory_django[\w.]*) import (\([^)]*\)|[^(\n#]+)", text):
+            for name in re.findall(r"[A-Za-z_]\w*", names):
+                if inspect.ismodule(getattr(import_module(module), name, None)) or find_submodule(module, name):
+                    continue  # recall.tools() is in the reference, recall is a module
+                yield page, module, name
+
+
+def find_submodule(module, name):
+    return (SOURCES.parent / module.replace(".", "/") / f"{name}.py").exists()
+
+
+def referred():
+    """Return the names that the reference documents, without their modules."""
+    text = "\n".join(text for name, text in PAGES.items() if name.startswith("reference/"))
+    return set(re.findall(r"^\.\. auto(?:class|exception|function|data):: (\w+)", text, re.MULTILINE))
+
+
+def test_every_name_that_a_page_imports_is_in_the_reference():
+    absent = sorted({f"{module}.{name} ({page})" for page, module, name in imported() if name not in referred()})
+
+    assert absent == [], "Pages have people import these names, which docs/reference does not have."

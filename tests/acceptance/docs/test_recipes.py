@@ -1,7 +1,6 @@
 """The recipes whose code needs a site of its own, a live server, or another package."""
 
 import asyncio
-import json
 import os
 import re
 import sys
@@ -16,18 +15,15 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group, Permission, User
 from django.core.cache import caches
 from django.db import connections
-from rest_framework.authtoken.models import Token
+from django.urls import path
 from rest_framework.test import APIClient
 
-from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.model import RateLimitError
 from chatmemory_django.memory import MessageWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.signals import messages_added, messages_evicted
 from tests.acceptance.docs.pages import DOCS, block_of, blocks_of, execute, site
-from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.integrations.running import in_threads
 
 __all__ = ["site"]  # a fixture
@@ -478,81 +474,26 @@ class TestReact:
         assert re.search(r'path\("api/chat", .*\)\)', line)[0] in (ROOT / "example_project" / "urls.py").read_text()
 
 
-class TestOpenAiServer:
-    @pytest.fixture
-    def model(self) -> ScriptedModel:
-        return ScriptedModel("Not today.", "Take an umbrella.")
+@pytest.mark.django_db
+def test_the_page_with_htmx_gets_what_was_written_and_answered(settings, tmp_path, client, monkeypatch):
+    page, messages = blocks_of("recipes/htmx.md", "html")
+    (tmp_path / "chat.html").write_text(page)
+    (tmp_path / "messages.html").write_text(messages)
+    views = execute(recipe("htmx.md", "def send"))
+    urls = ModuleType("recipe_htmx")
+    urls.urlpatterns = [path("", views["page"]), path("send/", views["send"], name="send")]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, urls.__name__, urls)
+    settings.ROOT_URLCONF = urls.__name__
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    client.force_login(User.objects.create_user("ann"))
 
-    @pytest.fixture
-    def urls(self, settings, model: ScriptedModel, monkeypatch) -> None:
-        """Serve the view of the page."""
-        assistants = ModuleType("mysite.assistants")
-        assistants.assistant = Assistant(model)  # type: ignore[attr-defined]
-        views = ModuleType("recipe_openai_server")
-        for module in (ModuleType("mysite"), assistants, views):
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-        exec(recipe("openai-server.md", "def chat_completions"), vars(views))
-        settings.ROOT_URLCONF = views.__name__
+    first = client.post("/send/", {"message": "Hello <b>"}).content.decode()
+    second = client.post("/send/", {"message": "Again"}).content.decode()
 
-    @pytest.fixture
-    def token(self, transactional_db) -> str:
-        return Token.objects.create(user=User.objects.create_user("anna")).key
-
-    def test_answers_with_memory(self, urls, token, live_server, model):
-        pytest.importorskip("openai")
-
-        names = execute(recipe("openai-server.md", "from openai import OpenAI"), site=live_server.url, token=token)
-
-        assert (names["first"], names["second"]) == ("Not today. ", "Take an umbrella. ")
-        assert model.sent[1][:2] == [UserMessage("Will it rain in Bergen?"), AiMessage("Not today.")]
-        assert Conversation.objects.get().owner.username == "anna"
-        names["client"].close()
-
-    def test_streams(self, urls, token, live_server):
-        openai = pytest.importorskip("openai")
-        asked = {"messages": [{"role": "user", "content": "Will it rain?"}], "metadata": {"conversation": "c"}}
-
-        with openai.OpenAI(base_url=f"{live_server.url}/v1", api_key=token) as client:
-            stream = client.chat.completions.create(model="assistant", stream=True, **asked)
-            pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
-
-        assert "".join(pieces) == "Not today. "
-        assert [row.text for row in Conversation.objects.get().history()] == ["Will it rain?", "Not today."]
-
-    @pytest.mark.parametrize("stream", [False, True])
-    def test_a_failing_model_is_reported_with_a_status(self, urls, token, client, model, stream):
-        model.answers = [RateLimitError("Too many requests.")]
-
-        response = client.post(
-            "/v1/chat/completions",
-            {
-                "messages": [{"role": "user", "content": "Hi"}],
-                "metadata": {"conversation": "c"},
-                "stream": stream,
-            },
-            content_type="application/json",
-            headers={"Authorization": f"Bearer {token}"},
-        )
-
-        assert (response.status_code, response.json()["error"]["message"]) == (502, "RateLimitError")
-        assert not Conversation.objects.exists()
-
-    @pytest.mark.parametrize(
-        ("key", "body", "status"),
-        [
-            ("wrong", {}, 401),
-            (None, {}, 400),
-            (None, {"messages": [{"role": "user", "content": "Hi"}]}, 400),
-            (None, {"messages": [{"role": "assistant", "content": "Hi"}], "metadata": {"conversation": "c"}}, 400),
-        ],
-    )
-    def test_refuses_invalid_requests(self, urls, token, client, key, body, status):
-        response = client.post(
-            "/v1/chat/completions",
-            json.dumps(body),
-            content_type="application/json",
-            headers={"Authorization": f"Bearer {key or token}"},
-        )
-
-        assert response.status_code == status
-        assert not Conversation.objects.exists()
+    assert first.split("\n")[:2] == [
+        '<p class="USER">Hello &lt;b&gt;</p>',
+        '<p class="AI">You wrote: Hello &lt;b&gt;</p>',
+    ]
+    assert "Hello" not in second
+    assert client.get("/").content.decode().count("<p class=") == 4
+    assert client.post("/send/", {"message": " "}).status_code == 400

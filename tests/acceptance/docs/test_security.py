@@ -1,4 +1,4 @@
-"""The tests that docs/security.md refers to exist, and pytest collects them."""
+"""The tests that docs/threats.md refers to exist, and pytest collects them."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from chatmemory_django.chat.tools import READABLE
 from tests.acceptance.docs.pages import DOCS
 
 ROOT = DOCS.parent
-REFERENCES = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", (DOCS / "security.md").read_text())))
+REFERENCES = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", (DOCS / "threats.md").read_text())))
 TESTS = [each for each in REFERENCES if "/test_" in each]
 
 
@@ -20,7 +20,7 @@ def test_the_page_refers_to_tests():
 
 
 def test_the_page_names_the_exceptions_that_the_model_reads():
-    [row] = re.findall(r"^\| A tool's exception .*", (DOCS / "security.md").read_text(), re.MULTILINE)
+    [row] = re.findall(r"^\| A tool's exception .*", (DOCS / "threats.md").read_text(), re.MULTILINE)
 
     assert set(re.findall(r"`([A-Z]\w+)`", row)) == {each.__name__ for each in READABLE}
 
