@@ -199,6 +199,7 @@ class Conversation(NamedTuple):
     reloaded: Response
     admin_list: Response
     admin_page: Response
+    style_sheet: Response
 
 
 def converse(page: str, browser: Browser) -> Conversation:
@@ -216,7 +217,8 @@ def converse(page: str, browser: Browser) -> Conversation:
     admin_list = browser.get("/admin/chatmemory/conversation/")
     link = re.search(r'href="(/admin/chatmemory/conversation/\d+/change/)', admin_list.text)
     admin_page = browser.get(link[1]) if link else Response(404, "", [])
-    return Conversation(refused, first, second, browser.get("/"), admin_list, admin_page)
+    style_sheet = browser.get("/static/admin/css/base.css")
+    return Conversation(refused, first, second, browser.get("/"), admin_list, admin_page, style_sheet)
 
 
 def check(seen: Conversation) -> None:
@@ -230,6 +232,7 @@ def check(seen: Conversation) -> None:
     _expect("&lt;b&gt;Minka&lt;/b&gt;" in seen.reloaded.text, "the page shows the conversation, escaped", seen.reloaded)
     _expect("<b>" not in seen.reloaded.text, "the page contains no HTML of a message", seen.reloaded)
     _expect("chat-1" in seen.admin_list.text, "the admin lists the conversation", seen.admin_list)
+    _expect(seen.style_sheet.status == 200, "the admin has its style sheets", seen.style_sheet.status)
     _expect("Minka" in seen.admin_page.text, "the admin shows its messages", seen.admin_page.status)
 
 

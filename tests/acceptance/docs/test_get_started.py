@@ -41,6 +41,20 @@ def test_the_site_streams_and_remembers_and_its_admin_shows_the_conversation(fol
     assert len(seen.first.pieces) == 8
 
 
+def test_a_user_who_is_not_staff_signs_in_and_chats(followed):
+    followed.run(
+        "python manage.py shell -v 0 -c 'from django.contrib.auth.models import User; "
+        'User.objects.create_user("bob", password="x")\''
+    )
+
+    with followed.serving() as browser:
+        sign_in = browser.get("/").location
+        welcome = browser.submit(sign_in, sign_in, username="bob", password="x")
+        answer = browser.submit("/", "/send/", message="Hello")
+
+    assert (welcome.location, answer.text.strip()) == ("/", "I was sent: Hello")
+
+
 def test_the_system_checks_find_nothing(followed):
     assert "no issues" in followed.run("python manage.py check")
 
