@@ -23,13 +23,13 @@ class ChatMemoryConfig(AppConfig):
         from django.contrib.auth import get_user_model
 
         from chatmemory_django import checks, conf
-        from chatmemory_django.models import Conversation, ModelCall
+        from chatmemory_django.models import CallSum, Conversation, ModelCall
         from chatmemory_django.models.approvals import forget_approvals
         from chatmemory_django.models.copies import keeps_copies
         from chatmemory_django.models.erasing import drop_key_of_owner, erase_messages, forget_owner
         from chatmemory_django.tokens import encodings
 
-        owners: list[Any] = [each._meta.get_field("owner") for each in (Conversation, ModelCall)]
+        owners: list[Any] = [each._meta.get_field("owner") for each in (Conversation, ModelCall, CallSum)]
         if not owners[0].db_constraint:
             for owner in owners:
                 owner.remote_field.on_delete = DO_NOTHING

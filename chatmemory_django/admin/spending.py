@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from django.db.models import Sum
-from django.db.models.functions import Coalesce, TruncDate
 from django.utils.translation import gettext as _
 
 from chatmemory_django.models import ModelCallQuerySet
+from chatmemory_django.operations.usage import tokens_by_day
 
 STYLES = ("user", "ai", "tool", "custom", "summary")
 """The colors of the models with the most tokens, in their order; all others have one together."""
@@ -50,15 +49,12 @@ def read_spending(
 
     The first of *models* have colors of their own.
     """
-    rows = calls.between(since, until).order_by().values_list(TruncDate("created_at", tzinfo=UTC), "model")
     names = dict(zip(models, STYLES, strict=False))
     bars: dict[int, dict[str | None, int]] = {}
     first = since.astimezone(UTC).date()
-    for day, model, tokens in rows.annotate(
-        tokens=Coalesce(Sum("input_tokens"), 0) + Coalesce(Sum("output_tokens"), 0)
-    ):
+    for day, model, tokens in tokens_by_day(calls, since=since, until=until):
         bar, name = bars.setdefault(max((day - first).days, 0), {}), model if model in names else None
-        bar[name] = bar.get(name, 0) + int(tokens)
+        bar[name] = bar.get(name, 0) + tokens
     highest = max((sum(bar.values()) for bar in bars.values()), default=0)
     if not highest:
         return None

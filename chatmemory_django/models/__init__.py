@@ -6,13 +6,14 @@ be pinned in front of it. Evicting moves the start of the window, so it costs th
 """
 
 from chatmemory_django.models.approvals import ToolApproval
-from chatmemory_django.models.calls import ModelCall, ModelCallQuerySet, Outcome, Purpose
+from chatmemory_django.models.calls import CallSum, ModelCall, ModelCallQuerySet, Outcome, Purpose
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_memory_id
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
 from chatmemory_django.models.messages import Message, MessageQuerySet
 from chatmemory_django.models.windows import MemoryStatus
 
 __all__ = [
+    "CallSum",
     "Conversation",
     "ConversationQuerySet",
     "EncryptedTextField",

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Count, Q, Sum
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.usage import COST_DIGITS, COST_PLACES
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models.conversations import Conversation
-from chatmemory_django.models.fields import ExactCharField, OwnerField
+from chatmemory_django.models.fields import ExactCharField, OwnerField, SparseIndex
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import AnonymousUser
+    from django.db.models.expressions import Combinable
+
+MEASURES = ("calls", "uncounted", "unpriced", "input", "cached_input", "output", "reasoning", "cost")
+"""What is summed of calls, in this order."""
 
 MAX_NAME_LENGTH = 100
 """How many characters of the name of a model, or of the class of an error, are stored."""
@@ -51,6 +56,19 @@ class ModelCallQuerySet(models.QuerySet["ModelCall"]):
     def between(self, since: datetime.datetime, until: datetime.datetime) -> Self:
         """Return the calls that began at *since* or later, and before *until*, aware datetimes."""
         return self.filter(created_at__gte=to_moment(since), created_at__lt=to_moment(until))
+
+    def sums(self, **by: Combinable) -> models.QuerySet[ModelCall, dict[str, Any]]:
+        """Return a row for each value of *by*: that, and what its calls used together, ``sum_of_…`` the measures."""
+        return self.order_by().values(**by).annotate(
+            sum_of_calls=Count("pk"),
+            sum_of_uncounted=Count("pk", filter=Q(input_tokens=None)),
+            sum_of_unpriced=Count("pk", filter=Q(cost=None)),
+            sum_of_input=Sum("input_tokens", default=0),
+            sum_of_cached_input=Sum("cached_input_tokens", default=0),
+            sum_of_output=Sum("output_tokens", default=0),
+            sum_of_reasoning=Sum("reasoning_tokens", default=0),
+            sum_of_cost=Sum("cost"),
+        )  # fmt: skip
 
 
 class ModelCall(models.Model):
@@ -90,6 +108,8 @@ class ModelCall(models.Model):
     # The name of its class: the text of an error may quote a message.
     error = models.CharField(_("error"), max_length=MAX_NAME_LENGTH, blank=True)
     created_at = models.DateTimeField(_("time"), default=timezone.now)
+    # The run that added it to the sums; null until then.
+    summed = models.BigIntegerField(null=True, editable=False)
 
     objects = ModelCallQuerySet.as_manager()
 
@@ -99,8 +119,75 @@ class ModelCall(models.Model):
         indexes = (
             models.Index(fields=["owner", "created_at"], name="chatmemory_calls_of_owner"),
             models.Index(fields=["created_at"], name="chatmemory_calls_by_time"),
+            SparseIndex(fields=["summed", "created_at"], rows=Q(summed=None), name="chatmemory_calls_not_summed"),
         )
         default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{self.purpose}: {self.model}"
+
+
+class Span(models.TextChoices):
+    """Of which calls a row of ``CallSum`` is the sum."""
+
+    DAY = "day"
+    """Those of a day with the same owner, purpose, model and outcome."""
+    TOTAL = "total"
+    """Those of a day with the same purpose, model and outcome, of all owners together."""
+    MONTH = "month"
+    """Those of a month with the same owner."""
+
+
+class CallSumQuerySet(models.QuerySet["CallSum"]):
+    """Queries on sums of calls."""
+
+    def within(self, first: datetime.date, end: datetime.date) -> Self:
+        """Return the sums of days or months that begin on the day *first* or later, and before the day *end*."""
+        return self.filter(begin__gte=first, begin__lt=end)
+
+    def sums(self, **by: Combinable) -> models.QuerySet[CallSum, dict[str, Any]]:
+        """See ``ModelCallQuerySet.sums``."""
+        return self.order_by().values(**by).annotate(**{f"sum_of_{name}": Sum(name) for name in MEASURES})
+
+
+class CallSum(models.Model):
+    """
+    What calls of past days used together, so that sums over months need not read each call.
+
+    ``operations.summing`` alone writes them. Several rows may be about the same calls: they add up. An erased owner
+    is no longer named, and a sum outlives its calls.
+    """
+
+    span = models.CharField(max_length=8, choices=Span.choices)
+    begin = models.DateField()
+    owner = OwnerField(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        null=True,
+        db_index=False,  # an index below starts with it
+    )
+    purpose = models.CharField(max_length=16, blank=True)
+    model = ExactCharField(max_length=MAX_NAME_LENGTH, blank=True)
+    outcome = models.CharField(max_length=16, blank=True)
+    calls = models.BigIntegerField()
+    uncounted = models.BigIntegerField()
+    unpriced = models.BigIntegerField()
+    input = models.BigIntegerField()
+    cached_input = models.BigIntegerField()
+    output = models.BigIntegerField()
+    reasoning = models.BigIntegerField()
+    cost = models.DecimalField(max_digits=COST_DIGITS + 10, decimal_places=COST_PLACES, null=True)
+    run = models.BigIntegerField()
+
+    objects = CallSumQuerySet.as_manager()
+
+    class Meta:
+        indexes = (
+            models.Index(fields=["span", "begin"], name="chatmemory_sums_by_time"),
+            models.Index(fields=["owner", "span", "begin"], name="chatmemory_sums_of_owner"),
+        )
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.span} {self.begin}"

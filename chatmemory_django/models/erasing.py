@@ -8,7 +8,7 @@ from django.db import connections, models, router
 
 from chatmemory_django.db.isolation import as_now, sees_otherwise
 from chatmemory_django.encryption.ciphers import drop_key
-from chatmemory_django.models.calls import ModelCall
+from chatmemory_django.models.calls import CallSum, ModelCall
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.messages import Message
@@ -38,7 +38,10 @@ def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using:
 def forget_owner(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:
     """
     Erase the conversations of the user *instance*, which is about to be deleted from another database, and leave no
-    call of a model that names the user.
+    call of a model, and no sum of calls, that names the user.
     """
     Conversation.objects.using(router.db_for_write(Conversation)).filter(owner=instance.pk).delete()
-    ModelCall.objects.using(router.db_for_write(ModelCall)).filter(owner=instance.pk).update(owner=None)
+    for model in (ModelCall, CallSum):
+        rows = model._default_manager.using(router.db_for_write(model)).filter(owner=instance.pk)
+        while rows.update(owner=None):  # again for sums that were merged in the meantime
+            pass

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from django.db import IntegrityError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Count, F, Q, Sum
-from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.serving import served
 from chatmemory_django.core.usage import TokenUsage, to_cost
-from chatmemory_django.db.moments import to_moment
+from chatmemory_django.db.moments import LATEST, to_moment
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.models import Conversation, ModelCall, Outcome, Purpose
 from chatmemory_django.models.calls import MAX_NAME_LENGTH
+from chatmemory_django.operations.summing import sum_calls
+from chatmemory_django.operations.usage import usage
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -100,18 +100,16 @@ class Account:
         Models report no usage for an answer that was cancelled: it counts as much as the others do on average, so that
         no one evades a budget by stopping answers.
         """
-        rows = ModelCall.objects.using(self.database).filter(owner=self.owner, created_at__gte=to_moment(since))
-        found = rows.aggregate(
-            tokens=Sum(F("input_tokens") + Coalesce("output_tokens", 0), default=0),
-            total_cost=Sum("cost", default=Decimal(0)),
-            counted=Count("input_tokens"),
-            priced=Count("cost"),
-            uncounted=Count("pk", filter=Q(outcome=Outcome.CANCELLED, input_tokens=None)),
-            unpriced=Count("pk", filter=Q(outcome=Outcome.CANCELLED, cost=None)),
-        )
+        calls = ModelCall.objects.using(self.database).filter(owner=self.owner)
+        found = list(usage(calls, "outcome", since=since, until=LATEST, limit=len(Outcome)))
+        cancelled = [each for each in found if each.key == Outcome.CANCELLED]
+        tokens = sum(each.input + each.output for each in found)
+        cost = sum((each.cost or Decimal(0) for each in found), Decimal(0))
+        counted = sum(each.calls - each.uncounted for each in found)
+        priced = sum(each.calls - each.unpriced for each in found)
         return (
-            float(found["tokens"]) * (1 + found["uncounted"] / max(found["counted"], 1)),
-            Decimal(found["total_cost"]) * (1 + Decimal(found["unpriced"]) / max(found["priced"], 1)),
+            tokens * (1 + sum(each.uncounted for each in cancelled) / max(counted, 1)),
+            cost * (1 + Decimal(sum(each.unpriced for each in cancelled)) / max(priced, 1)),
         )
 
     def write(self, calls: Sequence[Call]) -> None:
@@ -157,7 +155,9 @@ class Account:
         }
 
 
-_COLUMNS: tuple[Any, ...] = tuple(field for field in ModelCall._meta.concrete_fields if not field.primary_key)
+_COLUMNS: tuple[Any, ...] = tuple(
+    field for field in ModelCall._meta.concrete_fields if not field.primary_key and field.name != "summed"
+)
 
 
 def _insertion(connection: BaseDatabaseWrapper, count: int) -> str:
@@ -232,11 +232,17 @@ def record_call(
 
 
 def prune_calls(older_than: timedelta, *, using: str | None = None, dry_run: bool = False) -> int:
-    """Delete the records of calls that began more than *older_than* ago, and return their number."""
-    before = to_moment(datetime.now(UTC) - older_than)
-    old = ModelCall.objects.using(using or router.db_for_write(ModelCall)).filter(created_at__lt=before)
+    """
+    Delete the records of calls that began more than *older_than* ago, and return their number.
+
+    What they used stays known: they are added to the sums before.
+    """
+    before = datetime.now(UTC) - older_than
+    old = ModelCall.objects.using(using or router.db_for_write(ModelCall)).filter(created_at__lt=to_moment(before))
     if dry_run:
         return old.count()
+    sum_calls(before, using=old.db)
+    old = old.exclude(summed=None)
     count = 0
     while keys := list(old.order_by("created_at").values_list("pk", flat=True)[:PRUNED_AT_ONCE]):
         count += old.filter(pk__in=keys).delete()[0]

@@ -1,22 +1,28 @@
-"""What calls of models used and cost, by day, model, conversation, user or purpose."""
+"""What calls of models used and cost, by day, model, conversation, user, purpose or outcome."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from django.db.models import Count, F, Q, Sum
+from django.core.exceptions import EmptyResultSet
+from django.db import connections
+from django.db.models import F, Lookup
 from django.db.models.expressions import Combinable
 from django.db.models.functions import TruncDate
 
 from chatmemory_django.core.usage import COST_PLACES
-from chatmemory_django.models import Conversation, ModelCallQuerySet
+from chatmemory_django.db.moments import to_moment
+from chatmemory_django.models import Conversation, ModelCall, ModelCallQuerySet
+from chatmemory_django.models.calls import MEASURES, CallSum, CallSumQuerySet, Span
+from chatmemory_django.operations.summing import DAY, midnight
 
-By: TypeAlias = Literal["day", "model", "conversation", "user", "purpose"]
+By: TypeAlias = Literal["day", "model", "conversation", "user", "purpose", "outcome"]
 
-BY: tuple[By, ...] = ("day", "model", "conversation", "user", "purpose")
+BY: tuple[By, ...] = ("day", "model", "conversation", "user", "purpose", "outcome")
 
 _KEYS: dict[By, Combinable] = {
     "day": TruncDate("created_at", tzinfo=datetime.UTC),
@@ -24,16 +30,19 @@ _KEYS: dict[By, Combinable] = {
     "conversation": F("conversation"),
     "user": F("owner"),
     "purpose": F("purpose"),
+    "outcome": F("outcome"),
 }
+
+_KEYS_OF_SUMS: dict[By, Combinable] = {**_KEYS, "day": F("begin")}
 
 
 class Usage(NamedTuple):
     """
-    What the calls of a day, a model, a conversation, a user or a purpose used.
+    What the calls of a day, a model, a conversation, a user, a purpose or an outcome used.
 
     *key* is a day, in UTC or, without ``USE_TZ``, in the time zone of the site; the name of a model; a memory id; the
-    primary key of a user as text; or a purpose. It is None for calls whose conversation or owner was erased, or that
-    had none.
+    primary key of a user as text; a purpose; or an outcome. It is None for calls whose conversation or owner was
+    erased, or that had none.
     """
 
     key: str | None
@@ -41,6 +50,8 @@ class Usage(NamedTuple):
     """How many there were, failed and cancelled ones included."""
     uncounted: int
     """How many of them have no counts, because the model reported none."""
+    unpriced: int
+    """How many of them have no cost."""
     input: int
     cached_input: int
     """The part of the input that was cached."""
@@ -65,26 +76,99 @@ def usage(
 
     These are at most *limit* entries after the first *offset*. Days come latest first, all others with the most tokens
     first. A call of a model has one record, so answers that were generated again, failed or removed count as well.
+
+    Of all calls, and of those that are filtered by their ``owner`` alone, past days are read from their sums, which
+    outlive the calls; by conversation, or filtered in another way, each call is read.
     """
-    rows = calls.between(since, until).order_by().values(key=_KEYS[by])
-    summed = rows.annotate(
-        calls=Count("pk"),
-        uncounted=Count("pk", filter=Q(input_tokens=None)),
-        input=Sum("input_tokens", default=0),
-        cached_input=Sum("cached_input_tokens", default=0),
-        output=Sum("output_tokens", default=0),
-        reasoning=Sum("reasoning_tokens", default=0),
-        total_cost=Sum("cost"),
-    )
-    order = ["-key"] if by == "day" else [(F("input") + F("output")).desc(), "-calls", "key"]
-    fields = ("key", "calls", "uncounted", "input", "cached_input", "output", "reasoning", "total_cost")
-    found = list(summed.order_by(*order).values_list(*fields)[offset : offset + limit])
+    tokens = "SUM(sum_of_input) + SUM(sum_of_output) DESC, SUM(sum_of_calls) DESC, key0"
+    order = "key0 DESC" if by == "day" else tokens
+    found = _read(calls, [by], since, until, f"ORDER BY {order} LIMIT %s OFFSET %s", [limit, offset])
     names = _memory_ids(calls, [key for key, *_ in found]) if by == "conversation" else None
     for key, *counts, cost in found:
         name = key if names is None else names.get(key)
         # SQLite adds floats.
-        sums = (*counts, None if cost is None else round(cost, COST_PLACES))
-        yield Usage(None if name is None else str(name), *sums)
+        total = None if cost is None else round(Decimal(str(cost)), COST_PLACES)
+        yield Usage(None if name is None else str(name), *map(int, counts), total)  # type: ignore[arg-type,misc]
+
+
+def tokens_by_day(
+    calls: ModelCallQuerySet, *, since: datetime.datetime, until: datetime.datetime
+) -> Iterator[tuple[datetime.date, str, int]]:
+    """Yield each day with each model, and how many tokens of input and output *calls* used then; see ``usage``."""
+    for day, model, *counts in _read(calls, ["day", "model"], since, until):
+        numbers = dict(zip(MEASURES, counts, strict=True))
+        yield datetime.date.fromisoformat(str(day)), model, int(numbers["input"] + numbers["output"])
+
+
+def _read(
+    calls: ModelCallQuerySet,
+    by: Sequence[By],
+    since: datetime.datetime,
+    until: datetime.datetime,
+    order: str = "",
+    parameters: Sequence[Any] = (),
+) -> list[tuple[Any, ...]]:
+    """Return the keys and the measures of *calls*, as one statement reads them; the ORM does not sum up a union."""
+    selects: list[str] = []
+    values: list[Any] = []
+    for part in _parts(calls, by, since, until):
+        keys = _KEYS if part.model is ModelCall else _KEYS_OF_SUMS
+        with suppress(EmptyResultSet):
+            rows = part.sums(**{f"key{number}": keys[each] for number, each in enumerate(by)})
+            select, of_select = rows.query.get_compiler(calls.db).as_sql()
+            selects.append(f"SELECT part.* FROM ({select}) part")  # noqa: S608  # for MariaDB, the ORM orders each
+            values += of_select
+    if not selects:
+        return []
+    keys_read = ", ".join(f"key{number}" for number in range(len(by)))
+    measures = ", ".join(f"SUM(sum_of_{each})" for each in MEASURES)
+    union = " UNION ALL ".join(selects)
+    with connections[calls.db].cursor() as cursor:
+        cursor.execute(
+            f"SELECT {keys_read}, {measures} FROM ({union}) parts GROUP BY {keys_read} {order}",  # noqa: S608  # names
+            [*values, *parameters],
+        )
+        return list(cursor.fetchall())
+
+
+def _parts(
+    calls: ModelCallQuerySet, by: Sequence[By], since: datetime.datetime, until: datetime.datetime
+) -> Iterator[ModelCallQuerySet | CallSumQuerySet]:
+    """Yield calls and sums of calls that together are *calls* of the period, each of them once."""
+    owners = _owners(calls)
+    first, end = midnight(since), midnight(until)
+    first += DAY if first < to_moment(since) else datetime.timedelta()
+    if owners is None or "conversation" in by or first >= end:
+        yield calls.between(since, until)
+        return
+    if to_moment(since) < first:
+        yield calls.filter(created_at__gte=to_moment(since), created_at__lt=first)
+    if end < to_moment(until):
+        yield calls.filter(created_at__gte=end, created_at__lt=to_moment(until))
+    yield calls.filter(summed=None, created_at__gte=first, created_at__lt=end)
+    begin, last = first.date(), end.date()
+    sums = CallSum.objects.using(calls.db).filter(**owners)
+    if owners or "user" in by:
+        month = (begin.replace(day=1) + 31 * DAY).replace(day=1) if begin.day > 1 else begin
+        if not owners and (after := last.replace(day=1)) > month:
+            yield sums.filter(span=Span.MONTH).within(month, after)
+            yield sums.filter(span=Span.DAY).within(begin, month)
+            begin = after
+        yield sums.filter(span=Span.DAY).within(begin, last)
+    else:
+        yield sums.filter(span=Span.TOTAL).within(begin, last)
+
+
+def _owners(calls: ModelCallQuerySet) -> dict[str, Any] | None:
+    """Return the conditions on the owner that *calls* meet; None if there are others."""
+    field = ModelCall._meta.get_field("owner")
+    found: dict[str, Any] = {}
+    for condition in calls.query.where.children:
+        is_about_owner = isinstance(condition, Lookup) and getattr(condition.lhs, "target", None) is field
+        if not is_about_owner or (name := f"owner__{condition.lookup_name}") in found:
+            return None
+        found[name] = condition.rhs
+    return None if calls.query.where.negated or calls.query.where.connector != "AND" else found
 
 
 def _memory_ids(calls: ModelCallQuerySet, keys: list[int | None]) -> dict[int | None, str]:

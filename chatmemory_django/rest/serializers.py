@@ -333,13 +333,14 @@ class RootSerializer(serializers.Serializer[Any]):
 
 
 class UsageRowSerializer(serializers.Serializer[Any]):
-    """What the calls of a day, a model, a conversation, a user or a purpose used and cost."""
+    """What the calls of a day, a model, a conversation, a user, a purpose or an outcome used and cost."""
 
     key = serializers.CharField(
         allow_null=True, help_text="Null for calls whose conversation or owner was erased, or that had none."
     )
     calls = serializers.IntegerField(help_text="Failed and cancelled calls included.")
     uncounted = serializers.IntegerField(help_text="How many of the calls have no counts: the model reported none.")
+    unpriced = serializers.IntegerField(help_text="How many of the calls have no cost.")
     input = serializers.IntegerField(help_text="Tokens of input.")
     cached_input = serializers.IntegerField(help_text="The part of the input that was cached.")
     output = serializers.IntegerField(help_text="Tokens of output.")

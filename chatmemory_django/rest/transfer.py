@@ -119,7 +119,7 @@ class UsageView(ChatMemoryView):
 
     def get(self, request: Request) -> Response:
         """
-        Sum up tokens and costs by day, model, conversation, user or purpose.
+        Sum up tokens and costs by day, model, conversation, user, purpose or outcome.
 
         Days are those of UTC; by default, the last 30 days count. At most `limit` rows are returned; `next` is the URL
         of the following ones, or null.

@@ -119,8 +119,15 @@ class TestPrune:
         assert run("prune_chatmemory", "--calls-older-than", 9) == "Deleted the records of 2 calls.\n"
         assert ModelCall.objects.count() == 1
 
+    def test_prune_sums_the_calls_of_past_days_up(self):
+        for days in (0, 1, 2):
+            ModelCall.objects.create(purpose="answer", created_at=timezone.now() - timedelta(days=days))
+
+        assert run("prune_chatmemory", "--sum-calls") == "Summed up 2 calls.\n"
+        assert ModelCall.objects.count() == 3
+
     def test_prune_requires_an_age_or_an_index(self):
-        with pytest.raises(CommandError, match="--calls-older-than DAYS, or --search-index") as found:
+        with pytest.raises(CommandError, match="--calls-older-than DAYS, --sum-calls, or --search-index") as found:
             run("prune_chatmemory")
         assert found.value.returncode == 2
 

@@ -11,13 +11,13 @@ from django.db import router
 
 from chatmemory_django.management.base import ConversationsCommand, days
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import prune
+from chatmemory_django.operations import prune, summing
 from chatmemory_django.operations.calls import prune_calls
 from chatmemory_django.search.indexes import forget_deleted
 
 
 class Command(ConversationsCommand):
-    """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS] [--search-index] …``, to run at night."""
+    """``manage.py prune_chatmemory [--history-older-than DAYS] [--idle DAYS] [--sum-calls] …``, to run at night."""
 
     stopped = "Stopped. What was deleted so far stays deleted; run the command again for the rest."
     help = (
@@ -48,6 +48,12 @@ class Command(ConversationsCommand):
             help="Delete the records of what models used in calls more than this many days ago.",
         )
         parser.add_argument(
+            "--sum-calls",
+            action="store_true",
+            help="Sum up the calls of past days, so that what months used is read quickly. This is always done; with "
+            "this option alone, nothing else is.",
+        )
+        parser.add_argument(
             "--search-index",
             action="store_true",
             help="Remove what the search index still holds of deleted messages. On SQLite, this is always done. On "
@@ -61,6 +67,7 @@ class Command(ConversationsCommand):
         history_older_than: timedelta | None,
         idle: timedelta | None,
         calls_older_than: timedelta | None,
+        sum_calls: bool,
         search_index: bool,
         dry_run: bool,
         database: str | None,
@@ -69,9 +76,10 @@ class Command(ConversationsCommand):
     ) -> None:
         """Prune the conversations, and print what was deleted."""
         is_pruning = history_older_than is not None or idle is not None
-        if not is_pruning and not search_index and calls_older_than is None:
+        if not is_pruning and not search_index and not sum_calls and calls_older_than is None:
             raise CommandError(
-                "Use --history-older-than DAYS, --idle DAYS, --calls-older-than DAYS, or --search-index.", returncode=2
+                "Use --history-older-than DAYS, --idle DAYS, --calls-older-than DAYS, --sum-calls, or --search-index.",
+                returncode=2,
             )
         if search_index and not apps.is_installed("chatmemory_django.search"):
             raise CommandError("There is no search index: chatmemory_django.search is not in INSTALLED_APPS.")
@@ -91,6 +99,10 @@ class Command(ConversationsCommand):
             self.stdout.write(
                 f"{would} {pruned.conversations:,} idle conversations and {pruned.messages:,} old messages of others."
             )
+        if not dry_run:
+            count = summing.sum_calls(using=database)
+            if sum_calls:
+                self.stdout.write(f"Summed up {count:,} calls.")
         if calls_older_than is not None:
             count = prune_calls(calls_older_than, using=database, dry_run=dry_run)
             self.stdout.write(f"{'Would have deleted' if dry_run else 'Deleted'} the records of {count:,} calls.")

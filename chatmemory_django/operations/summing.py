@@ -1,0 +1,116 @@
+"""
+Sums the calls of models up, so that what months used is known without reading each call.
+
+A call is added to the sums of its day once that day is over, or before it is deleted, and then names the run that did
+so: all that no run has are those that the sums do not have, whenever they were recorded. Each run adds rows; then those
+of the same day or month are merged. Each step is one transaction that begins by marking what it sums, so several may
+run at once, beside writers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from django.db import connections, router, transaction
+from django.db.models import F, QuerySet
+
+from chatmemory_django.db.moments import to_moment
+from chatmemory_django.db.retries import tried_again
+from chatmemory_django.models.calls import MEASURES, CallSum, ModelCall, Span
+
+SUMMED_AT_ONCE = 10_000
+"""How many calls one transaction adds to the sums."""
+
+DAY = datetime.timedelta(days=1)
+
+_DIMENSIONS: Mapping[Span, tuple[str, ...]] = {
+    Span.DAY: ("owner", "purpose", "model", "outcome"),
+    Span.TOTAL: ("purpose", "model", "outcome"),
+    Span.MONTH: ("owner",),
+}
+"""What the rows of each span distinguish."""
+
+
+def sum_calls(until: datetime.datetime | None = None, *, using: str | None = None) -> int:
+    """
+    Add the calls that began before *until*, an aware datetime, to the sums, and return their number.
+
+    By default, those of past days: in UTC or, without ``USE_TZ``, in the time zone of the site.
+    """
+    using = using or router.db_for_write(ModelCall)
+    before = midnight(datetime.datetime.now(datetime.UTC)) if until is None else to_moment(until)
+    left = ModelCall.objects.using(using).filter(summed=None, created_at__lt=before)
+    moments = left.order_by("created_at").values_list("created_at", flat=True)
+    waiting, count, days = moments, 0, set()
+    while (first := waiting.first()) is not None:
+        begin = midnight(first)
+        following = waiting[SUMMED_AT_ONCE : SUMMED_AT_ONCE + 1]
+        end = min(before, begin + DAY, *(max(each, first + datetime.timedelta.resolution) for each in following))
+        count += tried_again(using, partial(_add, using, begin.date(), first, end))
+        days.add(begin.date())
+        waiting = moments.filter(created_at__gte=end)
+    for day in days:
+        for span in (Span.DAY, Span.TOTAL):
+            tried_again(using, partial(_merge, using, span, day))
+    for month in {day.replace(day=1) for day in days}:
+        tried_again(using, partial(_merge, using, Span.MONTH, month))
+    return count
+
+
+def midnight(moment: datetime.datetime) -> datetime.datetime:
+    """Return the beginning of the day of *moment*, as columns hold it: in UTC or, without ``USE_TZ``, naive."""
+    moment = to_moment(moment)
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(datetime.UTC)
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _add(using: str, day: datetime.date, first: datetime.datetime, end: datetime.datetime) -> int:
+    """Add the calls of *day* from *first* until *end* to the sums."""
+    run = _new_run()
+    calls = ModelCall.objects.using(using).filter(created_at__gte=first, created_at__lt=end)
+    with transaction.atomic(using=using):
+        count = calls.filter(summed=None).update(summed=run)
+        if count:
+            for span in Span:
+                _insert(span, day.replace(day=1) if span == Span.MONTH else day, run, calls.filter(summed=run))
+    return count
+
+
+def _merge(using: str, span: Span, begin: datetime.date) -> None:
+    """Replace the rows of several runs by their sums."""
+    rows = CallSum.objects.using(using).filter(span=span, begin=begin)
+    if rows.order_by().values("run").distinct().count() < 2:
+        return
+    old, new = _new_run(), _new_run()
+    with transaction.atomic(using=using):
+        rows.update(run=old)
+        _insert(span, begin, new, rows.filter(run=old))
+        rows.filter(run=old).delete()
+
+
+def _insert(span: Span, begin: datetime.date, run: int, rows: Any) -> None:
+    """Store the sums of *rows*, calls or sums, as SQL: the ORM has no INSERT … SELECT."""
+    dimensions = _DIMENSIONS[span]
+    summed: QuerySet[Any] = rows.sums(**{f"by_{each}": F(each) for each in dimensions})
+    connection = connections[rows.db]
+    sql, parameters = summed.query.get_compiler(rows.db).as_sql()
+    name = connection.ops.quote_name
+    given = {"span": span.value, "begin": begin, "run": run}
+    given |= {each: "" for each in ("purpose", "model", "outcome") if each not in dimensions}
+    columns = ", ".join(name(CallSum._meta.get_field(each).column) for each in (*given, *dimensions, *MEASURES))
+    values = ", ".join(["%s"] * len(given))
+    table = name(CallSum._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table} ({columns}) SELECT {values}, summed.* FROM ({sql}) summed",  # noqa: S608  # names of models
+            [*given.values(), *parameters],
+        )
+
+
+def _new_run() -> int:
+    return secrets.randbits(62)
