@@ -79,14 +79,15 @@ class PostgreSql(Server):
         self.data = folder / "data"
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, *, fsync: bool = False) -> Iterator[None]:
         give(self.folder, "postgres")
         self._run("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
         with (self.data / "postgresql.conf").open("a") as file:
             # Without fsync a killed server loses nothing; only a machine that is switched off does.
             file.write(
                 f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{self.folder}'\n"
-                "fsync = off\nmax_connections = 80\ndeadlock_timeout = 200ms\ntimezone = 'UTC'\n"
+                f"fsync = {'on' if fsync else 'off'}\nmax_connections = 80\n"
+                "deadlock_timeout = 200ms\ntimezone = 'UTC'\n"
             )
         self._control("start")
         try:

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from datetime import tzinfo
 from typing import NamedTuple, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -37,6 +37,11 @@ ALIVE_FOR = 1.5
 PING_AFTER = 15.0
 """Seconds of silence after which listeners are sent a comment, so that proxies keep the connection open."""
 
+OF_THE_REQUEST = frozenset(
+    {"asgiref.local", "thread_sensitive_context", "deadlock_context", "async_single_thread_context"}
+)
+"""The names of context variables of asgiref that refer to a thread or a connection which ends with the request."""
+
 _T = TypeVar("_T")
 
 
@@ -53,7 +58,7 @@ class Seat:
 
 
 class Locale(NamedTuple):
-    """The language and the time zone of a request, which its answer keeps, and nothing else of its context."""
+    """The language and the time zone of a request, which its answer keeps; Django has them in variables of asgiref."""
 
     language: str | None
     time_zone: tzinfo
@@ -121,7 +126,7 @@ class Answer:
 
     def start(self, making: Awaitable[None]) -> None:
         """Start generating the answer in a task of its own, independent of the request."""
-        self._task = _apart(making)
+        self._task = _apart(making, _own_context())
 
     @contextmanager
     def being_made(self) -> Iterator[None]:
@@ -199,7 +204,7 @@ class Answers:
         end = loop.time() + wait
         while True:
             # In a task, too: a client that disconnects now must not leave an answer that nothing generates.
-            begun = await asyncio.shield(_apart(self._begin(maker, work, locale)))
+            begun = await asyncio.shield(_apart(self._begin(maker, work, locale), _own_context()))
             if isinstance(begun, Answer):
                 return begun
             if loop.time() >= end and begun < ALIVE_FOR:
@@ -240,7 +245,7 @@ class Answers:
         beginning = self._beginning.setdefault(maker.owner_key, threading.Lock())
         answer = self._made[maker] = Answer(maker)
         if self._writer is None or self._writer.done():
-            self._writer = _apart(self._write_on())
+            self._writer = _apart(self._write_on(), Context())  # of no request: it writes the answers to all
         silent_for: float | None = 0.0
         try:
             silent_for = await in_thread(self._open, answer, work, beginning)
@@ -382,12 +387,20 @@ def answers() -> Answers:
     return _registries.setdefault(asyncio.get_running_loop(), Answers())
 
 
-def _apart(making: Awaitable[_T]) -> asyncio.Task[_T]:
-    """Return a task for *making* that outlives the request."""
+def _own_context() -> Context:
+    """Return the context of the request, with what routers and instrumentation keep there, for a task of its own."""
+    context = Context()
+    for variable, value in copy_context().items():
+        if variable.name not in OF_THE_REQUEST:
+            context.run(variable.set, value)
+    return context
+
+
+def _apart(making: Awaitable[_T], context: Context) -> asyncio.Task[_T]:
+    """Return a task for *making* that outlives the request, in *context*."""
 
     async def awaited() -> _T:
         with in_background():
             return await making
 
-    # With a new context: the request's context refers to a thread that ends with the request.
-    return asyncio.create_task(awaited(), context=Context())
+    return asyncio.create_task(awaited(), context=context)

@@ -69,7 +69,8 @@ def encrypted(maker: Maker, piece: Piece) -> Piece:
     if encrypts is None or not piece.data:
         return piece
     with for_owner(maker.owner_key or None, maker.answer_id):
-        return piece._replace(data=encrypts.encrypt(piece.data, _PLACE, router.db_for_write(Conversation)))
+        using = router.db_for_write(Conversation, owner_key=maker.owner_key)
+        return piece._replace(data=encrypts.encrypt(piece.data, _PLACE, using))
 
 
 def decrypted(maker: Maker, stored: Iterable[str]) -> list[str]:
@@ -78,7 +79,8 @@ def decrypted(maker: Maker, stored: Iterable[str]) -> list[str]:
     if decrypts is None:
         return list(stored)
     with for_owner(maker.owner_key or None):
-        return [decrypts.decrypt(data, _PLACE, router.db_for_read(Conversation)) for data in stored]
+        using = router.db_for_read(Conversation, owner_key=maker.owner_key)
+        return [decrypts.decrypt(data, _PLACE, using) for data in stored]
 
 
 _PLACE = "chatmemory_chat.answerchunk.data"
@@ -93,7 +95,7 @@ class Streams(ABC):
     """
 
     using: str | None = None
-    """The database that the streams are in; None if they are elsewhere."""
+    """The database that the streams are in; None if they are elsewhere, or where the router decides."""
 
     @abstractmethod
     def begin(self, maker: Maker) -> float | None:
@@ -139,67 +141,78 @@ class Streams(ABC):
 
 class DatabaseStreams(Streams):
     """
-    Streams in the tables of this app.
+    Streams in the tables of this app, in the database *using*, or the one that the router selects.
 
-    A writer locks the lease of its answer first, the row of ``AnswerStream``: nothing is written without one.
+    A router that gives each owner a database decides by the hint ``owner_key``, since one process writes the answers of
+    many owners. A writer locks the lease of its answer first, the row of ``AnswerStream``: nothing is written without
+    one.
     """
 
-    def __init__(self) -> None:
-        self.using = self._using = router.db_for_write(AnswerStream)
+    def __init__(self, using: str | None = None) -> None:
+        self.using = using
+
+    def _database(self, owner_key: str) -> str:
+        return self.using or router.db_for_write(AnswerStream, owner_key=owner_key)
 
     def begin(self, maker: Maker) -> float | None:
-        return tried_again(self._using, partial(self._begin, maker))
+        using = self._database(maker.owner_key)
+        return tried_again(using, partial(self._begin, maker, using))
 
-    def _begin(self, maker: Maker) -> float | None:
-        if self._is_created(maker):
+    def _begin(self, maker: Maker, using: str) -> float | None:
+        if self._is_created(maker, using):
             return None
-        there = AnswerStream.objects.using(self._using).filter(memory_id=maker.memory_id)
+        there = AnswerStream.objects.using(using).filter(memory_id=maker.memory_id)
         dead = there.filter(written_at__lt=_before(DEAD_AFTER))
-        if dead.delete()[0] and self._is_created(maker):
+        if dead.delete()[0] and self._is_created(maker, using):
             return None
         silent_for = there.values_list(DatabaseNow() - F("written_at"), flat=True).first()
         return 0.0 if silent_for is None else max(0.0, silent_for.total_seconds())
 
-    def _is_created(self, maker: Maker) -> bool:
+    def _is_created(self, maker: Maker, using: str) -> bool:
         try:
-            AnswerStream.objects.using(self._using).create(**maker._asdict(), written_at=DatabaseNow())
+            AnswerStream.objects.using(using).create(**maker._asdict(), written_at=DatabaseNow())
         except IntegrityError:
             return False
         return True
 
     def write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
-        return tried_again(self._using, partial(self._write, pieces))
+        by_database: dict[str, dict[Maker, Piece]] = {}
+        for maker, piece in pieces.items():
+            by_database.setdefault(self._database(maker.owner_key), {})[maker] = piece
+        stopping = (tried_again(using, partial(self._write, own, using)) for using, own in by_database.items())
+        return set().union(*stopping)
 
-    def _write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
-        leases = self._leases(*pieces)
-        with transaction.atomic(using=self._using):
+    def _write(self, pieces: Mapping[Maker, Piece], using: str) -> set[Maker]:
+        leases = self._leases(using, *pieces)
+        with transaction.atomic(using=using):
             leases.update(written_at=DatabaseNow())
             stops = {lease[:2]: lease[2] for lease in leases.values_list("memory_id", "answer_id", "is_stopping")}
             held = {maker: piece for maker, piece in pieces.items() if (maker.memory_id, maker.answer_id) in stops}
-            self._add(held)
+            self._add(held, using)
         stopping = {answer_id for (_, answer_id), is_stopping in stops.items() if is_stopping}
         return {maker for maker in pieces if maker.answer_id in stopping}
 
     def end(self, maker: Maker, last: Piece) -> None:
-        deletion(self._using).note_end()
-        tried_again(self._using, partial(self._end, maker, last))
+        using = self._database(maker.owner_key)
+        deletion(using).note_end()
+        tried_again(using, partial(self._end, maker, last, using))
 
-    def _end(self, maker: Maker, last: Piece) -> None:
-        if last.data and self._is_ended_at_once(maker, last):
+    def _end(self, maker: Maker, last: Piece, using: str) -> None:
+        if last.data and self._is_ended_at_once(maker, last, using):
             return
-        with transaction.atomic(using=self._using):
-            if last.data and self._running(maker).delete()[0]:
-                self._add({maker: last})
+        with transaction.atomic(using=using):
+            if last.data and self._running(maker, using).delete()[0]:
+                self._add({maker: last}, using)
             else:
-                self._leases(maker).delete()
+                self._leases(using, maker).delete()
 
-    def _is_ended_at_once(self, maker: Maker, last: Piece) -> bool:
+    def _is_ended_at_once(self, maker: Maker, last: Piece, using: str) -> bool:
         """Delete a lease and add the *last* piece in one statement, if this is PostgreSQL; return whether it was."""
-        connection = connections[self._using]
+        connection = connections[using]
         if connection.vendor != "postgresql":
             return False
         lease, chunk = (connection.ops.quote_name(each._meta.db_table) for each in (AnswerStream, AnswerChunk))
-        now, _ = AnswerChunk.objects.all().query.get_compiler(self._using).compile(DatabaseNow())
+        now, _ = AnswerChunk.objects.all().query.get_compiler(using).compile(DatabaseNow())
         named = "memory_id, answer_id"
         sql = (
             f"WITH ended AS (DELETE FROM {lease} WHERE memory_id = %s AND answer_id = %s RETURNING {named}) "  # noqa: S608
@@ -211,7 +224,7 @@ class DatabaseStreams(Streams):
             is_ended: bool = cursor.rowcount > 0
         return is_ended
 
-    def _add(self, pieces: Mapping[Maker, Piece]) -> None:
+    def _add(self, pieces: Mapping[Maker, Piece], using: str) -> None:
         chunks = [
             AnswerChunk(
                 memory_id=maker.memory_id,
@@ -224,7 +237,7 @@ class DatabaseStreams(Streams):
             if piece.data
         ]
         # The rows may exist already, if an earlier attempt succeeded but reported an error.
-        AnswerChunk.objects.using(self._using).bulk_create(chunks, ignore_conflicts=True)
+        AnswerChunk.objects.using(using).bulk_create(chunks, ignore_conflicts=True)
 
     def find(self, memory_id: str, owner_key: str) -> Maker | None:
         found = self._alive(owner_key).filter(memory_id=memory_id)
@@ -235,26 +248,27 @@ class DatabaseStreams(Streams):
         return len(self._alive(owner_key).values_list("pk"))  # at most a few: quicker than a COUNT is built
 
     def _alive(self, owner_key: str) -> QuerySet[AnswerStream]:
-        rows = AnswerStream.objects.using(self._using)
+        rows = AnswerStream.objects.using(self._database(owner_key))
         return rows.filter(owner_key=owner_key, written_at__gte=_before(DEAD_AFTER))
 
     def read(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
         is_running = self.find(maker.memory_id, maker.owner_key) == maker  # checked first, to miss no last piece
-        chunks = AnswerChunk.objects.using(self._using).filter(
+        chunks = AnswerChunk.objects.using(self._database(maker.owner_key)).filter(
             memory_id=maker.memory_id, answer_id=maker.answer_id, position__gte=position
         )
         return list(chunks.order_by("position").values_list("data", flat=True)), is_running
 
     def stop(self, maker: Maker) -> None:
-        self._running(maker).update(is_stopping=True)
+        self._running(maker, self._database(maker.owner_key)).update(is_stopping=True)
 
     def forget(self, memory_ids: Collection[str], *, erased: bool) -> None:
-        tried_again(self._using, partial(self._forget, memory_ids, erased))
+        using = self.using or router.db_for_write(AnswerStream)
+        tried_again(using, partial(self._forget, memory_ids, erased, using))
 
-    def _forget(self, memory_ids: Collection[str], erased: bool) -> None:
-        leases = AnswerStream.objects.using(self._using).filter(memory_id__in=memory_ids)
-        chunks = AnswerChunk.objects.using(self._using).filter(memory_id__in=memory_ids)
-        with transaction.atomic(using=self._using):
+    def _forget(self, memory_ids: Collection[str], erased: bool, using: str) -> None:
+        leases = AnswerStream.objects.using(using).filter(memory_id__in=memory_ids)
+        chunks = AnswerChunk.objects.using(using).filter(memory_id__in=memory_ids)
+        with transaction.atomic(using=using):
             if erased:
                 # First, to wait for those who are writing. A lease of another conversation, which does not exist, is
                 # how the process learns that it has to stop.
@@ -264,12 +278,12 @@ class DatabaseStreams(Streams):
                 chunks = chunks.exclude(answer_id__in=list(alive.values_list("answer_id", flat=True)))
             chunks.delete()
 
-    def _running(self, maker: Maker) -> QuerySet[AnswerStream]:
+    def _running(self, maker: Maker, using: str) -> QuerySet[AnswerStream]:
         """Return the lease of an answer whose conversation was not erased."""
-        return self._leases(maker).filter(memory_id=maker.memory_id)
+        return self._leases(using, maker).filter(memory_id=maker.memory_id)
 
-    def _leases(self, *makers: Maker) -> QuerySet[AnswerStream]:
-        return AnswerStream.objects.using(self._using).filter(
+    def _leases(self, using: str, *makers: Maker) -> QuerySet[AnswerStream]:
+        return AnswerStream.objects.using(using).filter(
             memory_id__in=[each for maker in makers for each in (maker.memory_id, ERASED + maker.answer_id)],
             answer_id__in=[maker.answer_id for maker in makers],
         )

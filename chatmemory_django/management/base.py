@@ -66,9 +66,11 @@ class ConversationsCommand(BaseCommand):
         self, database: str | None, user: str | None = None, memory_ids: list[str] | None = None
     ) -> ConversationQuerySet:
         """Return the conversations that the options select."""
-        conversations = Conversation.objects.using(database or router.db_for_write(Conversation))
-        if user is not None:
-            return conversations.owned_by(self.user(user))
+        owner = None if user is None else self.user(user)
+        hints = {} if owner is None else {"owner_key": str(owner.pk)}
+        conversations = Conversation.objects.using(database or router.db_for_write(Conversation, **hints))
+        if owner is not None:
+            return conversations.owned_by(owner)
         if memory_ids is None:
             return conversations.all()
         found = conversations.filter(memory_id__in=memory_ids)

@@ -40,8 +40,9 @@ def forget_owner(sender: type[models.Model], instance: models.Model, **kwargs: A
     Erase the conversations of the user *instance*, which is about to be deleted from another database, and leave no
     call of a model, and no sum of calls, that names the user.
     """
-    Conversation.objects.using(router.db_for_write(Conversation)).filter(owner=instance.pk).delete()
+    hint = {"owner_key": str(instance.pk)}
+    Conversation.objects.using(router.db_for_write(Conversation, **hint)).filter(owner=instance.pk).delete()
     for model in (ModelCall, CallSum):
-        rows = model._default_manager.using(router.db_for_write(model)).filter(owner=instance.pk)
+        rows = model._default_manager.using(router.db_for_write(model, **hint)).filter(owner=instance.pk)
         while rows.update(owner=None):  # again for sums that were merged in the meantime
             pass

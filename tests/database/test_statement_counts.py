@@ -9,7 +9,9 @@ from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
+from chatmemory_django.models import Conversation
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.statements import Slot
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,3 +67,42 @@ def test_an_add_that_evicts_hundreds_of_messages_to_a_lower_mark_takes_a_few_sta
         low.add(UserMessage("one more"))
 
     assert len(low.messages()) == 100
+
+
+OWN, OTHER = 7_000_001, 7_000_002
+"""Keys that no other value of a statement equals."""
+
+READS = re.compile(r"\b(?:FROM|UPDATE|JOIN)\s+[\"`]chatmemory_(conversation|message)[\"`]")
+NAMED = {
+    # By its key, as a value or as that of the conversation in the same statement; or by the id of the memory.
+    "message": re.compile(r"[\"`]conversation_id[\"`](?: = | IN | AND |\))"),
+    "conversation": re.compile(r"[\"`](?:id|memory_id)[\"`] (?:= |IN )"),
+}
+TRANSACTIONS = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "SET ")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_statement_of_a_call_names_its_conversation_and_no_other(call, settings):
+    for key, memory_id in ((OWN, "c"), (OTHER, "other")):
+        Conversation.objects.create(pk=key, memory_id=memory_id)
+        memory(memory_id).add(SystemMessage("s"), *(UserMessage(str(number)) for number in range(120)))
+    if "KEEP_HISTORY" in call:
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}
+    sent: list[tuple[str, list[object]]] = []
+
+    def note(execute, sql, params, many, context):
+        if not any(isinstance(each, Slot) for each in params or ()):  # else it is only recorded, not executed
+            sent.append((sql, list(params or ())))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        CALLS[call]()
+
+    own = {"new", Conversation.objects.get(memory_id="new").pk} if "the first" in call else {"c", OWN}
+    for sql, params in sent:
+        if sql.startswith(TRANSACTIONS):
+            continue
+        assert own & {each for each in params if isinstance(each, int | str)}, sql
+        assert not {"other", OTHER} & {each for each in params if isinstance(each, int | str)}, sql
+        for table, named in NAMED.items():
+            assert READS.findall(sql).count(table) <= len(named.findall(sql)), (table, sql)

@@ -113,7 +113,7 @@ class Command(ConversationsCommand):
             from chatmemory_django.chat.models import AnswerStream  # its tables exist only then
             from chatmemory_django.chat.streams import delete_old
 
-            delete_old(router.db_for_write(AnswerStream))  # which may be another database than that of conversations
+            delete_old(router.db_for_write(AnswerStream, beside=using))  # may be another than that of conversations
         if apps.is_installed("chatmemory_django.search"):
             with self.progress("steps of the search index", None, verbosity) as progress:
                 for _ in forget_deleted(using, Message._meta.db_table, may_block=may_block):

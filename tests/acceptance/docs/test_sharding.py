@@ -1,0 +1,194 @@
+"""The site of docs/sharding.md and docs/moving-owners.md: a router by owner, and owners who move while they write."""
+
+import textwrap
+
+from tests.acceptance.docs.pages import block_of, site
+
+__all__ = ["site"]  # a fixture
+
+MIGRATION = """
+from django.db import migrations, models
+
+class Migration(migrations.Migration):
+    initial = True
+    operations = [
+        migrations.CreateModel(
+            "Place",
+            [
+                ("owner_key", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                ("database", models.CharField(max_length=40)),
+            ],
+        ),
+    ]
+"""
+
+SETTINGS = """
+import base64
+ALIASES = ("default", "shard_1", "shard_2")
+DATABASES = {name: {**DATABASES["default"], "NAME": f"{name}.sqlite3"} for name in ALIASES}
+INSTALLED_APPS.remove("example_project")  # its feedback is about messages, and would have to be with them
+INSTALLED_APPS += ["shards", "chatmemory_django.encryption"]
+DATABASE_ROUTERS = ["shards.routing.ShardRouter"]
+MIDDLEWARE += ["shards.routing.shard_middleware"]
+ALLOWED_HOSTS = ["testserver"]
+CHATMEMORY = {
+    "CHAT": {"ASSISTANT": "assisting.assistant"},
+    "REST": {"THROTTLE_RATES": {}},
+    "ENCRYPTION": {"KEYS": ["a:" + base64.b64encode(bytes(32)).decode()], "OWNER_KEYS": True},
+}
+"""
+
+ASSISTING = """
+from chatmemory_django.chat.assistant import Assistant
+from tests.faces.chat.scripted import ScriptedModel
+
+assistant = Assistant(ScriptedModel("An answer of some words"))
+"""
+
+PREPARE = """
+import asyncio, json, threading, uuid
+from django.db import connections
+from django.test import AsyncClient, Client
+from rest_framework.authtoken.models import Token
+from chatmemory_django.chat.models import AnswerChunk, AnswerStream
+from chatmemory_django.encryption.models import OwnerKey
+from chatmemory_django.models import ModelCall
+from shards.models import Place
+from shards.routing import SHARDS, on_shard, shard_of
+from shards.moving import clear_up, move
+
+users = get_user_model().objects
+anna, bert = users.create_user("anna"), users.create_superuser("bert")
+for user, shard in ((anna, "shard_1"), (bert, "shard_2")):
+    Place.objects.create(owner_key=str(user.pk), database=shard)
+
+def texts(database):
+    found = Conversation.objects.using(database).exclude(owner=None)
+    return sorted(row.text for each in found for row in each.history())
+"""
+
+
+def run(site, *parts: str) -> None:
+    names = {"models": "class Place", "routing": "class ShardRouter"}
+    files = {f"shards/{name}": block_of("sharding.md", part) for name, part in names.items()}
+    files["shards/moving"] = block_of("moving-owners.md", "def move(")
+    files |= {"shards/__init__": "", "shards/migrations/__init__": "", "shards/migrations/0001_initial": MIGRATION}
+    code = "".join(map(textwrap.dedent, (PREPARE, *parts)))
+    site(SETTINGS, code, ("default", "shard_1", "shard_2"), assisting=ASSISTING, **files)
+
+
+def test_what_belongs_to_an_owner_is_in_one_database(site):
+    run(
+        site,
+        block_of("sharding.md", "on_shard(shard_of(anna.pk))"),
+        """
+        token = Token.objects.create(user=anna).key
+        client = Client(headers={"Authorization": f"Token {token}"})
+        posted = {"messages": [{"message": {"role": "user", "content": "Again"}}]}
+        url = "/api/conversations/support/messages/"
+        assert client.post(url, posted, content_type="application/json").status_code == 201
+        assert [each["memory_id"] for each in client.get("/api/conversations/").json()["results"]] == ["support"]
+
+        async def ask():
+            body = {"id": str(uuid.uuid4()), "trigger": "submit-message", "messages": [
+                {"id": "q", "role": "user", "parts": [{"type": "text", "text": "Question"}]}]}
+            headers = {"Authorization": f"Token {token}"}
+            response = await AsyncClient().post("/api/chat", body, content_type="application/json", headers=headers)
+            assert response.status_code == 200, response.content
+            return "".join([each.decode() async for each in response.streaming_content])
+        assert "words" in asyncio.run(ask())
+
+        assert texts("shard_1") == ["Again", "An answer of some words", "Hello", "Question"], texts("shard_1")
+        for model, count in ((Conversation, 2), (ModelCall, 1), (OwnerKey, 1), (AnswerStream, 0)):
+            assert [model.objects.using(each).count() for each in SHARDS] == [count, 0], model
+        assert AnswerChunk.objects.using("shard_1").exists()
+        assert "chatmemory_message" not in connections["default"].introspection.table_names()
+        assert [each["calls"] for each in client.get("/api/usage/").json()["results"]] == [1]
+
+        staff = Client()
+        staff.force_login(bert)
+        assert "support" not in staff.get("/admin/chatmemory/conversation/").content.decode()
+        staff.cookies["shard"] = "shard_1"
+        assert "support" in staff.get("/admin/chatmemory/conversation/").content.decode()
+        call_command("check_chatmemory", database="shard_1")
+        call_command("erase_chatmemory", memory_ids=["support"], database="shard_1")
+        assert not AnswerChunk.objects.using("shard_1").filter(memory_id="support").exists()
+        call_command("erase_chatmemory", user="anna")
+        assert not any(model.objects.using("shard_1").exists() for model in (Conversation, OwnerKey, AnswerChunk))
+        with on_shard("shard_2"):
+            get_chat_memory("of bert", owner=bert).add(UserMessage("Hi"))
+        bert.delete()
+        assert not Conversation.objects.using("shard_2").exists()
+        try:
+            get_chat_memory("nobody's").add(UserMessage("Lost"))
+        except Exception as error:
+            assert "no shard" in str(error)
+        else:
+            raise AssertionError("It was written somewhere.")
+        """,
+    )
+
+
+def test_a_writer_loses_nothing_while_an_owner_moves(site):
+    run(
+        site,
+        """
+        from django.core.exceptions import PermissionDenied
+        from chatmemory_django.chat import recording
+        with on_shard("shard_1"):
+            for name in ("a", "b", "c", "gone"):
+                get_chat_memory(name, owner=anna).add(UserMessage(f"{name} before"))
+        conversation = Conversation.objects.using("shard_1").get(memory_id="a")
+        version = conversation.version
+        ModelCall.objects.using("shard_1").create(owner_id=anna.pk, conversation=conversation, purpose="answer")
+        acknowledged, refused, done = [], [], threading.Event()
+        moved = threading.Barrier(2)
+
+        def write():
+            number = 0
+            while not done.is_set() or number < 20:
+                number += 1
+                if number == 5:
+                    moved.wait(30)  # the move begins between two messages
+                try:
+                    with on_shard(shard_of(anna.pk)):
+                        name = "abc"[number % 3]
+                        get_chat_memory(name, owner=anna).add(UserMessage(f"{name} {number}"))
+                        if number == 5:
+                            Conversation.objects.get(memory_id="gone").delete()
+                except PermissionDenied:
+                    refused.append(number)
+                else:
+                    acknowledged.append(f"{name} {number}")
+            connections.close_all()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        moved.wait(30)
+        move(anna, "shard_2")
+        with on_shard("shard_1"):  # a request that began before
+            try:
+                get_chat_memory("a", owner=anna).add(UserMessage("too late"))
+            except PermissionDenied:
+                pass
+            else:
+                raise AssertionError("It was acknowledged.")
+            get_chat_memory("late", owner=anna).add(UserMessage("late"))
+        done.set()
+        writer.join()
+        assert shard_of(anna.pk) == "shard_2"
+        clear_up(anna, "shard_1")
+
+        there = texts("shard_2")
+        assert set(acknowledged) <= set(there) and len(there) == len(set(there))
+        assert {"a before", "b before", "c before", "late"} <= set(there)
+        assert "too late" not in there and "gone before" not in there
+        assert Conversation.objects.using("shard_2").get(memory_id="a").version >= version
+        assert ModelCall.objects.using("shard_2").get().conversation.memory_id == "a"
+        for model in (Conversation, ModelCall, OwnerKey):
+            assert not model.objects.using("shard_1").exists(), model
+        move(anna, "shard_1")  # and back, where nothing of it is left
+        assert texts("shard_1") == there
+        call_command("check_chatmemory", database="shard_1")
+        """,
+    )
