@@ -27,6 +27,7 @@ class ChatMemoryConfig(AppConfig):
         from chatmemory_django.models.approvals import forget_approvals
         from chatmemory_django.models.copies import keeps_copies
         from chatmemory_django.models.erasing import drop_key_of_owner, erase_messages, forget_owner
+        from chatmemory_django.models.files import forget_files
         from chatmemory_django.tokens import encodings
 
         owners: list[Any] = [each._meta.get_field("owner") for each in (Conversation, ModelCall, CallSum)]
@@ -39,6 +40,7 @@ class ChatMemoryConfig(AppConfig):
         pre_delete.connect(erase_messages, sender=Conversation, dispatch_uid="chatmemory")
         post_delete.connect(drop_key_of_owner, sender=Conversation, dispatch_uid="chatmemory")
         keeps_copies(forget_approvals)
+        keeps_copies(forget_files)
         register(checks.check_settings)
         register(checks.check_databases)
         register(checks.check_mariadb, Tags.database)

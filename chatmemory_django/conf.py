@@ -22,6 +22,15 @@ DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 Stored twice, as text and as JSON, and escaped in the statement, a message of this size fits MariaDB's packet of 16 MiB.
 """
 
+DEFAULT_MEDIA: Mapping[str, Any] = {
+    "MEDIA_MIN_BYTES": 16 * 1024,
+    "MEDIA_MAX_BYTES": 64 * 1024 * 1024,
+    "MEDIA_QUOTA": None,
+    "MEDIA_TIMEOUT": 30,
+    "MEDIA_MISSING": "error",
+    "MEDIA_URLS": None,
+}
+
 DEFAULT_ACCESS_POLICY = "chatmemory_django.access.AccessPolicy"
 
 REST_FORMATS = ("langchain4j", "openai")
@@ -83,6 +92,13 @@ NAMES = frozenset(
         "ALLOW_NETWORK",
         "REMOTE_MEDIA",
         "REMOTE_FILES",
+        "MEDIA_STORAGE",
+        "MEDIA_MIN_BYTES",
+        "MEDIA_MAX_BYTES",
+        "MEDIA_QUOTA",
+        "MEDIA_TIMEOUT",
+        "MEDIA_MISSING",
+        "MEDIA_URLS",
         "ACCESS_POLICY",
         "REST",
         "CHAT",
@@ -128,6 +144,16 @@ def remote_files() -> bool:
     default True.
     """
     return _get("REMOTE_FILES", default=True)  # type: ignore[no-any-return]
+
+
+def media_storage() -> str | None:
+    """Return ``MEDIA_STORAGE``: the alias in ``STORAGES`` for the files in messages; None, the default: in the rows."""
+    return _get("MEDIA_STORAGE", None)  # type: ignore[no-any-return]
+
+
+def media(name: str) -> Any:
+    """Return *name*, one of the settings for files in a storage, see ``DEFAULT_MEDIA``."""
+    return _get(name, DEFAULT_MEDIA[name])
 
 
 def access_policy_class() -> str:

@@ -79,7 +79,27 @@ class _Value(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """An immutable value. Its JSON has camelCase keys and omits fields that have their default."""
 
 
-class _Media(_Value, frozen=True):
+class FileReference(_Value, frozen=True):
+    """What the row of a message keeps of a file that is in a storage, see ``CHATMEMORY["MEDIA_STORAGE"]``."""
+
+    sha256: str
+    """Of its content, in hexadecimal."""
+    size: int
+    """In bytes."""
+    type: str = ""
+    """As detected from its first bytes; empty if it is unknown."""
+    width: int | None = None
+    """Of an image, in pixels, ..."""
+    height: int | None = None
+    """... so that its tokens can be counted without it."""
+
+
+class _Stored(_Value, frozen=True, kw_only=True):
+    file: FileReference | None = None
+    """Where the store keeps the content, in messages as they are listed. Those that models are sent are whole."""
+
+
+class _Media(_Stored, frozen=True):
     """A file, given by its URL or by its content."""
 
     url: str | None = None
@@ -89,6 +109,8 @@ class _Media(_Value, frozen=True):
     def __post_init__(self) -> None:
         for name in ("url", "base64_data", "mime_type"):
             _check_type(self, name, str, optional=True)
+        if self.file is not None:
+            _check_type(self, "file", FileReference)
 
 
 class Image(_Media, frozen=True):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Callable, Mapping
+from itertools import starmap
 from operator import is_
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
@@ -22,15 +24,18 @@ from chatmemory_django.messages import (
     ChatMessage,
     Content,
     CustomMessage,
+    FileReference,
     Image,
     ImageContent,
     PdfFile,
     PdfFileContent,
+    TextContent,
     ToolExecutionResultMessage,
     UserMessage,
     Video,
     VideoContent,
 )
+from chatmemory_django.tokens.images import image_size
 
 Source: TypeAlias = Image | Audio | Video | PdfFile
 """The objects that hold a file or its URL."""
@@ -147,7 +152,11 @@ def source_of(content: Content | None) -> Source | None:
 
 def holds_file(source: Source) -> bool:
     """Return whether *source* contains a file, even a broken one, rather than only its URL."""
-    if source.base64_data is not None or (isinstance(source, Audio) and source.binary_data is not None):
+    if (
+        source.file is not None
+        or source.base64_data is not None
+        or (isinstance(source, Audio) and source.binary_data is not None)
+    ):
         return True
     return source.url is not None and source.url[:5].lower() == "data:"
 
@@ -166,7 +175,7 @@ def file_of(source: Source) -> File | None:
 
 def file_at(message: ChatMessage, index: int) -> File | None:
     """Return the file in the content of *message* at *index*: None for text and for remote files."""
-    contents = _contents(message)
+    contents = contents_in(message)
     source = source_of(contents[index]) if index < len(contents) else None
     return None if source is None else file_of(source)
 
@@ -177,10 +186,126 @@ def without_files(message: _Message, url_of: Callable[[int], str]) -> _Message:
 
     It is the same object if it has no files. Nothing is decoded, so broken files are replaced, too.
     """
-    contents = _contents(message)
+    contents = contents_in(message)
     replaced = [_without_file(content, index, url_of) for index, content in enumerate(contents)]
     is_same = all(map(is_, contents, replaced))
     return message if is_same else msgspec.structs.replace(message, contents=tuple(replaced))
+
+
+class Extracted(NamedTuple):
+    """A file that was taken out of a message, and what the message keeps of it."""
+
+    reference: FileReference
+    content: bytes
+    encoded: str
+    """Its Base64, as it was in the message."""
+
+
+def has_files(message: ChatMessage) -> bool:
+    """Return whether *message* has contents other than texts."""
+    return any(content.__class__ is not TextContent for content in contents_in(message))
+
+
+def references(message: ChatMessage) -> list[FileReference]:
+    """Return the files of *message* that are in a storage, in the order of its contents."""
+    sources = map(source_of, contents_in(message))
+    return [source.file for source in sources if source is not None and source.file is not None]
+
+
+def extracted(message: _Message, min_bytes: int) -> tuple[_Message, list[Extracted]]:
+    """
+    Return *message* with a reference in place of each file of at least *min_bytes*, and these files.
+
+    What is not Base64 as computers write it, on one line with its padding, stays as it is: it could not be restored.
+    """
+    found: list[Extracted] = []
+    contents = tuple(_extracted(content, min_bytes, found) for content in contents_in(message))
+    return (msgspec.structs.replace(message, contents=contents), found) if found else (message, found)
+
+
+def restored(message: _Message, content_of: Callable[[int, Source, FileReference], Source | Content]) -> _Message:
+    """
+    Return *message* with what *content_of* returns in place of each file that is in a storage.
+
+    It is called with the index of the content, and returns the source with its file, see ``with_content``, or another
+    content.
+    """
+
+    def whole(index: int, content: Content | None) -> Content | None:
+        source = source_of(content)
+        if content is None or source is None or source.file is None:
+            return content
+        found = content_of(index, source, source.file)
+        if isinstance(found, Source):
+            return msgspec.structs.replace(content, **{_SOURCES[type(content)]: found})
+        return found
+
+    return msgspec.structs.replace(message, contents=tuple(starmap(whole, enumerate(contents_in(message)))))
+
+
+def with_content(source: Source, content: bytes) -> Source:
+    """Return *source* as it was before its file, with that *content*, was extracted."""
+    if isinstance(source, Audio) and source.binary_data is not None:
+        return msgspec.structs.replace(source, file=None, binary_data=content)
+    encoded = base64.b64encode(content).decode()
+    if source.url is not None and source.url[:5].lower() == "data:":
+        return msgspec.structs.replace(source, file=None, url=source.url + encoded)
+    return msgspec.structs.replace(source, file=None, base64_data=encoded)
+
+
+def with_url(source: Source, url: str) -> Source:
+    """Return *source* with *url* in place of its file."""
+    return _emptied(source, url)
+
+
+def without_file(content: FileReference) -> TextContent:
+    """Return what takes the place of a file that cannot be sent."""
+    return TextContent(f"[A file of type {content.type or 'unknown'} with {content.size} bytes is not available.]")
+
+
+def _extracted(content: Content | None, min_bytes: int, found: list[Extracted]) -> Content | None:
+    source = source_of(content)
+    if content is None or source is None or source.file is not None:
+        return content
+    left: dict[str, Any]
+    encoded, decoded = "", None
+    if source.base64_data is not None:
+        encoded, left = source.base64_data, {"base64_data": None}
+        if source.url is not None and source.url[:5].lower() == "data:":
+            return content  # two files
+    elif isinstance(source, Audio) and source.binary_data is not None:
+        if len(source.binary_data) < min_bytes:
+            return content
+        decoded, left = source.binary_data, {"binary_data": b""}
+    else:
+        match = _DATA_URL.fullmatch(source.url) if source.url is not None and len(source.url) > min_bytes else None
+        if match is None or not match[2].lower().endswith(";base64"):
+            return content
+        encoded, left = match[3], {"url": match[0][: match.start(3)]}
+    if decoded is None:
+        if len(encoded) * 3 // 4 < min_bytes:
+            return content
+        decoded = _exactly_decoded(encoded)
+        if decoded is None:
+            return content
+    size = image_size(source) if isinstance(source, Image) else None
+    width, height = size or (None, None)
+    sha256 = hashlib.sha256(decoded).hexdigest()
+    reference = FileReference(sha256, len(decoded), file_type(decoded), width, height)
+    found.append(Extracted(reference, decoded, encoded))
+    return msgspec.structs.replace(
+        content, **{_SOURCES[type(content)]: msgspec.structs.replace(source, file=reference, **left)}
+    )
+
+
+def _exactly_decoded(encoded: str) -> bytes | None:
+    """Return the content of *encoded*; None if encoding it again gives something else."""
+    try:
+        decoded = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    # The last group alone can be written in several ways; everything before it was checked.
+    return decoded if base64.b64encode(decoded[-(len(decoded) % 3 or 3) :]).decode() == encoded[-4:] else None
 
 
 def is_remote(url: str) -> bool:
@@ -218,7 +343,7 @@ def check_files(message: ChatMessage, *, remote: bool = True) -> None:
 
     Those in the attributes of a ``CustomMessage``, another framework's JSON, are checked, too.
     """
-    for index, content in enumerate(_contents(message)):
+    for index, content in enumerate(contents_in(message)):
         source = source_of(content)
         if source is not None and source.url is not None:
             name = _NAMES[type(content)]
@@ -256,13 +381,18 @@ def _without_file(content: Content | None, index: int, url_of: Callable[[int], s
     source = source_of(content)
     if content is None or source is None or not holds_file(source):
         return content
-    nothing = {"base64_data": None, "binary_data": None} if isinstance(source, Audio) else {"base64_data": None}
-    elsewhere = msgspec.structs.replace(source, url=url_of(index), **nothing)
+    elsewhere = _emptied(source, url=url_of(index))
     return msgspec.structs.replace(content, **{_SOURCES[type(content)]: elsewhere})
 
 
-def _contents(message: ChatMessage) -> tuple[Content | None, ...]:
+def contents_in(message: ChatMessage) -> tuple[Content | None, ...]:
+    """Return the contents of *message*; none for a message of another kind."""
     return message.contents if isinstance(message, (UserMessage, ToolExecutionResultMessage)) else ()
+
+
+def _emptied(source: Source, url: str | None) -> Source:
+    nothing = {"base64_data": None, "binary_data": None} if isinstance(source, Audio) else {"base64_data": None}
+    return msgspec.structs.replace(source, url=url, file=None, **nothing)
 
 
 def _file(content: bytes) -> File:

@@ -27,6 +27,8 @@ from chatmemory_django.encryption.values import (
     encrypt,
     is_encrypted,
     key_id_of,
+    seal,
+    unseal,
 )
 
 APP = "chatmemory_django.encryption"
@@ -63,6 +65,18 @@ class Cipher:
             if _reads_unreadable.get():
                 return value
             raise
+
+    def seal(self, content: bytes, column: str, using: str) -> tuple[bytes, str]:
+        """Return *content* encrypted for *column* in the database *using*, and the id of the key."""
+        key = self._current(column, using)
+        return seal(content, key, column), key.id
+
+    def unseal(self, sealed: bytes, key_id: str, column: str, using: str) -> bytes:
+        """Return the content of *sealed*, encrypted with the key *key_id*; ``EncryptionError`` as in ``decrypt``."""
+        key = self._key(key_id, using)
+        if key is None:
+            raise MissingKeyError(key_id, column)
+        return unseal(sealed, key, column)
 
     def decrypter(self, column: str, using: str) -> Callable[[str], str]:
         """Return what decrypts many values of *column*: like ``decrypt``, but it looks each key up once."""

@@ -9,6 +9,7 @@ from chatmemory_django.models.approvals import ToolApproval
 from chatmemory_django.models.calls import CallSum, ModelCall, ModelCallQuerySet, Outcome, Purpose
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_memory_id
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
+from chatmemory_django.models.files import MediaFile, MediaReference
 from chatmemory_django.models.messages import Message, MessageQuerySet
 from chatmemory_django.models.windows import MemoryStatus
 
@@ -19,6 +20,8 @@ __all__ = [
     "EncryptedTextField",
     "ExactCharField",
     "Hour",
+    "MediaFile",
+    "MediaReference",
     "MemoryStatus",
     "Message",
     "MessageQuerySet",

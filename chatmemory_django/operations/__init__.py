@@ -389,7 +389,8 @@ def _annotate(
     before = message.metadata or {}
     after = {key: value for key, value in {**before, **changes}.items() if value is not None}
     if json.dumps(after) != json.dumps(before):  # as text, since in Python 1 == True
-        message.metadata = new_row(NewMessage(message.chat_message, to_metadata(after, max_bytes))).metadata
+        new = NewMessage(message.chat_message, to_metadata(after, max_bytes))
+        message.metadata = new_row(new, is_stored=True).metadata
         rows.update(metadata=message.metadata)
         write(conversation)
         conversation.version += 1

@@ -119,6 +119,8 @@ def image_tokens(image: Image, detail: DetailLevel, rule: ImageRule) -> int:
 
 def image_size(image: Image) -> tuple[int, int] | None:
     """Return width and height in pixels, from ``base64_data`` or a data URL; None if they cannot be determined."""
+    if image.file is not None:
+        return None if image.file.width is None or image.file.height is None else (image.file.width, image.file.height)
     data = image.base64_data if image.base64_data is not None else _data_in_url(image.url)
     if not data:
         return None

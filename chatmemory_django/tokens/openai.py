@@ -164,7 +164,11 @@ def _in_file(file: Audio | Video | PdfFile | None, bytes_per_token: int, unknown
     """Return the count by the size of *file*, if its content is there."""
     if file is None:
         return 0
-    if isinstance(file, Audio) and file.binary_data is not None:
+    if file.file is not None:  # in a storage: the same as if it were here, in Base64 if it came so
+        is_binary = isinstance(file, Audio) and file.binary_data is not None
+        encoded = 4 * -(-file.file.size // 3) + len(file.url or "")
+        size = file.file.size if is_binary else encoded * 3 // 4
+    elif isinstance(file, Audio) and file.binary_data is not None:
         size = len(file.binary_data)
     elif file.base64_data is not None:
         size = len(file.base64_data) * 3 // 4

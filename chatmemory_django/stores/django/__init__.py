@@ -17,6 +17,7 @@ from django.db import connections, router, transaction
 from django.db.models import Case, Value, When
 
 from chatmemory_django import conf, signals
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
@@ -27,6 +28,7 @@ from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
+from chatmemory_django.models.files import Place, files_of, whole
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
@@ -38,12 +40,16 @@ from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import Snapshot
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
+from chatmemory_django.storages import MissingFileError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+MARK = '"file":{"sha256":'
+"""What the payloads of messages have that have files in the storage; other payloads may have it in a text."""
 
 
 class DjangoChatMemoryStore(ChatMemoryStore):
@@ -78,14 +84,29 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return conf.keep_history() if self._keep_history is None else self._keep_history
 
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
-        return messages_of(self._read(memory_key(memory_id)))
+        key = memory_key(memory_id)
+
+        def read() -> list[ChatMessage]:
+            rows = self._read(key)
+            return self._whole(key, rows, messages_of(rows))
+
+        return _again(read)
 
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
-        rows = self._read(memory_key(memory_id), window.counter)
-        messages = messages_of(rows)
-        return window.trim(messages, costs_of(rows, messages, window), summary=summary_index(rows))
+        key = memory_key(memory_id)
+
+        def read() -> list[ChatMessage]:
+            rows = self._read(key, window.counter)
+            messages = messages_of(rows)
+            costs = costs_of(rows, messages, window)
+            return window.trim(self._whole(key, rows, messages), costs, summary=summary_index(rows))
+
+        return _again(read)
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
+        return _again(partial(self._read_memory, memory_id, window))
+
+    def _read_memory(self, memory_id: object, window: Window) -> Reading:
         key, using = memory_key(memory_id), self.using or router.db_for_read(Conversation)
         conversation: object
         if connections[using].vendor == "postgresql":
@@ -99,8 +120,19 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             rows = self._read(key, window.counter)
             conversation = rows[0][-1] if rows else self._own_key(key, using)
         messages = messages_of(rows)
-        eviction = window.trimmed(messages, costs_of(rows, messages, window), summary=summary_index(rows))
+        costs = costs_of(rows, messages, window)
+        eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows))
         return Reading(eviction, conversation)
+
+    def _whole(
+        self, key: str, rows: Sequence[tuple[Any, ...]], messages: list[ChatMessage], *, gives_urls: bool = True
+    ) -> list[ChatMessage]:
+        """Return the *messages* of *rows*, which are like ``Row``, with their files."""
+        if conf.media_storage() is None or not rows:
+            return messages
+        sequences = [row[Row._fields.index("sequence")] for row in rows]
+        place = Place(rows[0][Row._fields.index("conversation_id")], key, self.using or router.db_for_read(Message))
+        return whole(messages, sequences, place, max_bytes=conf.media("MEDIA_MAX_BYTES"), gives_urls=gives_urls)
 
     def _own_key(self, key: str, using: str) -> object:
         """Return the primary key of the conversation *key*, or None; ``PermissionDenied`` if it has another owner."""
@@ -122,12 +154,28 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """
         with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
             rows = statements.read_history(cursor, memory_key(memory_id), self._owner_key, before, count)
-        return list(map(HistoryRow._make, rows))
+        return self._whole_history(memory_id, list(map(HistoryRow._make, rows)))
 
     def read_remembered(self, memory_id: object) -> list[HistoryRow]:
         """Return the messages of the memory under *memory_id*, in its order; none if it has another owner."""
         rows = [(Row._make(row), verbatim) for *row, verbatim in self._read(memory_key(memory_id), verbatim=True)]
-        return [HistoryRow(row.sequence, row.type, row.text, row.payload, verbatim) for row, verbatim in rows]
+        found = [HistoryRow(row.sequence, row.type, row.text, row.payload, verbatim) for row, verbatim in rows]
+        return self._whole_history(memory_id, found)
+
+    def _whole_history(self, memory_id: object, rows: list[HistoryRow]) -> list[HistoryRow]:
+        """Return *rows* with their files in their payloads, as what other frameworks are given of them needs it."""
+        if conf.media_storage() is None or not any(row.payload is not None and MARK in row.payload for row in rows):
+            return rows
+        conversation = self.named(memory_id, self.using or router.db_for_read(Message))
+        place = Place(conversation.values_list("pk", flat=True).first(), memory_key(memory_id), conversation.db)
+        found = []
+        for row in rows:
+            if row.payload is not None and MARK in row.payload:
+                [message] = whole([row.chat_message], [row.sequence], place)
+                found.append(row._replace(payload=message_to_json(message)))
+            else:
+                found.append(row)
+        return found
 
     def named(self, memory_id: object, using: str | None = None) -> ConversationQuerySet:
         """
@@ -199,10 +247,28 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             eviction.trim()
             return Reading(eviction, snapshot.state.id)
 
-        reading = self._write(key, create=False).look(see)
+        def read() -> Reading | None:
+            reading = self._write(key, create=False).look(see)
+            if reading is not None and conf.media_storage() is not None:
+                self._complete(key, reading)
+            return reading
+
+        reading = _again(read)
         if reading is None and after:
             raise MessageNotFoundError(key, after)
         return reading or Reading(Eviction.of([], window))
+
+    def _complete(self, key: str, reading: Reading) -> None:
+        """Give the messages of *reading* their files."""
+        entries = [entry for entry in reading.eviction.entries() if entry.message is not None]
+        messages = [entry.message for entry in entries if entry.message is not None]
+        place = Place(reading.conversation, key, self.using or router.db_for_write(Conversation))
+        limit = conf.media("MEDIA_MAX_BYTES")
+        sequences = [entry.key for entry in entries]
+        for entry, message in zip(
+            entries, whole(messages, sequences, place, max_bytes=limit, gives_urls=True), strict=True
+        ):
+            entry.message = message
 
     def rewind(self, memory_id: object, to: int, window: Window) -> None:
         self._relocate(memory_id, Relocating(to, window, newest=False), to)
@@ -211,8 +277,22 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return self._relocate(memory_id, Relocating(to, window, newest=True), to)
 
     def pop(self, memory_id: object) -> ChatMessage | None:
+        if conf.media_storage() is not None:
+            return tried_again(self.using or router.db_for_write(Conversation), partial(self._pop, memory_id))
         rows = self._write(memory_id, create=False).run(Removal(None))
         return messages_of(rows)[0] if rows else None
+
+    def _pop(self, memory_id: object) -> ChatMessage | None:
+        """Remove the newest message and return it with its files, which are deleted after the commit."""
+        key, using = memory_key(memory_id), self.using or router.db_for_write(Conversation)
+        with transaction.atomic(using=using, savepoint=False):
+            snapshot = self._write(memory_id, create=False).lock()
+            known = {} if snapshot is None else files_of(snapshot.state.id, None, using)
+            rows = self._write(memory_id, create=False).run(Removal(None))
+            if not rows:
+                return None
+            place = Place(rows[0].conversation_id, key, using)
+            return whole(messages_of(rows)[:1], [rows[0].sequence], place, known=known)[0]
 
     def evict(self, memory_id: object, count: int) -> list[int]:
         return self._write(memory_id, create=False).run(Evicting(count)) or []
@@ -234,7 +314,15 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             snapshot = statements.read(cursor, memory_key(memory_id), self._owner_key)
         if snapshot is None or not snapshot.is_own:
             return None
-        return read_pending(snapshot, window, max_tokens, waits=waits)
+        pending = read_pending(snapshot, window, max_tokens, waits=waits)
+        if pending is None or conf.media_storage() is None:
+            return pending
+        place = Place(snapshot.state.id, snapshot.key, snapshot.using)
+        limit = conf.media("MEDIA_MAX_BYTES")
+        messages = whole(
+            pending.messages, pending.keys[: len(pending.messages)], place, max_bytes=limit, gives_urls=True
+        )
+        return pending._replace(messages=messages)
 
     def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         return self._write(memory_id, create=False).run(Summarizing(pending, summary, window)) or False
@@ -308,3 +396,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     @property
     def _owner_key(self) -> Any:
         return None if self.owner is None else self.owner.pk
+
+
+def _again(read: Callable[[], _R]) -> _R:
+    """Return what *read* returns, or at its second try: another writer may have removed a message with its file."""
+    try:
+        return read()
+    except MissingFileError:
+        return read()

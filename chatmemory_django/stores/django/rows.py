@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import checked_client_message_id
+from chatmemory_django.core.media import Extracted
 from chatmemory_django.core.windows import Eviction
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.messages import Metadata, NewMessage
 from chatmemory_django.models.columns import checked_verbatim, to_columns, to_metadata
+from chatmemory_django.stores.django.files import taken_out
 
 ESCAPED = "'\"\\\n\r\x1a"
 """The characters that MySQL's drivers escape in text, with one additional byte each."""
@@ -85,6 +88,8 @@ class NewRow(msgspec.Struct, gc=False):
     on_path: bool = True
     parent_sequence: int | None = None
     cleared_before: int | None = None
+    files: Sequence[Extracted] = ()
+    """Those that go to the storage; no column."""
 
     def __repr__(self) -> str:
         return f"<NewRow {self.type} {self.sequence}>"
@@ -102,9 +107,14 @@ def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
     }
 
 
-def new_row(new: NewMessage, where: str = "") -> NewRow:
-    """Return the row of *new*; ``TypeError`` or ``ValueError``, which names *where* it is, if it cannot be stored."""
-    message, verbatim = new.message, new.verbatim
+def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> NewRow:
+    """
+    Return the row of *new*; ``TypeError`` or ``ValueError``, which names *where* it is, if it cannot be stored.
+
+    If its message *is_stored* already, its files are where they are.
+    """
+    verbatim = new.verbatim
+    message, files = (new.message, ()) if is_stored else taken_out(new.message, where)
     columns, metadata = to_columns(message), to_metadata(new.metadata)
     name = checked_client_message_id(new.client_message_id, f"{where}client_message_id")
     size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
@@ -117,7 +127,9 @@ def new_row(new: NewMessage, where: str = "") -> NewRow:
             f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
             f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows {limit}."
         )
-    return NewRow(*columns, metadata=metadata, client_message_id=name, verbatim=verbatim, sent_bytes=size)
+    row = NewRow(*columns, metadata=metadata, client_message_id=name, verbatim=verbatim, sent_bytes=size)
+    row.files = files
+    return row
 
 
 SEALED_BYTES = 96

@@ -21,17 +21,20 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from chatmemory_django import signals
+from chatmemory_django.core.media import Extracted
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
+from chatmemory_django.models.files import release_files
 from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import ConversationErasedError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import UncountedError
+from chatmemory_django.stores.django.files import Uploads
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
 from chatmemory_django.stores.django.snapshots import Snapshot
@@ -89,6 +92,7 @@ class Write:
         self._left_signal = left_signal
         self.written: Snapshot | None = None
         """The conversation as ``run`` has written it, if the next write can be decided on that."""
+        self._uploads: Uploads | None = None
         self._holds_lock = False
         """Whether this SQLite transaction has tried to write, and so is the only one that can."""
 
@@ -100,9 +104,11 @@ class Write:
         """
         try:
             return tried_again(self._using, partial(self._run_counted, decide))
-        except DatabaseError:
-            if self._connection.in_atomic_block:
+        except Exception as exc:
+            if isinstance(exc, DatabaseError) and self._connection.in_atomic_block:
                 transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
+            if self._uploads is not None:
+                self._uploads.discard(exc)
             raise
 
     def lock(self, *, may_count: bool = True) -> Snapshot | None:
@@ -173,10 +179,14 @@ class Write:
                             self.written = snapshot.after(change.after)
                         return result
                     decided = None
+            if decided is not None and decided[1] is not None:
+                self._upload(decided[1])
             with transaction.atomic(using=self._using, savepoint=False):
                 if decided is None or not self._is_written(decided[1], cursor):
                     try:
                         decided = self._decided(decide, self.lock(may_count=may_count))
+                        if decided[1] is not None:
+                            self._upload(decided[1])
                     except DatabaseError:
                         raise
                     except Exception as exc:  # noqa: BLE001  # raised outside, so that the caller's transaction stays usable
@@ -251,7 +261,14 @@ class Write:
             and change.only_adds
             and (self._keep_history or not change.left)
             and len(_batches(change.rows)) == 1
+            and not _files_of(change)
         )
+
+    def _upload(self, change: Change) -> None:
+        """Store the files of *change*, if it has any: before a lock is held, unless it was decided with one."""
+        if files := _files_of(change):
+            self._uploads = self._uploads or Uploads(self._using)
+            self._uploads.store(_owner_of(change), change.before.id, files)
 
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
         """Write *change* in one statement if the conversation is as it was read; return whether it was."""
@@ -279,6 +296,8 @@ class Write:
         with for_owner(_owner_of(change), change.before.id):
             for new in _batches(rows):
                 statements.insert(cursor, change.before.id, new, now)
+        if self._uploads is not None:
+            self._uploads.refer(_owner_of(change), change.before.id, [(row.sequence, row.files) for row in rows])
         self._announce(change, rows)
         return True
 
@@ -293,6 +312,7 @@ class Write:
                 messages.filter(part).exclude(stays).delete()
             if change.relocation is not None or change.removals:
                 messages.filter(sequence__in=change.left).delete()
+            release_files([before.id], self._using)
         if change.relocation is not None:
             _relocate(messages, change.relocation)
         if change.superseded and (self._keep_history or change.relocation is not None):
@@ -335,6 +355,10 @@ class Write:
                 using=self._using,
             )
             call_after_commit(send, self._using)
+
+
+def _files_of(change: Change) -> list[Extracted]:
+    return [file for row in change.rows for file in row.files]
 
 
 def _owner_of(change: Change) -> str | None:

@@ -1,0 +1,296 @@
+"""
+The files of messages that are in a storage: which there are, and which messages have them.
+
+A file belongs to one owner, and is stored once for all of the owner's messages. A message has a row in
+``MediaReference`` for each of its files; a file without such a row is deleted in the same transaction, and from the
+storage after the commit. A row in ``MediaFile`` is locked by who adds or removes a reference to it, so no reference is
+ever added to a file that is being deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.db import models, transaction
+from django.db.models import Exists, OuterRef, QuerySet, Sum
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory_django import conf, storages
+from chatmemory_django.core.media import (
+    File,
+    Source,
+    contents_in,
+    file_of,
+    file_type,
+    references,
+    restored,
+    source_of,
+    with_content,
+    with_url,
+    without_file,
+)
+from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.isolation import as_now
+from chatmemory_django.encryption.ciphers import cipher
+from chatmemory_django.messages import ChatMessage, Content, FileReference, Image
+from chatmemory_django.models.fields import ExactCharField
+from chatmemory_django.models.messages import Message
+
+COLUMN = "file"
+"""What files are encrypted for."""
+
+_logger = logging.getLogger("chatmemory_django")
+
+BATCH = 200
+"""How many rows one statement names at most."""
+
+
+class MediaFile(models.Model):
+    """A file in the storage."""
+
+    created_at = models.DateTimeField(_("created at"), default=timezone.now, editable=False)
+    size = models.PositiveBigIntegerField(_("size"))
+    # The primary key of a user as text; empty for the files of conversations without an owner.
+    owner = ExactCharField(_("owner"), max_length=255, blank=True, default="")
+    sha256 = models.CharField("SHA-256", max_length=64)
+    # Where it is in the storage; never used again for another content.
+    name = models.CharField(_("name"), max_length=128, unique=True)
+    # What it is encrypted with; empty if it is not.
+    key_id = models.CharField(_("key"), max_length=64, blank=True, default="")
+
+    class Meta:
+        verbose_name = _("file")
+        verbose_name_plural = _("files")
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["owner", "sha256"], name="chatmemory_file_of_owner"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class MediaReference(models.Model):
+    """That a message has a file."""
+
+    pk = models.CompositePrimaryKey("conversation_id", "sequence", "file_id")
+    # Removed by ``release_files`` in the transaction that removes the message, or the conversation.
+    conversation = models.ForeignKey(
+        "Conversation", on_delete=models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
+    )
+    file = models.ForeignKey(MediaFile, on_delete=models.DO_NOTHING, related_name="references")
+    sequence = models.PositiveIntegerField(_("sequence"))
+
+    class Meta:
+        verbose_name = _("reference to a file")
+        verbose_name_plural = _("references to files")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.conversation_id}/{self.sequence}"
+
+
+def stored_bytes(owner: Any, using: str | None = None) -> int:
+    """Return how many bytes the files of *owner*, the primary key of a user, have in total."""
+    return MediaFile.objects.using(using).filter(owner=str(owner)).aggregate(total=Sum("size"))["total"] or 0
+
+
+def encoded(content: bytes, using: str) -> tuple[bytes, str]:
+    """Return *content* as it is stored, encrypted where texts are, and the id of the key."""
+    found = cipher()
+    return (content, "") if found is None else found.seal(content, COLUMN, using)
+
+
+def decoded(stored: bytes, key_id: str, using: str) -> bytes:
+    """Return the content of a file that is *stored* with the key *key_id*, if any."""
+    found = cipher()
+    if not key_id:
+        return stored
+    if found is None:
+        raise storages.StorageError("The file is encrypted, but 'chatmemory_django.encryption' is not installed.")
+    return found.unseal(stored, key_id, COLUMN, using)
+
+
+def files_of(conversation: Any, sha256s: Iterable[str] | None, using: str) -> dict[str, tuple[str, str]]:
+    """Return name and key of the files of *conversation*, its primary key, by SHA-256; all if *sha256s* is None."""
+    rows = MediaReference.objects.using(using).filter(conversation_id=conversation)
+    values = rows.values_list("file__sha256", "file__name", "file__key_id")
+    parts = (
+        [values]
+        if sha256s is None
+        else [values.filter(file__sha256__in=part) for part in in_parts(list(dict.fromkeys(sha256s)), BATCH)]
+    )
+    return {sha256: (name, key_id) for part in parts for sha256, name, key_id in part}
+
+
+def contents_of(conversation: Any, sha256s: Iterable[str], using: str) -> dict[str, bytes]:
+    """Return the contents of these files of *conversation* by SHA-256, without those that are lost."""
+    found = files_of(conversation, sha256s, using)
+    stored = storages.read(name for name, _ in found.values()) if found else {}
+    return {sha256: decoded(stored[name], key_id, using) for sha256, (name, key_id) in found.items() if name in stored}
+
+
+def locked(files: QuerySet[MediaFile]) -> QuerySet[MediaFile]:
+    """Return *files*, to be read as they are now, locked until the end of the transaction."""
+    return files.order_by("pk").select_for_update()
+
+
+def release_files(conversations: Collection[int], using: str) -> None:
+    """
+    Delete the references of messages of *conversations* that are gone or emptied, and files without any.
+
+    Called in the transaction that removes them.
+    """
+    if conf.media_storage() is None:
+        return
+    for part in in_parts(list(conversations), BATCH):
+        there = Message.objects.filter(conversation_id=OuterRef("conversation_id"), sequence=OuterRef("sequence"))
+        rows = MediaReference.objects.using(using).filter(conversation_id__in=part)
+        _release(rows.exclude(Exists(there.filter(payload__isnull=False))), using)
+
+
+def release(references: QuerySet[MediaReference], using: str) -> None:
+    """Delete *references*, and files without any; called in a transaction."""
+    _release(references, using)
+
+
+def _release(references: QuerySet[MediaReference], using: str) -> None:
+    gone = list(as_now(references.order_by()).values_list("conversation_id", "sequence", "file_id"))
+    for part in in_parts(gone, BATCH):
+        _drop(part, using)
+
+
+def _drop(gone: Sequence[tuple[int, int, int]], using: str) -> None:
+    """Delete the references *gone*: conversation, sequence and file, all files of these messages."""
+    keys = sorted({file for *_, file in gone})
+    names = dict(locked(MediaFile.objects.using(using).filter(pk__in=keys)).values_list("pk", "name"))
+    rows = MediaReference.objects.using(using)
+    sequences: dict[int, list[int]] = {}
+    for conversation, sequence, _file in gone:
+        sequences.setdefault(conversation, []).append(sequence)
+    for conversation, several in sequences.items():
+        rows.filter(conversation_id=conversation, sequence__in=several).delete()
+    # The lock keeps others from adding a reference; those that were committed before it count.
+    used = set(as_now(rows.filter(file_id__in=keys).order_by()).values_list("file_id", flat=True))
+    unused = [key for key in names if key not in used]
+    delete_files(unused, [names[key] for key in unused], using)
+
+
+def delete_files(keys: Collection[int], names: Collection[str], using: str) -> None:
+    """Delete the files *keys*, which no message has, and after the commit *names* from the storage."""
+    if keys:
+        MediaFile.objects.using(using).filter(pk__in=list(keys)).delete()
+        transaction.on_commit(partial(storages.delete, list(names)), using=using, robust=True)
+
+
+def forget_files(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
+    """See ``models.copies.Forget``."""
+    release_files(conversations, using)
+
+
+class Place(NamedTuple):
+    """Where messages are: in the conversation *pk* with this *memory_id*."""
+
+    pk: Any
+    memory_id: str
+    using: str
+
+
+def whole(
+    messages: Sequence[ChatMessage],
+    sequences: Sequence[int],
+    place: Place,
+    *,
+    max_bytes: int | None = None,
+    gives_urls: bool = False,
+    known: Mapping[str, tuple[str, str]] | None = None,
+) -> list[ChatMessage]:
+    """
+    Return *messages*, which have *sequences* in their conversation, with their files from the storage.
+
+    They are read at once, each one only once. With *max_bytes*, the newest files are read as long as they do not have
+    more in total, and the others are replaced by a text. With *gives_urls*, images are replaced by signed addresses if
+    the setting ``MEDIA_URLS`` has them. *known* is what ``files_of`` has returned for them.
+
+    Raises:
+        MissingFileError: A file is lost, unless the setting ``MEDIA_MISSING`` is ``"placeholder"``.
+        StorageError: The storage does not answer.
+
+    """
+    with_files = {index: found for index, message in enumerate(messages) if (found := references(message))}
+    if not with_files:
+        return list(messages)
+    read: dict[str, int] = {}
+    total = 0
+    for index in reversed(with_files):
+        for reference in reversed(with_files[index]):
+            if reference.sha256 not in read and (max_bytes is None or total + reference.size <= max_bytes):
+                read[reference.sha256] = reference.size
+                total += reference.size
+    if known is None:
+        known = files_of(place.pk, {each.sha256 for found in with_files.values() for each in found}, place.using)
+    seconds = conf.media("MEDIA_URLS") if gives_urls else None
+    as_urls = _as_urls(with_files, messages, known) if seconds else set()
+    names = {known[sha256][0] for sha256 in read if sha256 in known and sha256 not in as_urls}
+    stored = storages.read(names) if names else {}
+    contents = {
+        sha256: decoded(stored[name], key_id, place.using) for sha256, (name, key_id) in known.items() if name in stored
+    }
+    left_out = sum(each.sha256 not in read for found in with_files.values() for each in found)
+    if left_out:
+        _logger.warning(
+            "%d files in the memory %r are not sent: together they have more than the %s bytes of MEDIA_MAX_BYTES.",
+            left_out,
+            place.memory_id,
+            max_bytes,
+        )
+
+    def content_of(sequence: int, index: int, source: Source, reference: FileReference) -> Source | Content:
+        if reference.sha256 in as_urls and isinstance(source, Image):
+            return with_url(source, storages.signed_url(known[reference.sha256][0], seconds))
+        content = contents.get(reference.sha256)
+        if content is not None:
+            return with_content(source, content)
+        if reference.sha256 in read and conf.media("MEDIA_MISSING") != "placeholder":
+            raise storages.MissingFileError(place.memory_id, sequence, index)
+        return without_file(reference)
+
+    result = list(messages)
+    for index in with_files:
+        result[index] = restored(messages[index], partial(content_of, sequences[index]))
+    return result
+
+
+def _as_urls(
+    with_files: Mapping[int, Any], messages: Sequence[ChatMessage], known: Mapping[str, tuple[str, str]]
+) -> set[str]:
+    """Return the SHA-256 of files that are images, and not encrypted: others can be read with their key alone."""
+    found = {
+        source.file.sha256
+        for index in with_files
+        for content in contents_in(messages[index])
+        if isinstance(source := source_of(content), Image) and source.file is not None
+    }
+    others = {
+        source.file.sha256
+        for index in with_files
+        for content in contents_in(messages[index])
+        if (source := source_of(content)) is not None and not isinstance(source, Image) and source.file is not None
+    }
+    return {sha256 for sha256 in found - others if sha256 in known and not known[sha256][1]}
+
+
+def file_in(place: Place, message: ChatMessage, index: int) -> File | None:
+    """
+    Return the file in the content of *message* at *index*, from the storage if it is there.
+
+    None for texts, for files on other servers, and for a file that is lost; ``StorageError`` if the storage fails.
+    """
+    contents = contents_in(message)
+    source = source_of(contents[index]) if index < len(contents) else None
+    if source is None or source.file is None:
+        return None if source is None else file_of(source)
+    content = contents_of(place.pk, [source.file.sha256], place.using).get(source.file.sha256)
+    return None if content is None else File(content, file_type(content))

@@ -1,0 +1,127 @@
+"""The files of a write: stored before the rows that refer to them, and referred to in the write's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from django.db import DatabaseError, OperationalError, transaction
+
+from chatmemory_django import conf, storages
+from chatmemory_django.core.media import Extracted, extracted, has_files, references
+from chatmemory_django.encryption.ciphers import for_owner
+from chatmemory_django.messages import ChatMessage
+from chatmemory_django.models.files import MediaFile, MediaReference, encoded, locked
+
+TRIES = 3
+"""How often a file is stored again that others have deleted in the meantime, before the write is given up."""
+
+
+def taken_out(message: ChatMessage, where: str) -> tuple[ChatMessage, Sequence[Extracted]]:
+    """
+    Return *message* as its row keeps it, and the files that go to the storage; *where* it is, for errors.
+
+    Raises:
+        ValueError: It has a reference instead of a file, or files with more than ``MEDIA_MAX_BYTES``.
+
+    """
+    if not has_files(message):
+        return message, ()
+    if references(message):
+        raise ValueError(
+            f"{where}{type(message).__name__} has the field 'file', which only the store sets; pass the file itself, "
+            "or its URL."
+        )
+    if conf.media_storage() is None:
+        return message, ()
+    kept, files = extracted(message, conf.media("MEDIA_MIN_BYTES"))
+    size = sum(file.reference.size for file in files)
+    if size > (limit := conf.media("MEDIA_MAX_BYTES")):
+        raise ValueError(
+            f"{where}{type(message).__name__} has files with {size} bytes, but CHATMEMORY['MEDIA_MAX_BYTES'] is {limit}."
+        )
+    return kept, files
+
+
+class Uploads:
+    """The files of one write in the database *using*, for an *owner*, as text, or for none."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._new: dict[tuple[str, str], tuple[str, str]] = {}
+        """Name and key of the files that are stored but not referred to, by owner and SHA-256."""
+        self._seen: set[tuple[str, str]] = set()
+        """Those that were stored already."""
+        self._referred: set[tuple[str, str]] = set()
+
+    def store(self, owner: str | None, conversation: int, files: Iterable[Extracted]) -> None:
+        """Store those of *files* that the owner does not have yet. ``StorageError`` if that fails."""
+        wanted = {(owner or "", each.reference.sha256): each.content for each in files}
+        wanted = {key: content for key, content in wanted.items() if key not in self._new and key not in self._seen}
+        if not wanted:
+            return
+        there = self._files(owner, [sha256 for _, sha256 in wanted]).values_list("sha256", flat=True)
+        self._seen |= {(owner or "", sha256) for sha256 in there}
+        self._save(owner, conversation, {key: each for key, each in wanted.items() if key not in self._seen})
+
+    def refer(self, owner: str | None, conversation: int, rows: Iterable[tuple[int, Sequence[Extracted]]]) -> None:
+        """Add references of the messages *rows*, sequences and files, in the transaction that adds the messages."""
+        of = {sequence: {each.reference.sha256: each for each in files} for sequence, files in rows if files}
+        files = {sha256: each for several in of.values() for sha256, each in several.items()}
+        there: dict[str, tuple[int, str]] = {}
+        for _ in range(TRIES):
+            new = {sha256: name for (_, sha256), name in self._new_of(owner).items() if sha256 in files}
+            MediaFile.objects.using(self._using).bulk_create(
+                [
+                    MediaFile(
+                        owner=owner or "", sha256=sha256, size=files[sha256].reference.size, name=name, key_id=key_id
+                    )
+                    for sha256, (name, key_id) in sorted(new.items())
+                ],
+                ignore_conflicts=True,
+            )
+            there = {sha256: (key, name) for key, sha256, name in self._locked(owner, files)} if files else {}
+            if len(there) == len(files):
+                break
+            # Someone else has removed the last message with it since it was looked for.
+            missing = {(owner or "", sha256): files[sha256].content for sha256 in files.keys() - there.keys()}
+            self._save(owner, conversation, missing)
+        else:
+            raise OperationalError("Others delete the files of this message as often as they are stored; try again.")
+        MediaReference.objects.using(self._using).bulk_create(
+            MediaReference(conversation_id=conversation, sequence=sequence, file_id=there[sha256][0])
+            for sequence, several in of.items()
+            for sha256 in several
+        )
+        used = {name for _, name in there.values()}
+        self._referred |= {(owner or "", sha256) for sha256 in files}
+        # Others were faster, or the message is not kept.
+        spare = [name for name, _ in self._new.values() if name not in used]
+        if spare:
+            transaction.on_commit(partial(storages.delete, spare), using=self._using, robust=True)
+
+    def discard(self, error: BaseException) -> None:
+        """Delete what was stored for a write that failed, unless it may have been committed."""
+        if not isinstance(error, DatabaseError):
+            storages.delete(name for key, (name, _) in self._new.items() if key not in self._referred)
+
+    def _save(self, owner: str | None, conversation: int, wanted: dict[tuple[str, str], bytes]) -> None:
+        contents: dict[str, bytes] = {}
+        names: dict[tuple[str, str], tuple[str, str]] = {}
+        with for_owner(owner, conversation):
+            for key, content in wanted.items():
+                name = storages.new_name(key[1])
+                contents[name], key_id = encoded(content, self._using)
+                names[key] = name, key_id
+        storages.save(contents)
+        self._new |= names
+
+    def _files(self, owner: str | None, sha256s: Iterable[str]) -> Any:
+        return MediaFile.objects.using(self._using).filter(owner=owner or "", sha256__in=list(sha256s))
+
+    def _locked(self, owner: str | None, sha256s: Iterable[str]) -> list[tuple[int, str, str]]:
+        return list(locked(self._files(owner, sha256s)).values_list("pk", "sha256", "name"))
+
+    def _new_of(self, owner: str | None) -> dict[tuple[str, str], tuple[str, str]]:
+        return {key: name for key, name in self._new.items() if key[0] == (owner or "")}
