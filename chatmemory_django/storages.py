@@ -44,8 +44,8 @@ class MissingFileError(StorageError):
 
     def __init__(self, memory_id: str, sequence: int, index: int) -> None:
         super().__init__(
-            f"The file at {index} in the contents of message {sequence} of {memory_id!r} is not in the storage. Restore "
-            "it, remove the message, or set CHATMEMORY['MEDIA_MISSING'] to 'placeholder'."
+            f"The file at {index} in the contents of message {sequence} of {memory_id!r} is not in the storage. "
+            "Restore it, remove the message, or set CHATMEMORY['MEDIA_MISSING'] to 'placeholder'."
         )
         self.memory_id = memory_id
         self.sequence = sequence

@@ -9,11 +9,12 @@ from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.core.media import File, file_at, served_as
+from chatmemory_django.core.media import File, served_as
 from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.files import ConversationKey, file_in, whole
 from chatmemory_django.provider import known_reader
 
 MAX_MEMORY_SIZE = 16 * 1024 * 1024
@@ -32,7 +33,7 @@ def json_file(content: str, name: str) -> HttpResponse:
 def message_json(row: Message) -> str:
     """Return the JSON of *row*; if it cannot be decoded, the payload as it is stored."""
     try:
-        return message_to_json(shown_message(row.chat_message))
+        return message_to_json(shown_message(_whole(row, row.chat_message)))
     except ValueError:
         return row.payload or ""
 
@@ -45,7 +46,7 @@ def message_as_openai(row: Message) -> str:
         NotPossibleError: The format cannot represent the message.
 
     """
-    return _json(_as_openai(row, _message(row)))
+    return _json(_as_openai(row, _whole(row, _message(row))))
 
 
 def memory_as_openai(conversation: Conversation) -> str:
@@ -65,15 +66,25 @@ def memory_as_openai(conversation: Conversation) -> str:
         sent = conversation.read(reader).sent()
     except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
         raise NotPossibleError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
-    return _json([_as_openai(each.row, each.message) for each in sent])
+    messages = whole(
+        [each.message for each in sent],
+        [each.row.sequence for each in sent],
+        ConversationKey.of(conversation),
+        max_bytes=MAX_MEMORY_SIZE,
+    )
+    return _json([_as_openai(each.row, message) for each, message in zip(sent, messages, strict=True)])
 
 
 def file_of(row: Message, index: int) -> File | None:
     """Return the file in the content at *index* of *row*; None if there is none."""
     try:
-        return file_at(row.chat_message, index)
+        return file_in(ConversationKey.of(row.conversation), row.chat_message, index)
     except ValueError:
         return None
+
+
+def _whole(row: Message, message: ChatMessage) -> ChatMessage:
+    return whole([message], [row.sequence], ConversationKey.of(row.conversation))[0]
 
 
 def _message(row: Message) -> ChatMessage:

@@ -39,7 +39,7 @@ class Media(NamedTuple):
     label: str
     """A description in words, with its type and size if known."""
     file: File | None = None
-    """The file itself, if the message contains it."""
+    """The file itself, if the message contains it; without its content if that is in a storage."""
     url: str = ""
     """Its URL, if it can be a link."""
     address: str = ""
@@ -64,18 +64,20 @@ def media_of(content: Content | None) -> Media | None:
         return Media(kind, _("%(kind)s (not included)") % {"kind": name})
     if not holds_file(given):
         return _elsewhere(kind, name, given.url or "")
+    if given.file is not None:  # only its description: the page links to it
+        return Media(kind, _labelled(name, given.file.type, given.file.size), File(b"", given.file.type))
     file = file_of(given)
     if file is not None:
-        return Media(kind, _labelled(name, file), file)
+        return Media(kind, _labelled(name, file.type, len(file.content)), file)
     if given.base64_data is None:
         return Media(kind, _("%(kind)s with an invalid data: URL") % {"kind": name})
     return Media(kind, _("%(kind)s with invalid Base64 data") % {"kind": name})
 
 
-def _labelled(name: str, file: File) -> str:
-    size = max(1, round(len(file.content) / 1024))
-    if file.type:
-        return _("%(kind)s (%(type)s, %(size)d KiB)") % {"kind": name, "type": file.type, "size": size}
+def _labelled(name: str, file_type: str, length: int) -> str:
+    size = max(1, round(length / 1024))
+    if file_type:
+        return _("%(kind)s (%(type)s, %(size)d KiB)") % {"kind": name, "type": file_type, "size": size}
     return _("%(kind)s of an unknown type (%(size)d KiB)") % {"kind": name, "size": size}
 
 

@@ -16,10 +16,12 @@ from django.http import HttpRequest
 from django.urls import Resolver404, get_script_prefix, resolve
 
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.core.media import MAX_ADDRESS, without_files
+from chatmemory_django.core.media import MAX_ADDRESS, contents_in, source_of, without_files
+from chatmemory_django.formats.files import media_type_of
 from chatmemory_django.formats.ui_messages.files import to_content, to_part
 from chatmemory_django.messages import ChatMessage, Content, DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.files import ConversationKey, whole
 
 _NUMBER = re.compile("[0-9]{1,10}")
 
@@ -92,7 +94,10 @@ def stored_file(conversation: Conversation | None, files: Files, url: str) -> Co
     content = message.contents[index] if message is not None and index < len(message.contents) else None
     if _type_by_address(content) is None:
         raise ValueError("there is no such file in this chat.")
-    return content
+    if conversation is None or message is None:
+        return content
+    [whole_message] = whole([message], [sequence], ConversationKey.of(conversation))
+    return contents_in(whole_message)[index]
 
 
 def with_addresses(message: ChatMessage, sequence: int, files: Files) -> ChatMessage:
@@ -113,6 +118,9 @@ def _with_address(content: Content | None, address: str) -> Content | None:
 
 def _type_by_address(content: Content | None) -> str | None:
     """Return the media type of the file that *content* holds, if a page can show it by an address; otherwise None."""
+    source = source_of(content)
+    if source is not None and source.file is not None:
+        return media_type_of(source, "", source.file.type)
     part = to_part(content) or {}
     media_type: str | None = part["mediaType"] if (part.get("url") or "").startswith("data:") else None
     return media_type

@@ -31,6 +31,8 @@ from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import Content, DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.alternatives import children_of
+from chatmemory_django.models.files import ConversationKey, whole
+from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -157,14 +159,14 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
         return question
     if name is None:
         newest = conversation.history().order_by("sequence").last()
-        if newest is None or newest.is_complete or newest.chat_message != message or not _stays(conversation, newest):
+        if newest is None or newest.is_complete or not _is_same(newest, message) or not _stays(conversation, newest):
             return question
         return Question(None, newest.sequence)
     versions = versions_of(conversation, name)
     if not versions:
         _check_not_removed(conversation, memory, name)
         return question
-    row = next((row for row in versions if row.chat_message == message), None)
+    row = next((row for row in versions if _is_same(row, message)), None)
     if row is None:
         replaced = versions[0]
         known = unedited(replaced.client_message_id or name)
@@ -202,10 +204,15 @@ def question_again(conversation: Conversation, name: str | None) -> Question | N
         row = conversation.history(all_branches=True).filter(sequence=parent or 0).first()
     if row is None or row.type != MessageType.USER:
         return None
-    message = row.chat_message
+    [message] = whole([row.chat_message], [row.sequence], ConversationKey.of(conversation))
     if isinstance(message, UserMessage) and not _has_answer(conversation, row):
         return Question(message, None, ui_id(row))
     return Question(None, row.sequence)
+
+
+def _is_same(row: Message, message: UserMessage) -> bool:
+    """Return whether *row* holds *message*, whose files may be in a storage there."""
+    return row.chat_message == as_kept(message)
 
 
 def conversation_of(memory: ChatMemory) -> Conversation | None:

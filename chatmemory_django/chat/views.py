@@ -44,12 +44,14 @@ from chatmemory_django.chat.returns import Text
 from chatmemory_django.chat.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
-from chatmemory_django.core.media import AddressError, check_files, file_at
+from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread
 from chatmemory_django.formats.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.operations.approving import decide, shown_approvals, waiting_answer
+from chatmemory_django.storages import StorageError
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 
 if TYPE_CHECKING:
@@ -268,7 +270,14 @@ def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> Http
     user, memory_id = _entered(request, chat_id)
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     message = None if conversation is None else question_at(conversation, sequence)
-    found = None if message is None else file_at(message, index)
+    try:
+        found = (
+            None
+            if conversation is None or message is None
+            else file_in(ConversationKey.of(conversation), message, index)
+        )
+    except StorageError:
+        raise NotAllowedError(503, "The file cannot be read now; try again later.") from None
     if found is None:
         raise NotAllowedError(404, "There is no such file.")
     return HttpResponse(found.content, headers=found.headers(f"message-{sequence}-{index + 1}"))

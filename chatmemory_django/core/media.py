@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
 from operator import is_
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -306,6 +306,34 @@ def _exactly_decoded(encoded: str) -> bytes | None:
         return None
     # The last group alone can be written in several ways; everything before it was checked.
     return decoded if base64.b64encode(decoded[-(len(decoded) % 3 or 3) :]).decode() == encoded[-4:] else None
+
+
+CUT = "\x02"
+"""What surrounds the SHA-256 of a file that was cut out of JSON, where this character is always escaped."""
+
+_CUT = re.compile(f"{CUT}(-?)([0-9a-f]{{64}}){CUT}")
+
+
+def cut_out(text: str, files: Sequence[Extracted]) -> str:
+    """Return *text*, JSON that may repeat *files*, with their SHA-256 in place of their Base64, of either alphabet."""
+    for file in files:
+        text = text.replace(file.encoded, f"{CUT}{file.reference.sha256}{CUT}") if file.encoded else text
+        safe = file.encoded.translate(_URL_SAFE)
+        text = text.replace(safe, f"{CUT}-{file.reference.sha256}{CUT}") if safe != file.encoded else text
+    return text
+
+
+def put_back(text: str, contents: Mapping[str, bytes]) -> str:
+    """Return what ``cut_out`` was given as *text*; *contents* are by SHA-256, and what is not among them is empty."""
+
+    def encoded(match: re.Match[str]) -> str:
+        data = base64.b64encode(contents.get(match[2], b"")).decode()
+        return data.translate(_URL_SAFE) if match[1] else data
+
+    return _CUT.sub(encoded, text)
+
+
+_URL_SAFE = str.maketrans("+/", "-_")
 
 
 def is_remote(url: str) -> bool:

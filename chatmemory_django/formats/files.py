@@ -49,9 +49,9 @@ def base64_of(file: Image | Audio | Video | PdfFile) -> str | None:
     return file.base64_data
 
 
-def media_type_of(file: Image | Audio | Video | PdfFile, data: str) -> str:
-    """Return the media type of *file*, whose content is *data*: the stated one, else the detected one."""
-    return file.mime_type or detected_type(data) or ASSUMED[type(file)]
+def media_type_of(file: Image | Audio | Video | PdfFile, data: str, detected: str = "") -> str:
+    """Return the media type of *file*, whose content is *data*: the stated one, else the *detected* one."""
+    return file.mime_type or detected or detected_type(data) or ASSUMED[type(file)]
 
 
 def detected_type(data: str) -> str:

@@ -12,20 +12,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from django.db import models, transaction
-from django.db.models import Exists, OuterRef, QuerySet, Sum
+from django.db import DEFAULT_DB_ALIAS, models, transaction
+from django.db.models import Exists, OuterRef, QuerySet, Subquery, Sum, Value
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import conf, storages
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.media import (
+    CUT,
     File,
     Source,
     contents_in,
     file_of,
     file_type,
+    put_back,
     references,
     restored,
     source_of,
@@ -37,11 +42,15 @@ from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.messages import ChatMessage, Content, FileReference, Image
+from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.conversations import Conversation
 from chatmemory_django.models.fields import ExactCharField
 from chatmemory_django.models.messages import Message
 
 COLUMN = "file"
 """What files are encrypted for."""
+
+_Row = TypeVar("_Row", bound=Any)
 
 _logger = logging.getLogger("chatmemory_django")
 
@@ -190,18 +199,23 @@ def forget_files(using: str, conversations: Mapping[int, str], *, erased: bool) 
     release_files(conversations, using)
 
 
-class Place(NamedTuple):
+class ConversationKey(NamedTuple):
     """Where messages are: in the conversation *pk* with this *memory_id*."""
 
     pk: Any
     memory_id: str
     using: str
 
+    @classmethod
+    def of(cls, conversation: Conversation) -> ConversationKey:
+        """Return the place of the messages of *conversation*."""
+        return cls(conversation.pk, conversation.memory_id, conversation._state.db or DEFAULT_DB_ALIAS)
+
 
 def whole(
     messages: Sequence[ChatMessage],
     sequences: Sequence[int],
-    place: Place,
+    place: ConversationKey,
     *,
     max_bytes: int | None = None,
     gives_urls: bool = False,
@@ -263,6 +277,40 @@ def whole(
     return result
 
 
+MARK = '"file":{"sha256":'
+"""What the payloads of messages have that have files in the storage; others may have it in a text."""
+
+
+def whole_rows(rows: Iterable[_Row], place: ConversationKey) -> list[_Row]:
+    """
+    Return *rows* of one conversation with their files in their payload and in what other frameworks gave.
+
+    They are named tuples with type, text, payload, verbatim and sequence. Raises the same errors as ``whole``.
+    """
+    if conf.media_storage() is None:
+        return list(rows)
+    return [row if row.payload is None or MARK not in row.payload else _whole_row(row, place) for row in rows]
+
+
+def _whole_row(row: Any, place: ConversationKey) -> Any:
+    message = to_message(row.type, row.text, row.payload)
+    [restored_message] = whole([message], [row.sequence], place)
+    verbatim = row.verbatim
+    if verbatim is not None and CUT in verbatim:
+        contents = contents_of(place.pk, {each.sha256 for each in references(message)}, place.using)
+        verbatim = put_back(verbatim, contents)
+    return row._replace(payload=message_to_json(restored_message), verbatim=verbatim)
+
+
+def with_file_sizes(size: Combinable) -> Combinable:
+    """Return *size*, of messages in characters, and the characters that their files in the storage take in Base64."""
+    if conf.media_storage() is None:
+        return size
+    rows = MediaReference.objects.filter(conversation_id=OuterRef("conversation_id"), sequence=OuterRef("sequence"))
+    total = rows.order_by().values("conversation_id").annotate(total=Sum("file__size")).values("total")
+    return size + Coalesce(Subquery(total), Value(0)) * Value(4) / Value(3)
+
+
 def _as_urls(
     with_files: Mapping[int, Any], messages: Sequence[ChatMessage], known: Mapping[str, tuple[str, str]]
 ) -> set[str]:
@@ -282,7 +330,7 @@ def _as_urls(
     return {sha256 for sha256 in found - others if sha256 in known and not known[sha256][1]}
 
 
-def file_in(place: Place, message: ChatMessage, index: int) -> File | None:
+def file_in(place: ConversationKey, message: ChatMessage, index: int) -> File | None:
     """
     Return the file in the content of *message* at *index*, from the storage if it is there.
 

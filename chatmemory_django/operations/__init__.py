@@ -30,6 +30,7 @@ from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.approvals import forget_approvals
 from chatmemory_django.models.columns import to_metadata
+from chatmemory_django.models.files import release_files
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.encrypting import encrypt, keys_in_use, wrap_keys
 from chatmemory_django.operations.examining import Examination, Rule
@@ -450,6 +451,7 @@ def _delete_outlived(before: datetime.datetime, around: tuple[int, int], convers
     count = _delete(outlived)
     if count:
         write(conversation, **columns)
+        release_files([conversation.pk], outlived.db)
         forget_approvals(outlived.db, {conversation.pk: conversation.memory_id}, erased=False)
     return count
 

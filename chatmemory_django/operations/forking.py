@@ -14,6 +14,7 @@ from django.db import IntegrityError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Value, When
 
+from chatmemory_django import conf
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_parts
@@ -21,6 +22,7 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet, new
 from chatmemory_django.models.messages import MAX_PARTS
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.encrypting import renew
+from chatmemory_django.operations.media import share_files
 from chatmemory_django.operations.whole import in_lock, is_there
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
@@ -128,6 +130,8 @@ class _Forking:
                 copying = _Copy(messages.filter(condition), plan.superseded)
                 copying.run(cursor, {"conversation": forked.pk})
         self._settle(forked, plan)
+        if conf.media_storage() is not None:
+            share_files(source, forked)
         if forked.owner_id != source.owner_id:
             renew(forked)
         return forked

@@ -259,9 +259,13 @@ def _content(content: Content) -> Part:
     if not holds_file(given):
         return name, (given.url or "")[:MAX_ADDRESS]
     file = file_of(given)
-    if file is None:
+    if given.file is not None:
+        file_type, size = given.file.type, given.file.size
+    elif file is not None:
+        file_type, size = file.type, len(file.content)
+    else:
         return name, _("unreadable")
-    return name, f"{file.type or '?'}, {max(1, round(len(file.content) / 1024))} KiB"
+    return name, f"{file_type or '?'}, {max(1, round(size / 1024))} KiB"
 
 
 def _moment(value: datetime.datetime) -> str:

@@ -19,9 +19,10 @@ from django.db.models.expressions import Combinable
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.isolation import as_now, has_locked, note_lock
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.messages import NewMessage
+from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.messages import MESSAGE_SIZE
+from chatmemory_django.stores.django.files import taken_out
 from chatmemory_django.stores.django.rows import new_row
 
 PAGE = 1_000
@@ -139,6 +140,11 @@ def _one(conversations: QuerySet[Conversation], key: int) -> QuerySet[Conversati
 
 def _row(conversation: Conversation) -> QuerySet[Conversation]:
     return Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
+
+
+def as_kept(message: ChatMessage) -> ChatMessage:
+    """Return *message* as its row keeps it: with references to files that go to the storage."""
+    return taken_out(message, "")[0]
 
 
 def stored_columns(new: NewMessage) -> tuple[str, str, str | None, str | None]:

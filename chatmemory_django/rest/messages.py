@@ -22,10 +22,10 @@ from rest_framework.viewsets import ViewSetMixin
 from chatmemory_django import conf
 from chatmemory_django.access import FEEDBACK
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.core.media import file_at
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_columns
+from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.operations import admin_log, annotate
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import MessageFilter
@@ -170,9 +170,10 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @action(detail=True, url_path=r"media/(?P<index>[^/]+)")
     def media(self, request: Request, memory_id: str, sequence: str, index: str) -> HttpResponse:
         """Download a file in a message. Its media type is detected from its first bytes."""
-        row = self.find_message(self.find())
+        conversation = self.find()
+        row = self.find_message(conversation)
         is_readable = row.type in self.readable_types and _NUMBER.fullmatch(index)
-        file = file_at(row.chat_message, int(index)) if is_readable else None
+        file = file_in(ConversationKey.of(conversation), row.chat_message, int(index)) if is_readable else None
         if file is None:
             raise Http404
         return HttpResponse(file.content, headers=file.headers(f"message-{row.sequence}-{int(index) + 1}"))

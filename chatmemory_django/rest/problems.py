@@ -17,6 +17,7 @@ from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from chatmemory_django.encryption.ciphers import EncryptedError
+from chatmemory_django.storages import StorageError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -75,6 +76,9 @@ def handle_exception(exc: Exception, context: dict[str, Any]) -> Response | None
         exc = exceptions.PermissionDenied()
     elif isinstance(exc, EncryptedError):
         exc = Problem(HTTPStatus.BAD_REQUEST, "encrypted", str(exc), "?")
+    elif isinstance(exc, StorageError):
+        detail = "The files of messages cannot be read or stored now; nothing was changed. Try again later."
+        exc = Problem(HTTPStatus.SERVICE_UNAVAILABLE, "storage", detail)
     elif not isinstance(exc, exceptions.APIException):
         if settings.DEBUG:
             return None

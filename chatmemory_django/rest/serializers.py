@@ -26,6 +26,7 @@ from chatmemory_django.models.alternatives import Place
 from chatmemory_django.models.approvals import MAX_REASON_LENGTH
 from chatmemory_django.models.columns import SHOWN, ShownRow, text_of
 from chatmemory_django.models.conversations import PREVIEW
+from chatmemory_django.models.files import whole
 from chatmemory_django.operations.usage import BY
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.fields import (
@@ -465,6 +466,8 @@ def is_same(one: Any, other: Any) -> bool:
 def _shown(row: Any, message: ChatMessage, context: Mapping[str, Any]) -> Any:
     if row.payload is not None:  # otherwise it is only a text
         message = shown_message(message)
-        if context.get("media") != "inline":
+        if context.get("media") == "inline":
+            [message] = whole([message], [row.sequence], context["place"])
+        else:
             message = without_files(message, partial(context["media_url"], row.sequence))
     return in_format(message, context.get("as"))

@@ -29,6 +29,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
+from chatmemory_django.models.files import ConversationKey
 from chatmemory_django.operations import admin_log, erase
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
@@ -188,6 +189,7 @@ class ChatMemoryView(GenericAPIView[Any]):
             has_branches = getattr(self.conversation, "has_branches", True)
             places = partial(self.conversation.places, types=types) if has_branches else _nowhere
             context |= {**self.query, "types": types, "media_url": self.media_url, "places": places}
+            context["place"] = ConversationKey.of(self.conversation)
             context["remembers"] = self.conversation.remembers
         return context
 

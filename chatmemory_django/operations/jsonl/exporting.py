@@ -17,6 +17,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.files import ConversationKey, whole_rows
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
 from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
@@ -91,9 +92,10 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
         thinning = _thinning(conversation, newest)
         cuts = _cuts_without(conversation, types)
     count = last = previous = 0
+    place = ConversationKey.of(conversation)
     for page in pages(rows, *_Row._fields):
         for row in page:
-            values = _Row._make(row)
+            [values] = whole_rows([_Row._make(row)], place)
             if leaves_out:
                 values = values._replace(verbatim=None)
             if thinning is not None and values.in_history:

@@ -37,6 +37,7 @@ from chatmemory_django.operations.jsonl.lines import (
 )
 from chatmemory_django.operations.jsonl.paths import Branches
 from chatmemory_django.operations.whole import is_there
+from chatmemory_django.stores.django.files import Uploads, owner_key
 from chatmemory_django.stores.django.rows import max_row_bytes, new_row
 
 if TYPE_CHECKING:
@@ -197,11 +198,16 @@ class _Import:
     def _store(self, spool: IO[bytes], batches: int, using: str) -> Conversation:
         spool.seek(0)
         conversation = Conversation(**self.columns)
-        with transaction.atomic(using=using):
+        uploads = Uploads(using)
+        owner = owner_key(conversation)
+        with uploads.discarded_if_it_fails(), transaction.atomic(using=using):
             conversation.save(using=using, force_insert=True)
             with for_owner(conversation.owner_id, conversation.pk):
                 for _ in range(batches):
                     rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
+                    files = [(row["sequence"], row.pop("files")) for row in rows]
+                    uploads.store(owner, conversation.pk, [each for _, several in files for each in several])
+                    uploads.refer(owner, conversation.pk, files)
                     Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
         return conversation
 
@@ -272,6 +278,7 @@ class _Import:
             "parent_sequence": line.parent_sequence,
             "cleared_before": line.cleared_before,
             "client_message_id": new.client_message_id,
+            "files": new.files,
         }
         self._rows += 1
         self._in_history += line.in_history
@@ -282,7 +289,7 @@ class _Import:
             self._remembered += 1
             self._tokens += tokens or 0
             self._counted_by.add("" if tokens is None else counted_by)
-        return columns, new.sent_bytes
+        return columns, new.sent_bytes + sum(each.reference.size for each in new.files)
 
     def _end(self) -> None:
         """Check everything that requires all rows, and count."""

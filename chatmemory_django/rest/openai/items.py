@@ -17,6 +17,7 @@ from chatmemory_django.formats.verbatim import items_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MessageQuerySet
 from chatmemory_django.models.columns import HistoryRow
+from chatmemory_django.models.files import ConversationKey, whole_rows, with_file_sizes
 from chatmemory_django.models.messages import MESSAGE_SIZE
 from chatmemory_django.rest.serializers import is_same
 
@@ -124,7 +125,7 @@ class ConversationItems:
         last = None if after is None else after.sequence
         while True:
             following = rows if last is None else rows.filter(**{_BEHIND[sign]: last})
-            sizes = list(following.values_list("sequence", MESSAGE_SIZE)[:count])
+            sizes = list(following.values_list("sequence", with_file_sizes(MESSAGE_SIZE))[:count])
             if not sizes:
                 return
             fitting = sum(total <= most for total in accumulate(size for _, size in sizes)) or 1
@@ -135,7 +136,8 @@ class ConversationItems:
             last = sizes[fitting - 1][0]
 
     def _read(self, rows: MessageQuerySet) -> Iterator[HistoryRow]:
-        return map(HistoryRow._make, rows.values_list(*HistoryRow._fields))
+        found = map(HistoryRow._make, rows.values_list(*HistoryRow._fields))
+        return iter(whole_rows(found, ConversationKey.of(self._conversation)))
 
     def _items_of(self, row: HistoryRow) -> list[Item]:
         items = [normalized(item) for item in items_of(row, OPENAI_ITEMS)]

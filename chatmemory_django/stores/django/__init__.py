@@ -17,7 +17,6 @@ from django.db import connections, router, transaction
 from django.db.models import Case, Value, When
 
 from chatmemory_django import conf, signals
-from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
@@ -28,7 +27,8 @@ from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.models.files import Place, files_of, whole
+from chatmemory_django.models.files import MARK, ConversationKey, files_of, whole, whole_rows
+from chatmemory_django.storages import MissingFileError
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
@@ -40,16 +40,12 @@ from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import Snapshot
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
-from chatmemory_django.storages import MissingFileError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-MARK = '"file":{"sha256":'
-"""What the payloads of messages have that have files in the storage; other payloads may have it in a text."""
 
 
 class DjangoChatMemoryStore(ChatMemoryStore):
@@ -131,7 +127,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         if conf.media_storage() is None or not rows:
             return messages
         sequences = [row[Row._fields.index("sequence")] for row in rows]
-        place = Place(rows[0][Row._fields.index("conversation_id")], key, self.using or router.db_for_read(Message))
+        place = ConversationKey(
+            rows[0][Row._fields.index("conversation_id")], key, self.using or router.db_for_read(Message)
+        )
         return whole(messages, sequences, place, max_bytes=conf.media("MEDIA_MAX_BYTES"), gives_urls=gives_urls)
 
     def _own_key(self, key: str, using: str) -> object:
@@ -167,15 +165,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         if conf.media_storage() is None or not any(row.payload is not None and MARK in row.payload for row in rows):
             return rows
         conversation = self.named(memory_id, self.using or router.db_for_read(Message))
-        place = Place(conversation.values_list("pk", flat=True).first(), memory_key(memory_id), conversation.db)
-        found = []
-        for row in rows:
-            if row.payload is not None and MARK in row.payload:
-                [message] = whole([row.chat_message], [row.sequence], place)
-                found.append(row._replace(payload=message_to_json(message)))
-            else:
-                found.append(row)
-        return found
+        place = ConversationKey(
+            conversation.values_list("pk", flat=True).first(), memory_key(memory_id), conversation.db
+        )
+        return whole_rows(rows, place)
 
     def named(self, memory_id: object, using: str | None = None) -> ConversationQuerySet:
         """
@@ -262,7 +255,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """Give the messages of *reading* their files."""
         entries = [entry for entry in reading.eviction.entries() if entry.message is not None]
         messages = [entry.message for entry in entries if entry.message is not None]
-        place = Place(reading.conversation, key, self.using or router.db_for_write(Conversation))
+        place = ConversationKey(reading.conversation, key, self.using or router.db_for_write(Conversation))
         limit = conf.media("MEDIA_MAX_BYTES")
         sequences = [entry.key for entry in entries]
         for entry, message in zip(
@@ -291,7 +284,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             rows = self._write(memory_id, create=False).run(Removal(None))
             if not rows:
                 return None
-            place = Place(rows[0].conversation_id, key, using)
+            place = ConversationKey(rows[0].conversation_id, key, using)
             return whole(messages_of(rows)[:1], [rows[0].sequence], place, known=known)[0]
 
     def evict(self, memory_id: object, count: int) -> list[int]:
@@ -317,7 +310,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         pending = read_pending(snapshot, window, max_tokens, waits=waits)
         if pending is None or conf.media_storage() is None:
             return pending
-        place = Place(snapshot.state.id, snapshot.key, snapshot.using)
+        place = ConversationKey(snapshot.state.id, snapshot.key, snapshot.using)
         limit = conf.media("MEDIA_MAX_BYTES")
         messages = whole(
             pending.messages, pending.keys[: len(pending.messages)], place, max_bytes=limit, gives_urls=True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,8 @@ from django.db import DatabaseError, OperationalError, transaction
 from chatmemory_django import conf, storages
 from chatmemory_django.core.media import Extracted, extracted, has_files, references
 from chatmemory_django.encryption.ciphers import for_owner
-from chatmemory_django.messages import ChatMessage
+from chatmemory_django.messages import ChatMessage, FileReference
+from chatmemory_django.models import Conversation
 from chatmemory_django.models.files import MediaFile, MediaReference, encoded, locked
 
 TRIES = 3
@@ -39,9 +41,16 @@ def taken_out(message: ChatMessage, where: str) -> tuple[ChatMessage, Sequence[E
     size = sum(file.reference.size for file in files)
     if size > (limit := conf.media("MEDIA_MAX_BYTES")):
         raise ValueError(
-            f"{where}{type(message).__name__} has files with {size} bytes, but CHATMEMORY['MEDIA_MAX_BYTES'] is {limit}."
+            f"{where}{type(message).__name__} has files with {size} bytes, "
+            f"but CHATMEMORY['MEDIA_MAX_BYTES'] is {limit}."
         )
     return kept, files
+
+
+def owner_key(conversation: Conversation) -> str | None:
+    """Return the primary key of the owner of *conversation* as text, or None."""
+    owner: Any = Conversation._meta.get_field("owner")
+    return owner.to_key(conversation.owner_id)  # type: ignore[no-any-return]
 
 
 class Uploads:
@@ -55,12 +64,17 @@ class Uploads:
         """Those that were stored already."""
         self._referred: set[tuple[str, str]] = set()
 
+    @staticmethod
+    def file(sha256: str, content: bytes) -> Extracted:
+        """Return a file with that *content* for ``store`` and ``refer``."""
+        return Extracted(FileReference(sha256, len(content)), content, "")
+
     def store(self, owner: str | None, conversation: int, files: Iterable[Extracted]) -> None:
         """Store those of *files* that the owner does not have yet. ``StorageError`` if that fails."""
         wanted = {(owner or "", each.reference.sha256): each.content for each in files}
         wanted = {key: content for key, content in wanted.items() if key not in self._new and key not in self._seen}
         if not wanted:
-            return
+            return  # without a statement
         there = self._files(owner, [sha256 for _, sha256 in wanted]).values_list("sha256", flat=True)
         self._seen |= {(owner or "", sha256) for sha256 in there}
         self._save(owner, conversation, {key: each for key, each in wanted.items() if key not in self._seen})
@@ -100,6 +114,15 @@ class Uploads:
         spare = [name for name, _ in self._new.values() if name not in used]
         if spare:
             transaction.on_commit(partial(storages.delete, spare), using=self._using, robust=True)
+
+    @contextmanager
+    def discarded_if_it_fails(self) -> Iterator[None]:
+        """Discard what was stored if the block, a transaction, fails."""
+        try:
+            yield
+        except Exception as exc:
+            self.discard(exc)
+            raise
 
     def discard(self, error: BaseException) -> None:
         """Delete what was stored for a write that failed, unless it may have been committed."""

@@ -1,0 +1,278 @@
+"""Files in a storage: shared with forks, moved there and back, and checked."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+from django.utils import timezone
+
+from chatmemory_django import conf, storages
+from chatmemory_django.core.media import Extracted, references
+from chatmemory_django.db.batches import in_batches, in_parts
+from chatmemory_django.encryption.ciphers import cipher, for_owner
+from chatmemory_django.messages import ChatMessage, NewMessage
+from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
+from chatmemory_django.models.columns import to_columns, to_message
+from chatmemory_django.models.files import (
+    BATCH,
+    CUT,
+    MARK,
+    ConversationKey,
+    contents_of,
+    decoded,
+    delete_files,
+    encoded,
+    locked,
+    put_back,
+    release,
+    whole,
+)
+from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys, messages_of, ranges, write
+from chatmemory_django.stores.django.files import Uploads, owner_key
+from chatmemory_django.stores.django.rows import new_row
+
+ORPHAN_AGE = datetime.timedelta(hours=1)
+"""How old a file must be that no row names before it counts as left over: it is written before its row."""
+
+ROWS = 100
+"""How many messages are moved while a conversation is locked, fewer if they are large."""
+
+
+def share_files(source: Conversation, forked: Conversation) -> None:
+    """Let *forked*, whose messages were copied from *source*, refer to its files; another owner gets copies of them."""
+    using: Any = forked._state.db
+    there = Message.objects.using(using).filter(
+        conversation_id=forked.pk, sequence=OuterRef("sequence"), payload__isnull=False
+    )
+    rows = MediaReference.objects.using(using).filter(conversation_id=source.pk).filter(Exists(there)).order_by()
+    found = list(rows.values_list("sequence", "file_id", "file__sha256"))
+    if owner_key(source) == owner_key(forked):
+        # Who removes the last message of the source waits for this, and then does not delete its files.
+        present = MediaFile.objects.using(using).filter(pk__in={file for _, file, _ in found})
+        list(locked(present).values_list("pk"))
+        MediaReference.objects.using(using).bulk_create(
+            MediaReference(conversation_id=forked.pk, sequence=sequence, file_id=file) for sequence, file, _ in found
+        )
+        return
+    uploads = Uploads(using)
+    with uploads.discarded_if_it_fails():
+        for part in in_parts(found, 8):
+            contents = contents_of(source.pk, {sha256 for _, _, sha256 in part}, using)
+            for sequence, _, sha256 in part:
+                if sha256 in contents:  # a lost file is lost in the fork as well
+                    file = uploads.file(sha256, contents[sha256])
+                    uploads.store(owner_key(forked), forked.pk, [file])
+                    uploads.refer(owner_key(forked), forked.pk, [(sequence, [file])])
+
+
+def renew_files(conversation: Conversation) -> int:
+    """
+    Store the files of *conversation*, which is locked, as the current key encrypts them, if they are not yet.
+
+    Returns how many were not.
+    """
+    encrypts = cipher()
+    if encrypts is None or conf.media_storage() is None:
+        return 0
+    using: Any = conversation._state.db
+    with for_owner(conversation.owner_id, conversation.pk):
+        current = encrypts.current_id(using)
+        rows = MediaReference.objects.using(using).filter(conversation_id=conversation.pk).exclude(file__key_id=current)
+        pks = sorted(set(rows.order_by().values_list("file_id", flat=True)))
+        for pk in pks:
+            file = locked(MediaFile.objects.using(using).filter(pk=pk)).get()
+            found = storages.read([file.name])
+            if file.name not in found:
+                continue  # check_chatmemory reports it
+            content, key_id = encoded(decoded(found[file.name], file.key_id, using), using)
+            name = storages.new_name(file.sha256)
+            storages.save({name: content})
+            MediaFile.objects.using(using).filter(pk=pk).update(name=name, key_id=key_id)
+            transaction.on_commit(partial(storages.delete, [file.name]), using=using, robust=True)
+    return len(pks)
+
+
+class MovedFiles(NamedTuple):
+    """How many messages were moved, and the bytes of their files."""
+
+    messages: int
+    size: int
+
+
+def move_files(
+    conversations: QuerySet[Conversation],
+    *,
+    to_rows: bool = False,
+    dry_run: bool = False,
+    each: Callable[[Conversation, MovedFiles], object] | None = None,
+) -> MovedFiles:
+    """
+    Move the files of *conversations* from the rows of their messages to the storage, or back *to_rows*.
+
+    It goes beside writers, who wait for a hundred messages at most, and goes on where it was interrupted. *each*
+    receives each conversation, and what was moved of it; nothing is moved in a *dry_run*.
+
+    Raises:
+        StorageError: The storage fails, or a file is lost. What was moved before stays moved.
+
+    """
+    if conf.media_storage() is None:
+        raise storages.StorageError("CHATMEMORY['MEDIA_STORAGE'] names no storage; name the one of the files.")
+    conversations = for_writing(conversations)
+    total = MovedFiles(0, 0)
+    for key in keys(conversations):
+        conversation = conversations.filter(pk=key).first()
+        if conversation is None:
+            continue
+        count = size = 0
+        for around in _ranges(conversation, to_rows=to_rows):
+            do = partial(_move, around, to_rows=to_rows, dry_run=dry_run)
+            found = in_lock(conversations, key, do) or MovedFiles(0, 0)
+            count, size = count + found.messages, size + found.size
+        if each is not None:
+            each(conversation, MovedFiles(count, size))
+        total = MovedFiles(total.messages + count, total.size + size)
+    return total
+
+
+def _ranges(conversation: Conversation, *, to_rows: bool) -> Iterator[tuple[int, int]]:
+    """Yield ranges of the sequences of messages that may have files there, each for one transaction."""
+    rows = messages_of(conversation).filter(payload__isnull=False)
+    if to_rows:
+        there = MediaReference.objects.filter(conversation_id=conversation.pk, sequence=OuterRef("sequence"))
+        rows = rows.filter(Exists(there))
+    for around in ranges(rows):
+        sizes = list(rows.filter(sequence__range=around).with_size().values_list("sequence", "size"))
+        for batch in in_batches(sizes, itemgetter(1), PAGE_CHARACTERS, ROWS):
+            yield batch[0][0], batch[-1][0]
+
+
+def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool, dry_run: bool) -> MovedFiles:
+    rows = messages_of(conversation).filter(sequence__range=around, payload__isnull=False)
+    count = size = 0
+    place, uploads = ConversationKey.of(conversation), Uploads(conversation._state.db or "default")
+    with uploads.discarded_if_it_fails(), for_owner(conversation.owner_id, conversation.pk):
+        for sequence, kind, text, payload, verbatim in rows.values_list(
+            "sequence", "type", "text", "payload", "verbatim"
+        ):
+            message = to_message(kind, text, payload)
+            if to_rows != (MARK in payload and bool(references(message))):
+                continue
+            files: list[Extracted] = []
+            if to_rows:
+                moved = sum(each.size for each in references(message))
+                changed = None if dry_run else _back(message, sequence, verbatim, place)
+            else:
+                new = new_row(NewMessage(message, verbatim=verbatim))
+                files = list(new.files)
+                moved = sum(each.reference.size for each in files)
+                changed = (new.payload, new.verbatim)
+            if not moved:
+                continue
+            count, size = count + 1, size + moved
+            if dry_run or changed is None:
+                continue
+            rows.filter(sequence=sequence).update(payload=changed[0], verbatim=changed[1])
+            if to_rows:
+                own = MediaReference.objects.using(place.using).filter(conversation_id=place.pk, sequence=sequence)
+                release(own, place.using)
+            else:
+                uploads.store(owner_key(conversation), conversation.pk, files)
+                uploads.refer(owner_key(conversation), conversation.pk, [(sequence, files)])
+        if count and not dry_run:
+            write(conversation)
+    return MovedFiles(count, size)
+
+
+def _back(
+    message: ChatMessage, sequence: int, verbatim: str | None, place: ConversationKey
+) -> tuple[str | None, str | None]:
+    """Return payload and original of *message* with its files."""
+    if verbatim is not None and CUT in verbatim:
+        contents = contents_of(place.pk, {each.sha256 for each in references(message)}, place.using)
+        verbatim = put_back(verbatim, contents)
+    [complete] = whole([message], [sequence], place)
+    return to_columns(complete).payload, verbatim
+
+
+class FileFinding(NamedTuple):
+    """What is wrong with a file, without any message text."""
+
+    name: str
+    detail: str
+    is_repaired: bool
+
+
+def check_files(
+    using: str, report: Callable[[FileFinding], object], *, repair: bool = False, age: datetime.timedelta = ORPHAN_AGE
+) -> int:
+    """
+    Report files without rows, rows without files, and references without messages; return how many.
+
+    With *repair*, files are deleted that no message has, and what refers to no message. A lost file is only reported:
+    nothing can bring it back. Files younger than *age* may be of messages that are being written.
+    """
+    if conf.media_storage() is None:
+        lost = MediaFile.objects.using(using).count()
+        if lost:
+            report(FileFinding("", f"{lost} files are in a storage, but MEDIA_STORAGE names none.", False))
+        return lost
+    count = 0
+    before = timezone.now() - age
+    for finding in (*_broken_references(using, repair=repair), *_unused(using, before, repair=repair)):
+        report(finding)
+        count += 1
+    there = set()
+    for name in storages.listed(timezone.now() + datetime.timedelta(days=1)):
+        there.add(name)
+    known: set[str] = set()
+    last = 0
+    rows = MediaFile.objects.using(using).order_by("pk")
+    while page := list(
+        rows.filter(pk__gt=last).values_list(
+            "pk", "name", "references__conversation__memory_id", "references__sequence"
+        )[:1000]
+    ):
+        for pk, name, memory_id, sequence in page:
+            last = pk
+            if name not in there and name not in known:
+                report(FileFinding(name, f"It is lost; message {sequence} of {memory_id!r} has it.", False))
+                count += 1
+            known.add(name)
+    for name in storages.listed(before):
+        if name not in known and not rows.filter(name=name).exists():
+            if repair:
+                storages.delete([name])
+            report(FileFinding(name, "No message has it.", repair))
+            count += 1
+    return count
+
+
+def _broken_references(using: str, *, repair: bool) -> Iterator[FileFinding]:
+    rows = MediaReference.objects.using(using).order_by()
+    message = Message.objects.filter(conversation_id=OuterRef("conversation_id"), sequence=OuterRef("sequence"))
+    broken = rows.exclude(Exists(message.filter(payload__isnull=False)))
+    count = broken.count()
+    if count:
+        if repair:
+            with transaction.atomic(using=using):
+                release(broken, using)
+        yield FileFinding("", f"{count} references are to messages that are gone.", repair)
+
+
+def _unused(using: str, before: datetime.datetime, *, repair: bool) -> Iterator[FileFinding]:
+    own = MediaReference.objects.filter(file_id=OuterRef("pk"))
+    unused = MediaFile.objects.using(using).filter(~Exists(own), created_at__lt=before)
+    for part in in_parts(list(unused.values_list("pk", flat=True)), BATCH):
+        with transaction.atomic(using=using):
+            still = dict(locked(unused.filter(pk__in=part)).values_list("pk", "name"))
+            if repair:
+                delete_files(list(still), list(still.values()), using)
+        for name in still.values():
+            yield FileFinding(name, "No message has it.", repair)
