@@ -37,6 +37,8 @@ def main() -> None:
 
     django.setup()
 
+    from django.db import connections
+
     from benchmarks.databases import database, settle
     from benchmarks.report import Report, table
     from chatmemory_django.operations.summing import sum_calls
@@ -49,13 +51,14 @@ def main() -> None:
             begun = time.perf_counter()
             count = sum_calls(using=server)
             print(f"{count:,} calls summed in {time.perf_counter() - begun:,.0f} s", flush=True)
+            if server == "postgresql":  # a site sums each night, so that the calls in it are those of a day
+                connections[server].cursor().execute("REINDEX INDEX chatmemory_calls_not_summed")
             settle(server)
             for name, milliseconds in measured(server):
                 taken[name].append(milliseconds)
+        head = ["milliseconds", "each call read", "past days summed"]
         rows = [[name, *(f"{each:,.1f}" for each in both)] for name, both in taken.items()]
-        Report(writes=options.write).section(
-            f"calls-{server}", table(["milliseconds", "each call read", "summed"], rows)
-        )
+        Report(writes=options.write).section(f"calls-{server}", table(head, rows))
 
 
 def load(server: str, number: int) -> None:

@@ -118,6 +118,20 @@ def leaving_no_connection() -> Iterator[None]:
         _close_connections(but=open_before)
 
 
+def from_callback(function: Callable[[], _R]) -> _R:
+    """
+    Call *function*, which may use the database, in a callback of a library, whatever thread that is.
+
+    An event loop in this thread waits for it: such a callback cannot be awaited.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with leaving_no_connection():
+            return function()
+    return _background().submit(_call, function).result()
+
+
 @cache
 def _background() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="chatmemory")

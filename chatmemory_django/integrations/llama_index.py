@@ -1,16 +1,19 @@
-"""A chat store of LlamaIndex in the site's database."""
+"""A chat store of LlamaIndex in the site's database, and the records of what calls of models used."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.contrib.auth import get_user_model
 from django.db import router
 from django.db.models import Exists, OuterRef, Q
 
+from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.llama_index import LLAMA_INDEX
@@ -18,12 +21,16 @@ from chatmemory_django.formats.verbatim import items_of, to_new_message
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import HistoryRow
+from chatmemory_django.operations.calls import CallRecorder, record_call
 from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 try:
     from llama_index.core.base.llms.types import ChatMessage
     from llama_index.core.bridge.pydantic import Field, PrivateAttr, field_serializer, field_validator
+    from llama_index.core.callbacks import CBEventType, EventPayload
+    from llama_index.core.callbacks.base_handler import BaseCallbackHandler
+    from llama_index.core.callbacks.token_counting import get_tokens_from_response
     from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 except ModuleNotFoundError as exc:
     raise ImportError(
@@ -260,3 +267,52 @@ def _new_message(message: object, index: int) -> NewMessage:
     if not isinstance(message, ChatMessage):
         raise TypeError(f"messages[{index}] must be a ChatMessage, not {type(message).__name__}.")
     return to_new_message(message.model_dump(mode="json"), LLAMA_INDEX, f"messages[{index}]")
+
+
+class LlamaIndexCalls(BaseCallbackHandler):
+    """
+    Records each call of a model as by ``record_call``, as one of the handlers of ``llm.callback_manager``.
+
+    An event loop waits for the database: LlamaIndex's callbacks cannot be awaited.
+    """
+
+    def __init__(
+        self, purpose: str = "answer", *, owner: AbstractBaseUser | None = None, memory_id: object = None
+    ) -> None:
+        super().__init__(event_starts_to_ignore=[], event_ends_to_ignore=[])
+        self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id)
+        self._recorder()  # an invalid purpose is an error at once
+        self._open: dict[str, tuple[CallRecorder, Any]] = {}
+        self._last: ContextVar[str] = ContextVar("_last", default="")
+
+    def on_event_start(
+        self, event_type: CBEventType, payload: dict[str, Any] | None = None, event_id: str = "", parent_id: str = "",
+        **kwargs: Any,
+    ) -> str:  # fmt: skip
+        """Note that a call of a model begins; one of the same model inside, as of a ``CustomLLM``, is the same call."""
+        model = (payload or {}).get(EventPayload.SERIALIZED) or {}
+        if event_type == CBEventType.LLM and self._open.get(self._last.get(), (None, None))[1] != model:
+            call = self._recorder(str(model.get("model") or model.get("model_name") or ""))
+            self._open[event_id] = call, model
+            self._last.set(event_id)
+        return event_id
+
+    def on_event_end(
+        self, event_type: CBEventType, payload: dict[str, Any] | None = None, event_id: str = "", **kwargs: Any
+    ) -> None:
+        """Record a call that has ended, has failed, or was cancelled."""
+        call, _ = self._open.pop(event_id, (None, None))
+        found = payload or {}
+        if call is None:
+            return
+        response = found.get(EventPayload.RESPONSE) or found.get(EventPayload.COMPLETION)
+        if response is not None:
+            tokens = get_tokens_from_response(response)
+            call.used(TokenUsage(*tokens) if any(tokens) else TokenUsage())
+        call.end(found.get(EventPayload.EXCEPTION))
+
+    def start_trace(self, trace_id: str | None = None) -> None:
+        """Do nothing: calls are recorded one by one."""
+
+    def end_trace(self, trace_id: str | None = None, trace_map: dict[str, list[str]] | None = None) -> None:
+        """Do nothing, too."""

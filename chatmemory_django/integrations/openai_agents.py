@@ -1,18 +1,34 @@
-"""A session of the OpenAI Agents SDK in the site's database, and tools for a user's earlier conversations."""
+"""
+A session of the OpenAI Agents SDK in the site's database, tools for a user's earlier conversations, and the records of
+what calls of models used.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.integrations.histories import History
+from chatmemory_django.operations.calls import CallRecorder, record_call
 from chatmemory_django.operations.recall import Recall
 
 try:
-    from agents import FunctionTool, ModelBehaviorError, RunContextWrapper, default_tool_error_function, function_tool
+    from agents import (
+        FunctionTool,
+        Model,
+        ModelBehaviorError,
+        ModelProvider,
+        MultiProvider,
+        RunContextWrapper,
+        default_tool_error_function,
+        function_tool,
+    )
     from agents.memory import SessionABC, SessionSettings
     from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 except ModuleNotFoundError as exc:
@@ -95,6 +111,89 @@ def recall_tools(
         function_tool(function, name_override=name, failure_error_function=_failed)
         for name, function in functions.items()
     ]
+
+
+class AgentsCalls(ModelProvider):
+    """
+    Records each call of a model as by ``record_call``: ``RunConfig(model_provider=AgentsCalls(…))``.
+
+    It gets the models that agents name from *provider*, by default the SDK's own. An agent that has a model's object
+    does not ask a provider: give it ``calls.recorded(model)``.
+    """
+
+    def __init__(
+        self,
+        purpose: str = "answer",
+        *,
+        owner: AbstractBaseUser | None = None,
+        memory_id: object = None,
+        provider: ModelProvider | None = None,
+    ) -> None:
+        self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id)
+        self._recorder()  # an invalid purpose is an error at once
+        self._provider = provider or MultiProvider()
+
+    def get_model(self, model_name: str | None) -> Model:
+        """Return the model with this name, which records its calls."""
+        return self.recorded(self._provider.get_model(model_name))
+
+    def recorded(self, model: Model) -> Model:
+        """Return *model*, which records its calls."""
+        return _RecordedModel(model, self._recorder)
+
+    async def aclose(self) -> None:
+        """Close the provider."""
+        await self._provider.aclose()
+
+
+class _RecordedModel(Model):
+    """The SDK has hooks for the beginning of a call and for its answer, but none for a failure."""
+
+    def __init__(self, model: Model, recorder: Callable[[str], CallRecorder]) -> None:
+        self._model = model
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def _call(self) -> CallRecorder:
+        return self._recorder(str(getattr(self._model, "model", "")))
+
+    async def get_response(self, *args: Any, **kwargs: Any) -> Any:
+        async with self._call() as call:
+            response = await self._model.get_response(*args, **kwargs)
+            call.used(_token_usage(response.usage))
+        return response
+
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        events: Any = self._model.stream_response(*args, **kwargs)
+        async with self._call() as call, aclosing(events):
+            async for event in events:
+                if event.type in {"response.completed", "response.incomplete"}:
+                    call.used(_token_usage(event.response.usage))
+                yield event
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._model.get_retry_advice(request)
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self._model._cleanup_on_run_end(owner)
+
+
+def _token_usage(usage: Any) -> TokenUsage:
+    """Return what *usage*, the SDK's or that of a response, reports."""
+    if usage is None or not (usage.input_tokens or usage.output_tokens):
+        return TokenUsage()
+    return TokenUsage(
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.total_tokens,
+        cached_input=usage.input_tokens_details.cached_tokens or None,
+        reasoning=usage.output_tokens_details.reasoning_tokens or None,
+    )
 
 
 def _failed(context: RunContextWrapper[Any], error: Exception) -> str:

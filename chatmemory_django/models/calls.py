@@ -147,7 +147,8 @@ class CallSumQuerySet(models.QuerySet["CallSum"]):
 
     def sums(self, **by: Combinable) -> models.QuerySet[CallSum, dict[str, Any]]:
         """See ``ModelCallQuerySet.sums``."""
-        return self.order_by().values(**by).annotate(**{f"sum_of_{name}": Sum(name) for name in MEASURES})
+        sums: Any = {f"sum_of_{name}": Sum(name) for name in MEASURES}
+        return self.order_by().values(**by).annotate(**sums)  # type: ignore[no-any-return]
 
 
 class CallSum(models.Model):

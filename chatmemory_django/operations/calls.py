@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -24,7 +25,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.serving import served
 from chatmemory_django.core.usage import TokenUsage, to_cost
 from chatmemory_django.db.moments import LATEST, to_moment
-from chatmemory_django.db.threads import in_thread
+from chatmemory_django.db.threads import from_callback, in_thread, to_its_end
 from chatmemory_django.models import Conversation, ModelCall, Outcome, Purpose
 from chatmemory_django.models.calls import MAX_NAME_LENGTH
 from chatmemory_django.operations.summing import sum_calls
@@ -189,6 +190,11 @@ class CallRecorder:
         self._call.model = model or self._call.model
         self._call.outcome = Outcome.COMPLETED
 
+    def end(self, error: BaseException | None = None) -> None:
+        """Record the call, which *error* may have ended, without a block: in a callback, in any thread."""
+        self._end(error)
+        from_callback(partial(self._account.write, [self._call]))
+
     def _end(self, error: BaseException | None) -> None:
         if error is None:
             self._call.outcome = Outcome.COMPLETED
@@ -209,7 +215,7 @@ class CallRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self._end(error)
-        await in_thread(self._account.write, [self._call])
+        await to_its_end(in_thread(self._account.write, [self._call]))  # a cancelled call is recorded, too
 
 
 def record_call(

@@ -2,9 +2,9 @@
 Sums the calls of models up, so that what months used is known without reading each call.
 
 A call is added to the sums of its day once that day is over, or before it is deleted, and then names the run that did
-so: all that no run has are those that the sums do not have, whenever they were recorded. Each run adds rows; then those
-of the same day or month are merged. Each step is one transaction that begins by marking what it sums, so several may
-run at once, beside writers.
+so: all that no run has are those that the sums do not have, whenever they were recorded. Each run adds rows, and those
+of the same month, or of all owners' same day, are merged. Each step is one transaction that begins by marking what it
+sums, so several may run at once, beside writers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models.calls import MEASURES, CallSum, ModelCall, Span
 
-SUMMED_AT_ONCE = 10_000
+SUMMED_AT_ONCE = 50_000
 """How many calls one transaction adds to the sums."""
 
 DAY = datetime.timedelta(days=1)
@@ -54,8 +54,7 @@ def sum_calls(until: datetime.datetime | None = None, *, using: str | None = Non
         days.add(begin.date())
         waiting = moments.filter(created_at__gte=end)
     for day in days:
-        for span in (Span.DAY, Span.TOTAL):
-            tried_again(using, partial(_merge, using, span, day))
+        tried_again(using, partial(_merge, using, Span.TOTAL, day))
     for month in {day.replace(day=1) for day in days}:
         tried_again(using, partial(_merge, using, Span.MONTH, month))
     return count
@@ -100,9 +99,10 @@ def _insert(span: Span, begin: datetime.date, run: int, rows: Any) -> None:
     connection = connections[rows.db]
     sql, parameters = summed.query.get_compiler(rows.db).as_sql()
     name = connection.ops.quote_name
-    given = {"span": span.value, "begin": begin, "run": run}
+    given: dict[str, Any] = {"span": span.value, "begin": begin, "run": run}
     given |= {each: "" for each in ("purpose", "model", "outcome") if each not in dimensions}
-    columns = ", ".join(name(CallSum._meta.get_field(each).column) for each in (*given, *dimensions, *MEASURES))
+    fields: list[Any] = [CallSum._meta.get_field(each) for each in (*given, *dimensions, *MEASURES)]
+    columns = ", ".join(name(field.column) for field in fields)
     values = ", ".join(["%s"] * len(given))
     table = name(CallSum._meta.db_table)
     with connection.cursor() as cursor:

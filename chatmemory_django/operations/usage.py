@@ -88,7 +88,7 @@ def usage(
         name = key if names is None else names.get(key)
         # SQLite adds floats.
         total = None if cost is None else round(Decimal(str(cost)), COST_PLACES)
-        yield Usage(None if name is None else str(name), *map(int, counts), total)  # type: ignore[arg-type,misc]
+        yield Usage._make([None if name is None else str(name), *map(int, counts), total])
 
 
 def tokens_by_day(
@@ -163,7 +163,8 @@ def _owners(calls: ModelCallQuerySet) -> dict[str, Any] | None:
     """Return the conditions on the owner that *calls* meet; None if there are others."""
     field = ModelCall._meta.get_field("owner")
     found: dict[str, Any] = {}
-    for condition in calls.query.where.children:
+    conditions: Any = calls.query.where.children
+    for condition in conditions:
         is_about_owner = isinstance(condition, Lookup) and getattr(condition.lhs, "target", None) is field
         if not is_about_owner or (name := f"owner__{condition.lookup_name}") in found:
             return None

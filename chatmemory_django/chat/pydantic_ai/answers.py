@@ -18,7 +18,6 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 from pydantic_ai.models import Model
-from pydantic_ai.usage import RequestUsage
 
 from chatmemory_django.chat.model import (
     BrokenStreamError,
@@ -29,9 +28,9 @@ from chatmemory_django.chat.model import (
     PartialText,
     PartialThinking,
     PartialToolCall,
-    TokenUsage,
 )
 from chatmemory_django.chat.pydantic_ai.kept import to_message
+from chatmemory_django.formats.pydantic_ai import token_usage
 
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -39,9 +38,6 @@ FINISH_REASONS = {
     "tool_call": FinishReason.TOOL_EXECUTION,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
-
-REASONING = ("reasoning_tokens", "thoughts_tokens")
-"""Where vendors' classes put the number of tokens of thinking that have no field of their own."""
 
 
 def to_chat_response(response: ModelResponse, model: Model) -> ChatResponse:
@@ -51,7 +47,7 @@ def to_chat_response(response: ModelResponse, model: Model) -> ChatResponse:
         id=response.provider_response_id,
         model_name=response.model_name,
         finish_reason=None if reason is None else FINISH_REASONS.get(reason, FinishReason.OTHER),
-        token_usage=_token_usage(response.usage),
+        token_usage=token_usage(response.usage),
     )
     return ChatResponse(to_message(response, model), metadata)
 
@@ -107,16 +103,3 @@ class Pieces:
 
 def _arguments(given: str | dict[str, object] | None) -> str:
     return given if isinstance(given, str) else "" if given is None else json.dumps(given, ensure_ascii=False)
-
-
-def _token_usage(usage: RequestUsage) -> TokenUsage | None:
-    if not (usage.input_tokens or usage.output_tokens):
-        return None
-    others = [usage.output_reasoning_tokens, *(usage.details.get(name, 0) for name in REASONING)]
-    return TokenUsage(
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.input_tokens + usage.output_tokens,
-        cached_input=usage.cache_read_tokens or None,
-        reasoning=next(filter(None, others), None),
-    )

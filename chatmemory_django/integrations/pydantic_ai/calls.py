@@ -1,0 +1,68 @@
+"""A capability that records the calls of an agent's models."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+
+from chatmemory_django.core.usage import TokenUsage
+from chatmemory_django.formats.pydantic_ai import token_usage
+from chatmemory_django.operations.calls import CallRecorder, record_call
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+
+class PydanticAiCalls(AbstractCapability[Any]):
+    """
+    Records each call of an agent's models, streams included, as by ``record_call``: ``Agent(…, capabilities=[…])``.
+
+    It can also be given to one run, ``agent.run(…, capabilities=[…])``, for example with its *owner* and *memory_id*.
+    """
+
+    def __init__(
+        self, purpose: str = "answer", *, owner: AbstractBaseUser | None = None, memory_id: object = None
+    ) -> None:
+        self.purpose = purpose
+        self.owner = owner
+        self.memory_id = memory_id
+
+    def get_wrapper_model(self, model: Model) -> Model:
+        """Return *model*, which records its calls."""
+        return _Recorded(model, self)
+
+    def recorder(self, model_name: str) -> CallRecorder:
+        """Return what records a call of *model_name*."""
+        return record_call(self.purpose, model_name, owner=self.owner, memory_id=self.memory_id)
+
+
+class _Recorded(WrapperModel):
+    def __init__(self, wrapped: Model, calls: PydanticAiCalls) -> None:
+        super().__init__(wrapped)
+        self._calls = calls
+
+    async def request(
+        self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+    ) -> ModelResponse:
+        async with self._calls.recorder(self.wrapped.model_name) as call:
+            response = await self.wrapped.request(messages, settings, parameters)
+            call.used(token_usage(response.usage) or TokenUsage(), response.model_name)
+        return response
+
+    @asynccontextmanager
+    async def request_stream(
+        self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters,
+        run_context: Any = None,
+    ) -> AsyncGenerator[StreamedResponse]:  # fmt: skip
+        async with self._calls.recorder(self.wrapped.model_name) as call:
+            async with self.wrapped.request_stream(messages, settings, parameters, run_context) as stream:
+                yield stream
+            response = stream.get()
+            call.used(token_usage(response.usage) or TokenUsage(), response.model_name)
