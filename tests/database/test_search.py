@@ -1,7 +1,9 @@
 """Search: matches, order and visibility, the same with and without the app ``chatmemory_django.search``."""
 
 import datetime
+import re
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from django.apps import apps
@@ -430,3 +432,16 @@ class TestFindingMessages:
         assert find_messages(shown, "parcel", stop=10, owner=ann, types=[MessageType.AI]) == []
         assert find_messages(shown, "parcel", stop=10, owner=AnonymousUser(), types=[MessageType.USER]) == []
         assert find_messages(shown, "parcel", stop=10, owner=ben, types=[MessageType.USER])[0].memory_id == "theirs"
+
+
+def test_a_search_finds_what_the_page_on_searches_lists():
+    page = (Path(__file__).parents[2] / "docs/searching.md").read_text()
+    rows = re.findall(r"^\| (`.*?`)(?:: .*?)? \| (.+) \| (.+) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    column = {"sqlite": 1, "postgresql": 2, "mysql": 4 if HAS_INDEX else 3}[connection.vendor]
+    words = {"yes": True, "no": False, "no; yes with the index": HAS_INDEX}
+    listed = {text: words[row[column]] for row in rows for text in re.findall("`(.+?)`", row[0])}
+    [message] = re.findall(r'A message reads "(.+?)" Which', page, re.DOTALL)
+    get_chat_memory("c").add(UserMessage(message.replace("\n", " ")))
+
+    assert len(listed) == 14
+    assert {text: Message.objects.search(text).exists() for text in listed} == listed
