@@ -160,6 +160,14 @@ def test_every_address_of_the_chat_is_explained():
     assert [end for end in sorted(ends) if f"{{id}}{end}" not in EXPLAINED and end] == [], "The chat has these, too."
 
 
+def test_every_event_of_the_chat_is_in_the_table_of_events():
+    found = re.findall(r'"type": f?"([a-z{}-]+)"', (SOURCES / "chat" / "ui_stream.py").read_text())
+    types = {each.replace("{kind}", kind) for each in found for kind in ("text", "reasoning")}
+
+    assert {"text-delta", "reasoning-start", "finish", "tool-output-denied"} <= types
+    assert missing(types, PAGES["chat-protocol.md"]) == [], "docs/chat-protocol.md does not list these events."
+
+
 # Methods
 
 
