@@ -25,9 +25,10 @@ def memory(memory_id: str = "c", most: int = 200) -> MessageWindowChatMemory:
     return MessageWindowChatMemory(max_messages=most, id=memory_id, store=DjangoChatMemoryStore())
 
 
-def turn(memory_id: str) -> None:
-    with memory(memory_id).turn() as begun:
-        begun.add(UserMessage("q"), AiMessage("a"))
+def turn(memory_id: str, *arguments: str) -> None:
+    with memory(memory_id).turn(*arguments) as begun:
+        begun.add(UserMessage("q"))
+        begun.add(AiMessage("a"))
 
 
 CALLS = {
@@ -39,6 +40,8 @@ CALLS = {
     "`memory.add(…)` that evicts a message without `KEEP_HISTORY`": lambda: memory(most=121).add(UserMessage("x")),
     "`memory.turn()`": lambda: turn("c"),
     "the first `memory.turn()` of a conversation": lambda: turn("new"),
+    '`memory.turn("early")`': lambda: turn("c", "early"),
+    "`memory.clear()`": lambda: memory().clear(),
 }
 
 
