@@ -24,17 +24,23 @@ from rest_framework.authtoken.views import ObtainAuthToken
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from chatmemory_django import conf
 from chatmemory_django.access import seconds_to_sign_in
+from chatmemory_django.core.limits import MAX_TITLE_LENGTH
+from chatmemory_django.formats.ui_messages.files import KINDS
 from chatmemory_django.models import ModelCall
 from chatmemory_django.operations.usage import usage
 from example_project.llm import IS_REAL, model
 from example_project.policy import DOCUMENTATION_POLICY
-from example_project.texts import TEXTS
+from example_project.texts import TEXTS, WORDS
 
 View = Callable[..., HttpResponseBase]
 
 DEMO = "demo"
 """The user name and the password that ``manage.py demo`` creates."""
+
+ACCEPTED = ",".join(kind if "/" in kind else f"{kind}/*" for kind in KINDS.values())
+"""The media types of files that the chat takes."""
 
 
 def translated(view: View) -> View:
@@ -80,6 +86,10 @@ def chat(request: HttpRequest) -> HttpResponse:
     """Render the chat. The scripts open the conversation in ``?chat=``."""
     context = {
         "texts": TEXTS,
+        "words": WORDS,
+        "accepted": ACCEPTED,
+        "longest": conf.chat()["MAX_TEXT_LENGTH"],
+        "longest_title": MAX_TITLE_LENGTH,
         "model": getattr(model, "model_name", getattr(model, "name", "")),
         "is_real": IS_REAL,
         "used": used_by(request.user),

@@ -115,6 +115,7 @@ class ConversationFilter(filters.FilterSet):
     owner = filters.CharFilter(
         method="filter_owner", max_length=255, label="Owned by the user with this key, or `*` for all. Staff only."
     )
+    memory_id = filters.CharFilter(max_length=255, label="With this memory id: one conversation, or none.")
     title = filters.CharFilter(
         method="filter_title",
         max_length=255,

@@ -1,6 +1,6 @@
 // Requests to the site, with its session and CSRF token.
 
-import {text} from "./dom.js";
+import {number, text} from "./dom.js";
 
 export const CONVERSATIONS = "/api/conversations/";
 const CHAT = "/api/chat";
@@ -14,6 +14,11 @@ export class Refused extends Error {
         super(message);
         this.status = status;
     }
+
+    /** Whether the connection or the server is to blame, so that the same request may succeed later. */
+    get isOutage() {
+        return this.status === 0 || this.status >= 500;
+    }
 }
 
 /** Return the response to a request; throw ``Refused`` for an error. */
@@ -21,30 +26,50 @@ async function request(path, {method = "GET", body, signal} = {}) {
     const headers = {Accept: "application/json, text/event-stream"};
     if (method !== "GET") headers["X-CSRFToken"] = document.cookie.match(/(?:^|; )csrftoken=([^;]+)/)?.[1] ?? "";
     if (body !== undefined) headers["Content-Type"] = "application/json";
-    let response;
+    const response = await reached(fetch(path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body)}));
+    if (response.ok) return response;
+    throw new Refused(await reason(response), response.status);
+}
+
+/** Return what a promise of ``fetch`` gives; throw ``Refused`` if the connection is lost in the meantime. */
+async function reached(promise) {
     try {
-        response = await fetch(path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body)});
+        return await promise;
     } catch (error) {
         throw error.name === "AbortError" ? error : new Refused(text("offline"));
     }
-    if (response.ok) return response;
-    throw new Refused(response.status === 401 ? text("signed_out") : await reason(response), response.status);
 }
 
-/** Return the text of an error of the REST API or of the chat. */
+/** Return in a sentence why the REST API or the chat has refused a request. */
 async function reason(response) {
-    const content = await response.text();
-    if (response.headers.get("Content-Type")?.includes("problem+json")) {
+    const [type, seconds] = [response.headers.get("Content-Type") ?? "", response.headers.get("Retry-After")];
+    const content = await reached(response.text());
+    if (response.status === 401) return text("signed_out");
+    if (response.status === 413) return text("too_large");
+    if (response.status === 429 && seconds) return text("wait", {seconds: number(seconds)});
+    if (type.includes("problem+json")) {
         const problem = JSON.parse(content);
-        return problem.errors?.[0]?.detail ?? problem.detail;
+        return sentence(problem.errors?.[0]?.detail ?? problem.detail);
     }
-    return response.headers.get("Content-Type")?.startsWith("text/plain") && content ? content : text("failed");
+    return type.startsWith("text/plain") && content ? sentence(content) : text("failed");
+}
+
+/** Return *words* without the path of what is wrong in the body: people have not written one. */
+function sentence(words) {
+    const plain = words.replace(/^\$[^:\s]*:\s*/, "");
+    return plain[0].toUpperCase() + plain.slice(1);
 }
 
 /** Return the JSON of the REST API's response; null if it has none. */
 export async function rest(path, options) {
     const response = await request(path, options);
-    return response.status === 204 ? null : response.json();
+    return response.status === 204 ? null : reached(response.json());
+}
+
+/** Return what the REST API knows of conversation *id*; null if it does not exist (yet). */
+export async function about(id, signal) {
+    const found = await rest(`${CONVERSATIONS}?memory_id=${encodeURIComponent(id)}`, {signal});
+    return found.results[0] ?? null;
 }
 
 export function conversationPath(id) {

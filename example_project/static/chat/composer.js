@@ -1,27 +1,30 @@
-// The message field: a text, and images that are attached or pasted.
+// The message field: a text, and files that are attached or pasted.
 
-import {element, icon, text} from "./dom.js";
-
-const LARGE = 1_000_000; // bytes; larger images are scaled down
-const LONGEST_SIDE = 1600; // pixels, after scaling down
+import {element, icon, number, text} from "./dom.js";
+import {shownFile, toPart} from "./files.js";
 
 export class Composer {
-    #images = [];
+    #files = [];
 
-    /** *onSend* is called with the parts of a message; *onStop* stops the answer in progress. */
-    constructor(form, {onSend, onStop, onProblem}) {
+    /**
+     * *onSend* is called with the parts of a message, *onType* with each text in the field, *onWait* if a message cannot
+     * be sent yet; *onStop* stops the answer in progress.
+     */
+    constructor(form, {onSend, onType, onStop, onWait, onProblem}) {
         this.form = form;
         this.field = form.querySelector("textarea");
-        this.tray = form.querySelector("[data-part=images]");
+        this.tray = form.querySelector("[data-part=files]");
         this.send = form.querySelector("[data-part=send]");
         this.stop = form.querySelector("[data-part=stop]");
-        this.onSend = onSend;
-        this.onProblem = onProblem;
+        Object.assign(this, {onSend, onType, onWait, onProblem});
         const picker = form.querySelector("input[type=file]");
+        this.accepted = picker.accept;
+        this.longest = Number(this.field.dataset.longest);
         form.addEventListener("submit", event => {
             event.preventDefault();
             this.#submit();
         });
+        this.field.addEventListener("input", () => onType(this.field.value));
         this.field.addEventListener("keydown", event => {
             if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
                 event.preventDefault();
@@ -50,69 +53,59 @@ export class Composer {
         if (hadFocus) this.field.focus();
     }
 
+    /** Show *words* in place of what is in the field: the draft of another conversation. */
+    setText(words) {
+        this.field.value = words;
+        this.#files = [];
+        this.#showFiles();
+    }
+
+    /** Take the parts of a message back, in front of what was written since. */
+    takeBack(parts) {
+        const words = [...parts.filter(part => part.kind === "text").map(part => part.text), this.field.value];
+        this.field.value = words.filter(Boolean).join("\n\n");
+        this.#files.unshift(...parts.filter(part => part.kind === "file"));
+        this.#showFiles();
+        this.onType(this.field.value);
+        this.field.focus();
+    }
+
     async attach(files) {
         for (const file of files) {
             try {
-                this.#images.push(await toImage(file));
+                this.#files.push(await toPart(file, this.accepted));
             } catch {
-                this.onProblem(text("not_an_image"));
+                this.onProblem(text("not_a_file", {name: file.name}));
             }
         }
-        this.#showImages();
+        this.#showFiles();
         this.field.focus();
     }
 
     #submit() {
         const typed = this.field.value;
-        if (this.isBusy || (!typed.trim() && !this.#images.length)) return;
-        const parts = [...(typed.trim() ? [{kind: "text", text: typed}] : []), ...this.#images];
-        this.field.value = "";
-        this.#images = [];
-        this.#showImages();
-        this.onSend(parts);
+        if (!typed.trim() && !this.#files.length) return;
+        if (this.isBusy) return this.onWait();
+        const length = [...typed].length; // in characters, as the site counts
+        if (length > this.longest) {
+            return this.onProblem(text("too_long", {length: number(length), longest: number(this.longest)}));
+        }
+        const parts = [...(typed.trim() ? [{kind: "text", text: typed}] : []), ...this.#files];
+        this.setText("");
+        this.onType("");
+        return this.onSend(parts);
     }
 
-    #showImages() {
-        this.tray.replaceChildren(...this.#images.map((image, index) => {
+    #showFiles() {
+        this.tray.replaceChildren(...this.#files.map((file, index) => {
             const remove = () => {
-                this.#images.splice(index, 1);
-                this.#showImages();
+                this.#files.splice(index, 1);
+                this.#showFiles();
                 this.field.focus();
             };
-            const label = text("remove_image", {number: index + 1});
-            return element("span", {}, image.picture, element("button", {type: "button", "aria-label": label, title: label, onclick: remove}, icon("cross")));
+            const label = text("remove_file", {number: index + 1});
+            return element("span", {}, shownFile(file), element("button", {type: "button", "aria-label": label, title: label, onclick: remove}, icon("cross")));
         }));
-        this.tray.hidden = !this.#images.length;
+        this.tray.hidden = !this.#files.length;
     }
-}
-
-/**
- * Return the message part for *file*, with a *picture* to show until the site serves it: on a canvas, since the page's
- * policy only allows images of the site. Throws an error if the browser cannot read the image.
- */
-async function toImage(file) {
-    const bitmap = await createImageBitmap(file);
-    const scale = file.size > LARGE ? Math.min(1, LONGEST_SIDE / Math.max(bitmap.width, bitmap.height)) : 1;
-    const picture = element("canvas", {role: "img", "aria-label": text("image")});
-    [picture.width, picture.height] = [Math.round(bitmap.width * scale), Math.round(bitmap.height * scale)];
-    picture.getContext("2d").drawImage(bitmap, 0, 0, picture.width, picture.height);
-    const isKnown = /^image\/(png|jpeg|gif|webp)$/.test(file.type) && file.size <= LARGE;
-    const content = isKnown ? file : await new Promise(resolve => { picture.toBlob(resolve, "image/jpeg", 0.85); });
-    return {kind: "file", mediaType: content.type, url: await toDataUrl(content), picture};
-}
-
-/** Return a file of this site with its content, since the model's server cannot fetch it. */
-export async function withContent(part) {
-    if (new URL(part.url).origin !== location.origin) return part;
-    const blob = await (await fetch(part.url)).blob();
-    return {kind: "file", mediaType: blob.type, url: await toDataUrl(blob)};
-}
-
-function toDataUrl(blob) {
-    return new Promise((resolve, reject) => {
-        const reader = new FileReader();
-        reader.onload = () => resolve(reader.result);
-        reader.onerror = () => reject(reader.error);
-        reader.readAsDataURL(blob);
-    });
 }

@@ -1,23 +1,27 @@
-// The open conversation: its messages, its requests to the chat, and the streams of answers.
+// The open conversation: its messages, its requests to the chat, and the answers.
 
-import {conversationPath, post, Refused, rest, resume, stop, WHOLE} from "./api.js";
-import {withContent} from "./composer.js";
+import {about, conversationPath, post, Refused, rest, resume, stop, WHOLE} from "./api.js";
 import {announce, text} from "./dom.js";
-import {textOf, toMessages, toUiMessage} from "./messages.js";
-import {Answer, chunks} from "./stream.js";
+import {dropUnsent, keepUnsent, unsentOf} from "./drafts.js";
+import {withContent} from "./files.js";
+import {follow} from "./following.js";
+import {idOf, textOf, toMessages, toUiMessage} from "./messages.js";
+import {tellTabs} from "./tabs.js";
 
 const PAGE = 50;
 const MOST = 200; // messages in a page of the REST API
-const TRIES = 4; // to reconnect to an answer
+const UNFIT = [400, 413]; // the status of a refusal because of the message itself: it has to be changed
 
 export class Conversation {
     id = null;
     isBusy = false;
+    #about = null;
     #rows = [];
     #older = null;
     #approvals = [];
     #fates = new Map();
-    #isNew = false;
+    #unsent = null;
+    #isSending = false;
     #leaving = new AbortController();
 
     /** *page* has the parts of the page: transcript, memory, composer, and callbacks. */
@@ -29,48 +33,61 @@ export class Conversation {
     async open(id) {
         this.#leave();
         this.id = id;
-        const {signal} = this.#leaving;
-        await this.#guard(signal, async () => {
+        this.#unsent = unsentOf(id);
+        await this.#guard(async signal => {
             await this.#loadHistory(signal);
-            this.page.transcript.toEnd();
-            await this.page.memory.load(this.id, this.#rows, signal);
-            const response = id === null ? null : await resume(id, signal);
-            if (response) await this.#follow(response, signal);
+            if (this.#rows.length) this.page.transcript.toEnd();
+            await this.#goOn(signal);
         });
     }
 
-    /** Reload the history and the memory. */
-    async refresh(signal = this.#leaving.signal) {
-        await this.#loadHistory(signal);
-        await this.page.memory.load(this.id, this.#rows, signal);
+    /** Show what another tab, or another device, has changed. */
+    async lookAgain() {
+        if (this.id === null || this.isBusy) return;
+        const {signal} = this.#leaving;
+        const now = await about(this.id, signal).catch(() => null);
+        if (now && !this.isBusy && JSON.stringify(now) !== JSON.stringify(this.#about)) {
+            await this.#catchUp(signal).catch(() => {}); // nobody has asked for it
+        }
     }
 
     async loadOlder() {
-        await this.#guard(this.#leaving.signal, async signal => {
-            const page = await rest(this.#older, {signal});
+        await this.#guard(async signal => {
+            const page = await rest(this.#older.replace(/page_size=\d+/, `page_size=${MOST}`), {signal});
             this.#rows = [...page.results.reverse(), ...this.#rows];
             this.#older = page.next;
-            this.page.transcript.keepPlace(() => this.#show());
+            this.page.transcript.keepPlace(() => this.#show({keepsTail: this.isBusy}));
         });
     }
 
     /** Update the status of the messages from the memory panel. */
     setFates(fates) {
         this.#fates = fates;
-        if (!this.isBusy) this.#show();
-        else this.page.transcript.mark(this.#known());
+        this.page.transcript.mark(this.#known());
     }
 
+    /** Send a message of these *parts*, and with it one that could not be sent before. */
     async send(parts) {
-        this.#isNew = this.id === null;
-        if (this.#isNew) {
+        if (this.id === null) {
             this.id = crypto.randomUUID();
             this.page.onNamed(this.id);
         }
-        this.page.onShown({isEmpty: false, hasOlder: this.#older !== null});
-        this.page.transcript.showSent(parts);
-        const message = toUiMessage(crypto.randomUUID(), parts);
-        await this.#ask(() => ({trigger: "submit-message", message}));
+        await this.#post({id: crypto.randomUUID(), ...this.#unsent, parts: [...this.#unsent?.parts ?? [], ...parts]});
+    }
+
+    /** Send a message again that could not be sent, unless it has arrived. */
+    async sendAgain() {
+        if (this.isBusy) return;
+        const isReached = await this.#guard(signal => this.#catchUp(signal));
+        if (isReached && this.#unsent) await this.#post(this.#unsent);
+    }
+
+    /** Put a message that could not be sent back into the message field. */
+    takeBack() {
+        const {parts} = this.#unsent;
+        this.#drop();
+        this.#show();
+        this.page.composer.takeBack(parts);
     }
 
     async edit(message, words) {
@@ -79,10 +96,11 @@ export class Conversation {
         const textPart = {kind: "text", text: words};
         this.page.transcript.cut(message.sequences[0] - 1);
         this.page.transcript.showSent([textPart, ...files]);
-        await this.#ask(async () => {
+        const isAccepted = await this.#ask(async () => {
             const parts = [textPart, ...await Promise.all(files.map(withContent))];
             return {trigger: "submit-message", messageId: message.id, message: toUiMessage(message.id, parts)};
         });
+        if (!isAccepted) this.page.transcript.edit(message.id, words);
     }
 
     /** Regenerate an answer, or answer a question that has no answer. */
@@ -97,6 +115,12 @@ export class Conversation {
         if (this.isBusy) return;
         const part = {type: "tool-approval", state: "approval-responded", approval: {id, approved}};
         await this.#ask(() => ({trigger: "submit-message", message: {id, role: "assistant", parts: [part]}}));
+    }
+
+    /** Store what the user thinks of an answer: a rating of 5 or 1, or null. */
+    async rate(sequence, rating) {
+        const feedback = rating === null ? null : {rating};
+        await this.#change(`messages/${sequence}/`, {method: "PATCH", body: {metadata: {feedback}}}, text("rated"));
     }
 
     async switchTo(to) {
@@ -120,135 +144,169 @@ export class Conversation {
         await this.#change("memory/", {method: "DELETE"}, text("cleared"));
     }
 
-    async erase() {
-        await this.#guard(this.#leaving.signal, async () => {
-            await rest(conversationPath(this.id), {method: "DELETE"});
-            announce(text("erased"));
-            this.page.onErased();
-        });
-    }
-
     stop() {
-        return this.#guard(this.#leaving.signal, () => stop(this.id));
+        return this.#guard(() => stop(this.id));
     }
 
     #leave() {
         this.#leaving.abort();
         this.#leaving = new AbortController();
         this.#setBusy(false);
-        [this.#rows, this.#older, this.#approvals, this.#fates] = [[], null, [], new Map()];
+        this.page.onStatus("");
+        [this.#about, this.#rows, this.#older, this.#approvals, this.#fates] = [null, [], null, [], new Map()];
+        this.#isSending = false;
     }
 
     async #change(path, options, words = "") {
-        await this.#guard(this.#leaving.signal, async signal => {
+        await this.#guard(async signal => {
             await rest(`${conversationPath(this.id)}${path}`, {...options, signal});
-            await this.refresh(signal);
+            await this.#refresh(signal);
+            tellTabs(this.id);
             if (words) announce(words);
         });
     }
 
-    /** Post what *body* returns, and show the answer. */
+    async #post(message) {
+        this.#unsent = message;
+        this.#isSending = true;
+        keepUnsent(this.id, message);
+        this.page.onShown({isEmpty: false, hasOlder: this.#older !== null});
+        this.page.transcript.showSent(message.parts);
+        await this.#ask(() => ({trigger: "submit-message", message: toUiMessage(message.id, message.parts)}));
+    }
+
+    /** Post what *body* returns, and show the answer. Return whether the site has accepted it. */
     async #ask(body) {
         const [{signal}, {id}] = [this.#leaving, this];
+        this.page.onProblem(null);
         this.#setBusy(true);
-        const answer = async () => this.#follow(await post({id, ...await body()}, signal), signal);
-        await this.#guard(signal, answer, () => this.#settle(signal));
-    }
-
-    /** Show an answer until its end; after a lost connection, reconnect, since the site continues to generate it. */
-    async #follow(response, signal) {
-        if (signal.aborted) return;
-        this.#setBusy(true);
-        for (let tries = 1; response; tries += 1) {
-            try {
-                await this.#listen(response, signal);
-                break;
-            } catch (error) {
-                if (signal.aborted || tries === TRIES) throw error;
-                await new Promise(resolve => { setTimeout(resolve, 250 * 2 ** tries); });
-                response = await resume(this.id, signal);
-            }
-        }
-        await this.#settle(signal);
-    }
-
-    async #listen(response, signal) {
-        const {transcript} = this.page;
-        const answer = new Answer();
-        let [frame, isStored] = [0, false];
-        const show = () => {
-            frame = 0;
-            if (!signal.aborted) transcript.showLive(answer);
-        };
-        show();
-        for await (const chunk of chunks(response)) {
-            if (chunk.type !== "start" && !isStored) {
-                isStored = true;
-                announce(text("answering"));
-                this.#onStored(signal).catch(() => {}); // the end of the answer reloads everything
-            }
-            answer.add(chunk);
-            frame ||= requestAnimationFrame(show);
-        }
-        cancelAnimationFrame(frame);
-        show();
-        if (answer.state === "begun") throw new Refused(text("offline"));
-        if (answer.state === "failed") this.page.onProblem(answer.error);
-        else if (answer.parts.some(part => part.state === "waiting")) announce(text("may_run"));
-        else announce(text(answer.state === "stopped" ? "stopped" : "answered"));
-    }
-
-    /** The answer has started: the question is stored, and may have evicted others. */
-    async #onStored(signal) {
-        if (this.#isNew) {
-            this.#isNew = false;
-            this.page.onChange();
-        }
-        await this.page.memory.load(this.id, this.#rows, signal);
-    }
-
-    /** Replace the streamed messages with the stored ones. */
-    async #settle(signal) {
-        if (signal.aborted) return;
         try {
-            await this.refresh(signal);
-            this.page.onChange();
+            await this.#follow(await post({id, ...await body()}, signal), signal, {isOurs: true});
+        } catch (error) {
+            if (!signal.aborted) await this.#recover(error, signal);
+            return false;
+        }
+        return true;
+    }
+
+    /** Show why a message was refused, what the site has of it, and the message itself if it has nothing. */
+    async #recover(error, signal) {
+        const sent = this.#isSending ? this.#unsent : null;
+        this.#isSending = false;
+        this.page.onProblem(error);
+        if (sent && UNFIT.includes(error.status)) {
+            this.#drop();
+            this.page.composer.takeBack(sent.parts);
+        }
+        try {
+            await this.#catchUp(signal);
+            if (sent && error.isOutage && !this.#unsent) this.page.onProblem(null); // it has arrived
+        } catch {
+            if (!signal.aborted) this.#show(); // the first error is the one to show
         } finally {
             if (!signal.aborted) this.#setBusy(false);
         }
     }
 
+    /** Load what is stored, and follow an answer in progress. */
+    async #catchUp(signal) {
+        await this.#loadHistory(signal);
+        await this.#goOn(signal);
+    }
+
+    async #goOn(signal) {
+        await this.page.memory.load(this.#about, this.#rows, signal);
+        const response = this.#about || this.#unsent ? await resume(this.id, signal) : null;
+        if (!response) return;
+        this.page.onStatus(text("elsewhere"));
+        await this.#follow(response, signal);
+    }
+
+    /** Show an answer until its end. *isOurs*: this tab has asked for it. */
+    async #follow(response, signal, {isOurs = false} = {}) {
+        if (signal.aborted) return;
+        this.#setBusy(true);
+        const {transcript, onProblem, onStatus} = this.page;
+        let [frame, isStored, answer] = [0, false, null];
+        const show = () => {
+            frame = 0;
+            if (!signal.aborted) transcript.showLive(answer);
+        };
+        try {
+            const whole = await follow(response, this.id, signal, {
+                onLost: isLost => onStatus(isLost ? text("reconnecting") : ""),
+                onChange: (now, chunk) => {
+                    answer = now;
+                    if (chunk && chunk.type !== "start" && !isStored) {
+                        isStored = true;
+                        announce(text("answering"));
+                        this.#onStored(signal, isOurs).catch(() => {}); // the end of the answer reloads everything
+                    }
+                    frame ||= requestAnimationFrame(show);
+                },
+            });
+            cancelAnimationFrame(frame);
+            show();
+            onStatus("");
+            if (isOurs && this.#unsent && whole && whole.state !== "failed") this.#drop();
+            if (whole?.state === "failed") onProblem(new Refused(whole.error, null));
+            else if (whole?.parts.some(part => part.state === "waiting")) announce(text("may_run"));
+            else announce(text(whole?.state === "stopped" ? "stopped" : "answered"));
+            this.#isSending = false;
+            if (whole && isOurs) tellTabs(this.id);
+            // If that fails, the answer stays as it was streamed.
+            await this.#refresh(signal).catch(error => { if (!signal.aborted) onProblem(error); });
+            this.page.onChange();
+        } finally {
+            cancelAnimationFrame(frame);
+            if (!signal.aborted) this.#setBusy(false);
+        }
+    }
+
+    /** The answer has started: the question is stored, and may have evicted others. */
+    async #onStored(signal, isOurs) {
+        if (isOurs) tellTabs(this.id);
+        if (this.#about === null) this.page.onChange();
+        this.#about ??= await about(this.id, signal);
+        await this.page.memory.load(this.#about, this.#rows, signal);
+    }
+
     /** Run an action, and show its error, unless another conversation was opened in the meantime. */
-    async #guard(signal, action, otherwise = async () => {}) {
-        this.page.onProblem("");
+    async #guard(action) {
+        const {signal} = this.#leaving;
+        this.page.onProblem(null);
         try {
             await action(signal);
+            return true;
         } catch (error) {
-            if (signal.aborted) return;
-            this.page.onProblem(error instanceof Refused ? error.message : text("failed"));
-            if (!(error instanceof Refused)) console.error(error);
-            await otherwise().catch(() => {}); // the first error is the one to show
+            if (!signal.aborted) this.page.onProblem(error);
+            return false;
         }
+    }
+
+    async #refresh(signal) {
+        await this.#loadHistory(signal);
+        await this.page.memory.load(this.#about, this.#rows, signal);
     }
 
     async #loadHistory(signal) {
+        // The site does not know a conversation before its first message.
+        const known = this.id === null ? null : await about(this.id, signal);
         const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
-        const page = this.id === null ? null : await this.#read(`messages/?page_size=${size}&${WHOLE}`, signal);
-        this.#rows = page?.results.reverse() ?? [];
-        this.#older = page?.next ?? null;
+        const page = known && await rest(`${conversationPath(this.id)}messages/?page_size=${size}&${WHOLE}`, {signal});
+        const rows = page?.results.reverse() ?? [];
         // Only an answer that calls a tool can wait for an approval.
-        const calls = this.#rows.findLast(row => row.message?.type !== "TOOL_EXECUTION_RESULT")?.message?.toolExecutionRequests;
-        this.#approvals = calls?.length ? (await this.#read("approvals/", signal))?.approvals ?? [] : [];
+        const calls = rows.findLast(row => row.message?.type !== "TOOL_EXECUTION_RESULT")?.message?.toolExecutionRequests;
+        const waiting = calls?.length ? await rest(`${conversationPath(this.id)}approvals/`, {signal}) : null;
+        [this.#about, this.#rows, this.#older] = [known, rows, page?.next ?? null];
+        this.#approvals = waiting?.approvals ?? [];
+        if (this.#unsent && rows.some(row => isStoredAs(this.#unsent, row))) this.#drop();
         this.#show();
     }
 
-    async #read(path, signal) {
-        try {
-            return await rest(`${conversationPath(this.id)}${path}`, {signal});
-        } catch (error) {
-            if (error.status === 404) return null; // it has no messages yet
-            throw error;
-        }
+    #drop() {
+        this.#unsent = null;
+        dropUnsent(this.id);
     }
 
     #setBusy(isBusy) {
@@ -262,9 +320,15 @@ export class Conversation {
         return new Map([...rows, ...this.#fates]);
     }
 
-    #show() {
+    #show({keepsTail = false} = {}) {
         const messages = toMessages(this.#rows, this.#approvals);
-        this.page.transcript.show(messages, this.#known());
-        this.page.onShown({isEmpty: !messages.length, hasOlder: this.#older !== null});
+        this.page.transcript.show(messages, this.#known(), {keepsTail});
+        if (this.#unsent && !this.#isSending) this.page.transcript.showUnsent(this.#unsent.parts);
+        this.page.onShown({isEmpty: !messages.length && !this.#unsent, hasOlder: this.#older !== null});
     }
+}
+
+/** Whether *row* is the message *unsent* as the site has stored it. */
+function isStoredAs(unsent, row) {
+    return idOf(row) === unsent.id && textOf(toMessages([row])[0]) === textOf(unsent);
 }

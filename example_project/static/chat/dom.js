@@ -35,14 +35,23 @@ export function iconButton(name, label, onclick, attributes = {}) {
 }
 
 const language = document.documentElement.lang;
-const TIME = new Intl.DateTimeFormat(language, {hour: "2-digit", minute: "2-digit"});
-const DAY = new Intl.DateTimeFormat(language, {day: "numeric", month: "short"});
+const MOMENT = new Intl.DateTimeFormat(language, {dateStyle: "medium", timeStyle: "short"});
+const MONTH = new Intl.DateTimeFormat(language, {month: "long", year: "numeric"});
 const NUMBER = new Intl.NumberFormat(language);
+const DAY = 86_400_000; // milliseconds
 
-/** Return the time of a moment today, or the date of another. */
+/** Return the date and the time of a moment. */
 export function moment(written) {
+    return MOMENT.format(new Date(written));
+}
+
+/** Return "Today", "Yesterday", "Previous 7 days" or the month of a moment. */
+export function period(written) {
     const date = new Date(written);
-    return (date.toDateString() === new Date().toDateString() ? TIME : DAY).format(date);
+    const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(date).setHours(0, 0, 0, 0)) / DAY);
+    if (days <= 0) return text("today");
+    if (days === 1) return text("yesterday");
+    return days <= 7 ? text("week") : MONTH.format(date);
 }
 
 export function number(value) {

@@ -24,12 +24,12 @@ export class MemoryPanel {
         });
     }
 
-    /** Load the memory of conversation *id*, or none for null; *history* has the visible rows. */
-    async load(id, history, signal) {
+    /** Load the memory of a conversation, or none for null; *history* has its visible rows. */
+    async load(conversation, history, signal) {
         clearTimeout(this.#timer);
         const asked = ++this.#asked;
-        [this.id, this.history] = [id, history];
-        const seen = id === null ? null : await this.#read("", signal);
+        [this.id, this.total, this.history] = [conversation?.memory_id ?? null, conversation?.total_messages ?? 0, history];
+        const seen = conversation && await this.#read("", signal);
         if (asked !== this.#asked) return; // a newer request is running
         this.seen = seen;
         this.#limit = seen?.limit ?? 0;
@@ -39,13 +39,8 @@ export class MemoryPanel {
         this.#back();
     }
 
-    async #read(query, signal) {
-        try {
-            return await rest(`${conversationPath(this.id)}memory/?explain=1&${WHOLE}${query}`, {signal});
-        } catch (error) {
-            if (error.status === 404) return null; // it has no messages yet
-            throw error;
-        }
+    #read(query, signal) {
+        return rest(`${conversationPath(this.id)}memory/?explain=1&${WHOLE}${query}`, {signal});
     }
 
     #back() {
@@ -82,7 +77,8 @@ export class MemoryPanel {
         const entries = this.#entries(seen);
         this.#table(entries);
         const listed = entries.filter(each => each.reason !== "summary");
-        const counts = {sent: listed.filter(each => each.is_sent).length, all: listed.length, limit: number(this.part("slider").value)};
+        const [sentCount, all] = [listed.filter(each => each.is_sent).length, Math.max(this.total, listed.length)];
+        const counts = {sent: number(sentCount), all: number(all), limit: number(this.part("slider").value)};
         this.part("count").textContent = listed.length ? text(isPreview ? "would_be_sent" : "sent_count", counts) : "";
         this.part("window").textContent = this.#limit ? number(this.part("slider").value) : "–";
         this.part("clear").disabled = !sent.length;
@@ -113,7 +109,7 @@ export class MemoryPanel {
         const textAt = reason => {
             const found = seen?.explanation.find(each => each.reason === reason);
             const message = found && seen.messages.find(each => each.sequence === found.sequence);
-            return message ? message.message?.text ?? text("hidden") : null;
+            return message?.message?.text ?? null; // what the user may not read is not shown
         };
         for (const [reason, part] of [["pinned", "system"], ["summary", "summary"]]) {
             const words = textAt(reason);
@@ -168,7 +164,7 @@ export class MemoryPanel {
 function newRow(entry) {
     return element(
         "tr", {class: kindOf(entry)},
-        element("th", {scope: "row"}, element("span", {class: "swatch", "aria-hidden": "true"}), element("span", {class: "words"})),
+        element("th", {scope: "row"}, element("span", {class: "swatch", "aria-hidden": "true"}), element("span", {class: "words", dir: "auto"})),
         element("td", {class: "fate"}), element("td", {class: "cost"}),
     );
 }
@@ -180,6 +176,7 @@ function fill(row, entry) {
     cell.lastElementChild.textContent = entry.reason === "summary" ? name : entry.words || name;
     cell.title = name;
     fate.textContent = text(entry.reason);
+    fate.title = text(`about_${entry.reason}`);
     cost.textContent = entry.token_count === null ? "" : number(entry.token_count);
 }
 

@@ -4,34 +4,37 @@
  * A user's message, everything of the assistant until the user's next message, or a system message.
  *
  * {role, sequences, parts, places, isComplete, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
- * name, input, output, state, approval} or {kind: "file", mediaType, url}. *places* are its rows with alternatives.
+ * name, input, output, state, approval} or {kind: "file", mediaType, url, name}. *places* are its rows with alternatives,
+ * *said* the sequence of its last row that the model wrote.
  */
 export function toMessages(rows, approvals = []) {
     const messages = [];
     for (const row of rows) {
+        if (!row.message) continue; // the user may not read it
         const role = roleOf(row.message);
         const last = messages.at(-1);
+        if (role === "system" && !last) continue; // the first one is in the memory panel
         const message = role === "assistant" && last?.role === role ? last : begin(messages, role, row);
         message.sequences.push(row.sequence);
         message.isComplete &&= row.is_complete;
         if (row.place) message.places.push({sequence: row.sequence, ...row.place});
         addParts(message.parts, row.message);
+        if (row.message.type === "AI") message.said = row.sequence;
         for (const waiting of approvals.filter(each => each.sequence === row.sequence)) {
             const call = message.parts.findLast(part => part.kind === "tool" && part.id === waiting.call_id);
             if (call) Object.assign(call, {state: "waiting", approval: waiting.id});
         }
-        if (role === "assistant") addMetadata(message.metadata, row.metadata);
+        if (role === "assistant") addMetadata(message.metadata, row.metadata ?? {});
     }
     return messages;
 }
 
 /** Return a row's id for the chat: that of its first version, without the site's suffix for edits. */
-function idOf(row) {
+export function idOf(row) {
     return (row.client_message_id ?? `message-${row.sequence}`).split("#edit-")[0];
 }
 
 function roleOf(stored) {
-    if (stored === null) return "hidden";
     return {USER: "user", AI: "assistant", TOOL_EXECUTION_RESULT: "assistant", SYSTEM: "system"}[stored.type] ?? "other";
 }
 
@@ -71,19 +74,21 @@ function addParts(parts, stored) {
 }
 
 function contents(stored) {
-    return (stored.contents ?? []).filter(Boolean).map(content => {
+    const fields = stored.attributes?.ui?.parts ?? []; // what the chat keeps of a page's parts beside their contents
+    return (stored.contents ?? []).filter(Boolean).map((content, index) => {
         if (content.type === "TEXT") return {kind: "text", text: content.text};
         const file = content.image ?? content.audio ?? content.video ?? content.pdfFile ?? {};
         const mediaType = file.mimeType ?? {IMAGE: "image/*", AUDIO: "audio/*", VIDEO: "video/*", PDF: "application/pdf"}[content.type];
-        return {kind: "file", mediaType, url: file.url ?? (file.base64Data ? `data:${mediaType};base64,${file.base64Data}` : "")};
+        const url = file.url ?? (file.base64Data ? `data:${mediaType};base64,${file.base64Data}` : "");
+        return {kind: "file", mediaType, url, name: fields[index]?.filename};
     });
 }
 
-function addMetadata(metadata, stored) {
-    const {model, usage, partial} = stored ?? {};
+function addMetadata(metadata, {model, usage, partial, feedback, ...stored}) {
     if (model) metadata.model = model;
     if (partial) metadata.partial = true;
-    if ((stored?.finish_reason ?? stored?.finishReason) === "length") metadata.isCut = true;
+    if ((stored.finish_reason ?? stored.finishReason) === "length") metadata.isCut = true;
+    if (feedback) metadata.rating = feedback.rating;
     for (const name of ["input", "output"]) {
         if (usage?.[name] !== undefined) metadata[name] = (metadata[name] ?? 0) + usage[name];
     }
@@ -91,7 +96,8 @@ function addMetadata(metadata, stored) {
 
 /** Return a user's message in the format of the chat. */
 export function toUiMessage(id, parts) {
-    const sent = parts.map(({kind, text, mediaType, url}) => (kind === "text" ? {type: kind, text} : {type: kind, mediaType, url}));
+    const sent = parts.map(({kind, text, mediaType, url, name}) =>
+        kind === "text" ? {type: kind, text} : {type: kind, mediaType, url, ...(name ? {filename: name} : {})});
     return {id, role: "user", parts: sent};
 }
 

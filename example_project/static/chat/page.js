@@ -1,40 +1,54 @@
 // The page: its parts, and the navigation between them.
 
+import {conversationPath, rest} from "./api.js";
 import {Composer} from "./composer.js";
 import {Conversation} from "./conversation.js";
 import {Conversations} from "./conversations.js";
-import {element, text} from "./dom.js";
+import {announce, element, text} from "./dom.js";
+import {draftOf, dropUnsent, forgetAll, keepDraft} from "./drafts.js";
 import {MemoryPanel} from "./memory.js";
+import {hearTabs, tellTabs} from "./tabs.js";
 import {Transcript} from "./transcript.js";
 
 const at = id => document.getElementById(id);
 
 const transcript = new Transcript(at("scroller"), at("messages"), {
     edit: (message, words) => conversation.edit(message, words),
+    rate: (sequence, value) => conversation.rate(sequence, value),
     regenerate: message => conversation.regenerate(message),
     retry: message => conversation.regenerate(message),
+    sendAgain: () => conversation.sendAgain(),
     switchTo: to => conversation.switchTo(to),
+    takeBack: () => conversation.takeBack(),
     showVersions,
-});
+}, isAtEnd => { at("newest").hidden = isAtEnd; });
 const memory = new MemoryPanel(at("memory"), fates => conversation.setFates(fates));
 const composer = new Composer(at("composer"), {
-    onSend: parts => conversation.send(parts), onStop: () => conversation.stop(), onProblem: showProblem,
+    onSend: parts => conversation.send(parts),
+    onType: words => keepDraft(conversation.id, words),
+    onStop: () => conversation.stop(),
+    onWait: () => showStatus(text("still_answering")),
+    onProblem: words => showProblem({message: words}),
 });
-const conversations = new Conversations(at("conversations"), id => show(id));
+const conversations = new Conversations(at("conversations"), {
+    onOpen: id => show(id), onErase: id => askToErase(id), onChange: () => loadList(), onProblem: showProblem,
+});
 const conversation = new Conversation({
     transcript,
     memory,
-    onNamed: id => history.replaceState(null, "", addressOf(id)),
-    onChange: () => loadList(),
-    onErased: () => {
-        show(null);
-        loadList();
+    composer,
+    onNamed: id => {
+        history.replaceState(null, "", addressOf(id));
+        conversations.mark(id);
     },
+    onChange: () => loadList(),
     onProblem: showProblem,
+    onStatus: showStatus,
     onBusy: isBusy => {
         composer.setBusy(isBusy);
         transcript.setBusy(isBusy);
         at("memory").toggleAttribute("data-busy", isBusy);
+        if (!isBusy) showStatus("");
     },
     onShown: ({isEmpty, hasOlder}) => {
         at("welcome").hidden = !isEmpty;
@@ -58,6 +72,7 @@ function open(id) {
     view("chat");
     conversations.mark(id);
     setHeading();
+    composer.setText(draftOf(id));
     return conversation.open(id);
 }
 
@@ -71,7 +86,7 @@ async function loadList() {
         conversations.mark(conversation.id);
         setHeading();
     } catch (error) {
-        showProblem(error.message);
+        showProblem(error);
     }
 }
 
@@ -81,9 +96,20 @@ function setHeading() {
     document.title = `${title} · chatmemory`;
 }
 
-function showProblem(words) {
+/** Show what went wrong; null hides it. */
+function showProblem(error) {
+    const isKnown = !error || !(error instanceof TypeError || error instanceof SyntaxError);
+    if (!isKnown) console.error(error);
+    const words = isKnown ? error?.message ?? "" : text("failed");
+    const next = encodeURIComponent(location.pathname + location.search);
     at("problem").hidden = !words;
-    at("problem").textContent = words;
+    at("problem").dataset.status = error?.status ?? "";
+    at("problem").replaceChildren(words, error?.status === 401 ? element("a", {href: `/sign-in/?next=${next}`}, text("sign_in")) : "");
+}
+
+function showStatus(words) {
+    at("status").hidden = !words;
+    at("status").textContent = words;
 }
 
 async function showVersions(sequence) {
@@ -102,13 +128,27 @@ async function showVersions(sequence) {
 }
 
 /** Ask for confirmation in *dialog*, then run *action*. */
-function askFirst(button, dialog, action) {
-    button.addEventListener("click", () => {
-        dialog.returnValue = "";
-        dialog.showModal();
-    });
-    dialog.addEventListener("close", () => {
+function confirmed(dialog, action) {
+    dialog.returnValue = "";
+    dialog.onclose = () => {
         if (dialog.returnValue === "yes") action();
+    };
+    dialog.showModal();
+}
+
+function askToErase(id) {
+    confirmed(at("confirm-erase"), async () => {
+        try {
+            await rest(conversationPath(id), {method: "DELETE"});
+        } catch (error) {
+            return showProblem(error);
+        }
+        dropUnsent(id);
+        keepDraft(id, "");
+        announce(text("erased"));
+        tellTabs(id);
+        if (id === conversation.id) show(null);
+        return loadList();
     });
 }
 
@@ -119,8 +159,8 @@ function view(name) {
     if (name === "memory") memory.showEnd();
 }
 
-askFirst(memory.part("clear"), at("confirm-clear"), () => conversation.clear());
-askFirst(memory.part("erase"), at("confirm-erase"), () => conversation.erase());
+memory.part("clear").addEventListener("click", () => confirmed(at("confirm-clear"), () => conversation.clear()));
+memory.part("erase").addEventListener("click", () => askToErase(conversation.id));
 for (const tab of document.querySelectorAll("#tabs button")) tab.addEventListener("click", () => view(tab.dataset.view));
 for (const button of document.querySelectorAll("[data-new]")) button.addEventListener("click", () => show(null));
 for (const button of document.querySelectorAll("[data-say]")) {
@@ -131,7 +171,23 @@ for (const button of document.querySelectorAll("[data-say]")) {
 }
 at("messages").addEventListener("decide", event => conversation.decide(event.detail));
 at("older").addEventListener("click", () => conversation.loadOlder());
+at("newest").addEventListener("click", () => {
+    transcript.toEnd();
+    composer.field.focus();
+});
+at("sign-out").addEventListener("submit", forgetAll);
 window.addEventListener("popstate", () => open(idInAddress()));
+window.addEventListener("online", () => {
+    if (at("problem").dataset.status === "0") showProblem(null);
+    conversation.lookAgain();
+});
+document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) conversation.lookAgain();
+});
+hearTabs(id => {
+    loadList();
+    if (id === conversation.id) conversation.lookAgain();
+});
 
 await loadList();
 await open(idInAddress());

@@ -1,6 +1,8 @@
 // The elements for the parts of a message: texts, thinking, tool calls, files.
 
+import {withCopyButton} from "./clipboard.js";
 import {element, icon, text} from "./dom.js";
+import {shownFile} from "./files.js";
 import {markdown} from "./markdown.js";
 
 const STATES = {running: ["spin", "tool_runs"], waiting: ["stop", "tool_waits"], done: ["check", "tool_done"], failed: ["cross", "tool_failed"]};
@@ -35,19 +37,27 @@ function create(part) {
         case "file":
             return element("figure", {class: "file"});
         default:
-            return element("div", {class: "text"});
+            return element("div", {class: "text", dir: "auto"});
     }
+}
+
+/** Return Markdown as elements: each block in its own direction, code with a button to copy it. */
+function formatted(source) {
+    const made = markdown(source);
+    for (const block of made.children) block.dir = "auto";
+    made.querySelectorAll("pre").forEach(withCopyButton);
+    return made;
 }
 
 const FILLERS = {
     text(shown, part, isMarkdown) {
-        if (isMarkdown) shown.replaceChildren(markdown(part.text));
+        if (isMarkdown) shown.replaceChildren(formatted(part.text));
         else shown.textContent = part.text;
     },
     reasoning(shown, part) {
         const [summary, body] = shown.children;
         summary.textContent = text(part.isOpen ? "thinking" : "thoughts");
-        body.replaceChildren(markdown(part.text));
+        body.replaceChildren(formatted(part.text));
     },
     tool(shown, part) {
         const [summary, body] = shown.children;
@@ -65,7 +75,7 @@ const FILLERS = {
         if (part.state === "waiting") shown.open = true;
     },
     file(shown, part) {
-        shown.replaceChildren(file(part));
+        shown.replaceChildren(shownFile(part));
     },
 };
 
@@ -92,14 +102,4 @@ function brief(input) {
     } catch {
         return "…";
     }
-}
-
-/** Return an image of this site, or one just attached; other files are links, so other sites cannot track users. */
-function file(part) {
-    if (part.picture) return part.picture;
-    const isOwn = URL.canParse(part.url) && new URL(part.url).origin === location.origin;
-    if (part.mediaType?.startsWith("image/") && isOwn) {
-        return element("a", {href: part.url, target: "_blank"}, element("img", {src: part.url, alt: text("image")}));
-    }
-    return /^https?:/.test(part.url) ? element("a", {href: part.url, target: "_blank", rel: "noopener noreferrer"}, part.url) : text("file");
 }

@@ -1,26 +1,37 @@
 // The history, and which of its messages are sent to the model.
 
-import {announce, element, icon, iconButton, number, text} from "./dom.js";
+import {announce, element, icon, text} from "./dom.js";
+import {editIn} from "./editing.js";
+import {foot, unsentFoot} from "./foot.js";
 import {textOf} from "./messages.js";
 import {showParts} from "./parts.js";
 
-const NAMES = {user: "you", assistant: "assistant", system: "system", hidden: "system", other: "system"};
+const NAMES = {user: "you", assistant: "assistant", system: "system", other: "system"};
+const MANY = 200; // messages from which on browsers lay out only those in view
 const NEAR = 120; // pixels from the end within which new text is scrolled into view
 
 export class Transcript {
     #shown = new Map();
+    #sent = null;
     #live = null;
     #announced = 0;
 
-    /** *does* has the actions of the buttons: edit, regenerate, retry, switchTo, showVersions. */
-    constructor(scroller, list, does) {
+    /** *does* has the actions of the buttons, *onScroll* is called with whether the newest message is in view. */
+    constructor(scroller, list, does, onScroll) {
         this.scroller = scroller;
         this.list = list;
         this.does = does;
+        const tell = () => onScroll(this.#isAtEnd);
+        scroller.addEventListener("scroll", tell, {passive: true});
+        new ResizeObserver(tell).observe(list);
     }
 
-    /** Show *messages*, with the status (*fates*) of their sequences; elements of unchanged messages are kept. */
-    show(messages, fates) {
+    /**
+     * Show *messages*, with the status (*fates*) of their sequences; elements of unchanged messages are kept.
+     *
+     * *keepsTail*: a question that is being sent, and its answer, are not among them yet.
+     */
+    show(messages, fates, {keepsTail = false} = {}) {
         const [follows, hadFocus] = [this.#isAtEnd, this.#focused()];
         const shown = new Map();
         messages.forEach((message, index) => {
@@ -32,13 +43,18 @@ export class Transcript {
             shown.set(key, entry);
         });
         const items = [...shown.values()].map(entry => entry.item);
+        const tail = keepsTail ? [this.#sent, this.#live].filter(Boolean) : [];
+        const wanted = new Set([...items, ...tail]);
         // Only new elements are moved, so that the focus stays.
-        for (const child of [...this.list.children]) if (!items.includes(child)) child.remove();
-        items.forEach((item, index) => {
-            if (this.list.children[index] !== item) this.list.insertBefore(item, this.list.children[index] ?? null);
-        });
+        for (const child of [...this.list.children]) if (!wanted.has(child)) child.remove();
+        let place = this.list.firstElementChild;
+        for (const item of wanted) {
+            if (item === place) place = place.nextElementSibling;
+            else this.list.insertBefore(item, place);
+        }
+        this.list.classList.toggle("many", items.length > MANY);
         this.#shown = shown;
-        this.#live = null;
+        if (!keepsTail) [this.#sent, this.#live] = [null, null];
         this.mark(fates);
         if (hadFocus && document.activeElement === document.body) this.#focus(hadFocus);
         if (follows) this.toEnd();
@@ -46,9 +62,18 @@ export class Transcript {
 
     /** Show a message of the user that is being sent. */
     showSent(parts) {
-        const item = element("li", {class: "message user"}, name("user"), element("div", {class: "bubble"}));
-        showParts(item.lastElementChild, parts, {isMarkdown: false});
-        this.list.append(item);
+        this.#sent?.remove();
+        this.#sent = bare("user", element("div", {class: "foot"}));
+        showParts(this.#sent.querySelector(".bubble"), parts, {isMarkdown: false});
+        this.list.append(this.#sent);
+        this.toEnd();
+    }
+
+    /** Show a message of the user that could not be sent. */
+    showUnsent(parts) {
+        this.showSent(parts);
+        this.#sent.classList.add("unsent");
+        this.#sent.querySelector(".foot").replaceWith(unsentFoot(this.does));
         this.toEnd();
     }
 
@@ -56,15 +81,20 @@ export class Transcript {
     showLive(answer) {
         const follows = this.#isAtEnd;
         if (!this.#live) {
-            this.#live = element("li", {class: "message assistant live"}, name("assistant"), element("div", {class: "bubble"}));
+            this.#live = bare("assistant live", element("div", {class: "foot"}));
             this.list.append(this.#live);
             this.#announced = 0;
         }
-        const body = this.#live.lastElementChild;
-        showParts(body, answer.parts);
+        showParts(this.#live.querySelector(".bubble"), answer.parts);
         this.#live.classList.toggle("waiting", !answer.parts.length);
         this.#announce(answer);
         if (follows) this.toEnd();
+    }
+
+    /** Begin to edit the message with this *id* again, with *words* in place of its text. */
+    edit(id, words) {
+        const found = [...this.#shown.values()].find(({message}) => message.id === id);
+        if (found) this.#edit(found.item, found.message, words);
     }
 
     /** Remove all messages after *sequence*, which another answer or question will replace. */
@@ -80,12 +110,13 @@ export class Transcript {
     /** Style the visible messages by their status. */
     mark(fates) {
         const shown = [...this.#shown.values()].map(({item, message}) => ({item, ...fateOf(message, fates)}));
-        shown.forEach(({item, isSent, words}, index) => {
+        shown.forEach(({item, isSent, words, reason}, index) => {
             item.classList.toggle("out", !isSent);
             // Of consecutive messages with the same status, the last one shows it.
             item.classList.toggle("shared", words === shown[index + 1]?.words);
             const fate = item.querySelector(".fate");
             if (fate.textContent !== words) fate.replaceChildren(...(words ? [icon("out"), words] : []));
+            fate.title = words ? text(`about_${reason}`) : "";
         });
     }
 
@@ -134,93 +165,33 @@ export class Transcript {
     }
 
     #item(message, isLast) {
-        const item = element("li", {class: `message ${message.role}`}, name(message.role));
+        const edit = () => this.#edit(item, message, textOf(message));
+        const item = bare(message.role, foot(message, isLast, this.does, edit));
+        const bubble = item.querySelector(".bubble");
         if (message.role === "system" || message.role === "other") {
-            const body = element("div", {class: "text"}, textOf(message));
-            item.append(element("details", {class: "bubble"}, element("summary", {}, text("system")), body));
-        } else if (message.role === "hidden") {
-            item.append(element("div", {class: "bubble"}, text("hidden")));
+            const body = element("div", {class: "text", dir: "auto"}, textOf(message));
+            bubble.append(element("details", {}, element("summary", {}, text("system")), body));
         } else {
-            const bubble = element("div", {class: "bubble"});
             showParts(bubble, message.parts, {isMarkdown: message.role === "assistant"});
-            item.append(bubble);
         }
-        item.append(this.#foot(item, message, isLast));
         return item;
     }
 
-    #foot(item, message, isLast) {
-        const foot = element("div", {class: "foot"}, element("span", {class: "fate"}));
-        for (const place of message.places) foot.append(this.#place(place));
-        if (message.role === "user") {
-            foot.append(iconButton("edit", text("edit"), () => this.#edit(item, message), {"data-acts": ""}));
-            if (isLast) {
-                const retry = element("button", {type: "button", "data-acts": "", onclick: () => this.does.retry(message)}, text("retry"));
-                foot.append(element("span", {class: "unanswered"}, text("unanswered"), " ", retry));
-            }
-        } else if (message.role === "assistant") {
-            foot.append(iconButton("again", text("regenerate"), () => this.does.regenerate(message), {"data-acts": ""}));
-            const {partial, isCut, model, input, output} = message.metadata;
-            if (isCut) foot.append(element("span", {class: "note"}, text("cut")));
-            if (partial) foot.append(element("span", {class: "note"}, text("partial")));
-            if (model && input !== undefined) {
-                const usage = {model, input: number(input), output: number(output ?? 0)};
-                foot.append(element("span", {class: "note usage"}, text("usage", usage)));
-            }
-        }
-        return foot;
-    }
-
-    /** Return "2 of 3", with buttons for the other versions. */
-    #place({sequence, number: place, of, previous, next}) {
-        const way = (to, drawing, label) =>
-            iconButton(drawing, text(label), () => this.does.switchTo(to), {"data-acts": "", disabled: to === null});
-        const all = element(
-            "button", {type: "button", class: "quiet", title: text("versions"), "data-acts": "", onclick: () => this.does.showVersions(sequence)},
-            text("place", {number: place, of}),
-        );
-        return element(
-            "span", {class: "place", role: "group", "aria-label": text("versions")},
-            way(previous, "left", "previous_version"), all, way(next, "right", "next_version"),
-        );
-    }
-
-    #edit(item, message) {
-        const bubble = item.querySelector(".bubble");
-        const field = element("textarea", {"aria-label": text("edit_label"), rows: 3});
-        field.value = textOf(message);
-        const end = () => {
-            form.remove();
-            item.classList.remove("editing");
-            item.querySelector("[data-acts]")?.focus();
-        };
-        const submit = event => {
-            event?.preventDefault();
-            if (!field.value.trim() || this.list.hasAttribute("data-busy")) return;
-            end();
-            this.does.edit(message, field.value);
-        };
-        const form = element(
-            "form", {class: "edit", onsubmit: submit}, field,
-            element("div", {}, element("button", {type: "button", onclick: end}, text("cancel")), element("button", {class: "main"}, text("save"))),
-        );
-        field.addEventListener("keydown", event => {
-            if (event.key === "Escape") end();
-            else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
-        });
-        item.classList.add("editing");
-        bubble.after(form);
-        field.focus();
+    #edit(item, message, words) {
+        const isBusy = () => this.list.hasAttribute("data-busy");
+        editIn(item, words, {isBusy, onSave: saved => this.does.edit(message, saved)});
     }
 }
 
-function name(role) {
-    return element("h3", {class: "unseen"}, text(NAMES[role]));
+/** Return a message without its parts. */
+function bare(role, end) {
+    const name = element("h3", {class: "unseen"}, text(NAMES[role.split(" ")[0]]));
+    return element("li", {class: `message ${role}`}, name, element("div", {class: "bubble"}), end);
 }
 
-/** Return whether any part of *message* is sent and, if not, the reason. */
+/** Return whether any part of *message* is sent and, if not, the reason and its name. */
 function fateOf(message, fates) {
     const known = message.sequences.map(sequence => fates.get(sequence)).filter(Boolean);
     const isSent = known.length === 0 || known.some(fate => fate.isSent);
-    return {isSent, words: isSent ? "" : text(known[0].reason)};
+    return {isSent, words: isSent ? "" : text(known[0].reason), reason: known[0]?.reason};
 }

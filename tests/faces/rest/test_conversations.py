@@ -54,6 +54,14 @@ class TestList:
 
         assert listed(api, title="", search="", is_pinned="", owner="") == ["a"]
 
+    def test_finds_one_by_its_memory_id_and_none_of_others(self, api, begin, client_of):
+        begin("a")
+        begin("ab")
+
+        assert listed(api, memory_id="a") == ["a"]
+        assert listed(api, memory_id="b") == []
+        assert listed(client_of("other"), memory_id="a") == []
+
     @pytest.mark.parametrize(
         ("query", "path"),
         [

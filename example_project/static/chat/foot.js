@@ -1,0 +1,64 @@
+// The line below a message: its status, its versions, and what can be done with it.
+
+import {copyButton} from "./clipboard.js";
+import {element, iconButton, number, text} from "./dom.js";
+import {textOf} from "./messages.js";
+
+/** Return the foot of *message*. *does* has the actions of its buttons, *onEdit* begins an edit. */
+export function foot(message, isLast, does, onEdit) {
+    const made = element("div", {class: "foot"}, element("span", {class: "fate"}));
+    for (const place of message.places) made.append(versions(place, does));
+    if (textOf(message) && message.role !== "system") {
+        made.append(copyButton(text(message.role === "user" ? "copy_message" : "copy_answer"), () => textOf(message)));
+    }
+    if (message.role === "user") {
+        made.append(iconButton("edit", text("edit"), onEdit, {"data-acts": ""}));
+        if (isLast) made.append(unanswered(() => does.retry(message)));
+    } else if (message.role === "assistant") {
+        made.append(iconButton("again", text("regenerate"), () => does.regenerate(message), {"data-acts": ""}));
+        if (message.said) made.append(rating(message, 5, does), rating(message, 1, does));
+        const {partial, isCut, model, input, output} = message.metadata;
+        if (isCut) made.append(element("span", {class: "note"}, text("cut")));
+        if (partial) made.append(element("span", {class: "note"}, text("partial")));
+        if (model && input !== undefined) {
+            const usage = {model, input: number(input), output: number(output ?? 0)};
+            made.append(element("span", {class: "note usage"}, text("usage", usage)));
+        }
+    }
+    return made;
+}
+
+/** Return the foot of a message that could not be sent. */
+export function unsentFoot({sendAgain, takeBack}) {
+    const button = (words, onclick) => element("button", {type: "button", "data-acts": "", onclick}, text(words));
+    const words = element("span", {class: "unanswered"}, text("unsent"), " ", button("retry", sendAgain), " ", button("take_back", takeBack));
+    return element("div", {class: "foot"}, words);
+}
+
+function unanswered(onclick) {
+    const retry = element("button", {type: "button", "data-acts": "", onclick}, text("retry"));
+    return element("span", {class: "unanswered"}, text("unanswered"), " ", retry);
+}
+
+/** Return a button to rate an answer; pressed, it takes the rating back. */
+function rating({said, metadata}, value, does) {
+    const isChosen = metadata.rating === value;
+    return iconButton(
+        value === 5 ? "good" : "bad", text(value === 5 ? "good_answer" : "bad_answer"),
+        () => does.rate(said, isChosen ? null : value), {"data-acts": "", "aria-pressed": String(isChosen)},
+    );
+}
+
+/** Return "2 of 3", with buttons for the other versions. */
+function versions({sequence, number: place, of, previous, next}, does) {
+    const way = (to, drawing, label) =>
+        iconButton(drawing, text(label), () => does.switchTo(to), {"data-acts": "", disabled: to === null});
+    const all = element(
+        "button", {type: "button", class: "quiet", title: text("versions"), "data-acts": "", onclick: () => does.showVersions(sequence)},
+        text("place", {number: place, of}),
+    );
+    return element(
+        "span", {class: "place", role: "group", "aria-label": text("versions")},
+        way(previous, "left", "previous_version"), all, way(next, "right", "next_version"),
+    );
+}
