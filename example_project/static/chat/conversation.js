@@ -22,6 +22,7 @@ export class Conversation {
     #fates = new Map();
     #unsent = null;
     #isSending = false;
+    #asks = 0; // what was asked while something loads is newer than that
     #leaving = new AbortController();
 
     /** *page* has the parts of the page: transcript, memory, composer, and callbacks. */
@@ -179,6 +180,7 @@ export class Conversation {
     async #ask(body) {
         const [{signal}, {id}] = [this.#leaving, this];
         this.page.onProblem(null);
+        this.#asks += 1;
         this.#setBusy(true);
         try {
             await this.#follow(await post({id, ...await body()}, signal), signal, {isOurs: true});
@@ -215,11 +217,13 @@ export class Conversation {
     }
 
     async #goOn(signal) {
+        const asks = this.#asks;
         await this.page.memory.load(this.#about, this.#rows, signal);
         const response = this.#about || this.#unsent ? await resume(this.id, signal) : null;
-        if (!response) return;
+        if (!response) return undefined;
+        if (asks !== this.#asks) return response.body.cancel();
         this.page.onStatus(text("elsewhere"));
-        await this.#follow(response, signal);
+        return this.#follow(response, signal);
     }
 
     /** Show an answer until its end. *isOurs*: this tab has asked for it. */
@@ -290,6 +294,7 @@ export class Conversation {
     }
 
     async #loadHistory(signal) {
+        const asks = this.#asks;
         // The site does not know a conversation before its first message.
         const known = this.id === null ? null : await about(this.id, signal);
         const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
@@ -301,7 +306,7 @@ export class Conversation {
         [this.#about, this.#rows, this.#older] = [known, rows, page?.next ?? null];
         this.#approvals = waiting?.approvals ?? [];
         if (this.#unsent && rows.some(row => isStoredAs(this.#unsent, row))) this.#drop();
-        this.#show();
+        this.#show({keepsTail: asks !== this.#asks});
     }
 
     #drop() {

@@ -90,7 +90,7 @@ export class Conversations {
             const group = each.is_pinned ? text("pinned_chats") : period(each.updated_at);
             if (group !== this.#period) {
                 this.#period = group;
-                this.list.append(element("section", {}, element("h3", {}, group), element("ul")));
+                this.list.append(element("section", {}, element("h2", {}, group), element("ul")));
             }
             const item = this.#item(each);
             this.list.lastElementChild.lastElementChild.append(item);

@@ -8,14 +8,18 @@
  * *said* the sequence of its last row that the model wrote.
  */
 export function toMessages(rows, approvals = []) {
-    const messages = [];
+    const [messages, first] = [[], []];
     for (const row of rows) {
         if (!row.message) continue; // the user may not read it
         const role = roleOf(row.message);
         const last = messages.at(-1);
-        if (role === "system" && !last) continue; // the first one is in the memory panel
+        if (role === "system" && !last) { // it is in the memory panel, and its versions are those of the first question
+            if (row.place) first.push({sequence: row.sequence, ...row.place});
+            continue;
+        }
         const message = role === "assistant" && last?.role === role ? last : begin(messages, role, row);
         message.sequences.push(row.sequence);
+        message.places.push(...first.splice(0));
         message.isComplete &&= row.is_complete;
         if (row.place) message.places.push({sequence: row.sequence, ...row.place});
         addParts(message.parts, row.message);

@@ -845,9 +845,9 @@ class TestConversations:
         page.keyboard.press("Enter")
         page.wait_for_selector("#heading >> text=Old Methuselah")
         choose("Pin")
-        page.wait_for_selector("#conversations section:first-child:has(h3:text-is('Pinned')) >> text=Old Methuselah")
+        page.wait_for_selector("#conversations section:first-child:has(h2:text-is('Pinned')) >> text=Old Methuselah")
         choose("Unpin")
-        page.wait_for_selector("#conversations section:has(h3:text-is('Today')) >> text=Old Methuselah")
+        page.wait_for_selector("#conversations section:has(h2:text-is('Today')) >> text=Old Methuselah")
         choose("Archive")
         page.wait_for_selector("#conversations >> text=Old Methuselah", state="detached")
         page.get_by_role("button", name="Archived chats").press("Enter")
@@ -960,6 +960,16 @@ class TestAccessibility:
 
         assert talk.questions == ["My name is Ada.\nI live in Bergen."]
         assert talk.page.evaluate("document.activeElement.id") == "say"
+
+    def test_the_colors_are_chosen_and_stay(self, chat):
+        talk = chat(theme="light")
+
+        talk.page.get_by_label("Colors").select_option("dark")
+        talk.page.reload()
+        talk.page.wait_for_selector("#welcome:visible")
+
+        assert talk.page.get_by_label("Colors").input_value() == "dark"
+        assert talk.page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
 
     def test_reduced_motion_disables_transitions(self, chat):
         talk = chat(reduced_motion="reduce")
