@@ -17,8 +17,10 @@ from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import is_uuid, memory_key
-from chatmemory_django.messages import MessageType
+from chatmemory_django.core.media import file_bytes
+from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ModelCall, ModelCallQuerySet
+from chatmemory_django.models.files import stored_bytes
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -197,6 +199,21 @@ class AccessPolicy:
         By default, everybody may, unless the setting ``REMOTE_FILES`` is off: then servers of the site alone.
         """
         return conf.remote_files() or self.is_server(request)
+
+    def max_file_bytes(self, request: HttpRequest) -> int | None:
+        """
+        Return how many bytes the files of the user's conversations may have in the storage; None for no limit.
+
+        By default, that is the setting ``MEDIA_QUOTA``.
+        """
+        return conf.media("MEDIA_QUOTA")  # type: ignore[no-any-return]
+
+    def check_quota(self, request: HttpRequest, message: ChatMessage) -> None:
+        """Raise ``ValueError`` if the user's files would have more bytes than allowed with those of *message*."""
+        size = 0 if conf.media_storage() is None else file_bytes(message)
+        limit = self.max_file_bytes(request) if size else None
+        if limit is not None and (stored := stored_bytes(request.user.pk)) + size > limit:
+            raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
 
     def calls(self, request: HttpRequest) -> ModelCallQuerySet:
         """

@@ -139,11 +139,43 @@ def _plain_values() -> Iterator[CheckMessage]:
                 hint=f"Remove it to use the default of {default}.",
                 id=check_id,
             )
+    yield from _media()
     if not is_rate(rate := conf.mcp_throttle_rate()):
         yield Error(
             f"CHATMEMORY['MCP_THROTTLE_RATE'] must be a rate or None, not {rate!r}.",
             hint="A rate is '10/sec', '120/min', '100/hour' or '1000/day'; use None for no limit.",
             id="chatmemory.E025",
+        )
+
+
+def _media() -> Iterator[CheckMessage]:
+    alias = conf.media_storage()
+    if alias is not None and alias not in settings.STORAGES:
+        yield Error(
+            f"CHATMEMORY['MEDIA_STORAGE'] must be an alias in STORAGES, or None, not {alias!r}.",
+            hint=f"The aliases are {', '.join(map(repr, settings.STORAGES))}; chats need one of their own.",
+            id="chatmemory.E070",
+        )
+    elif alias in {"default", "staticfiles"}:
+        yield Warning(
+            f"CHATMEMORY['MEDIA_STORAGE'] is {alias!r}, whose files a server usually gives to everybody who asks.",
+            hint="Add a storage to STORAGES whose files are not served.",
+            id="chatmemory.W070",
+        )
+    for name in ("MEDIA_MIN_BYTES", "MEDIA_MAX_BYTES", "MEDIA_QUOTA", "MEDIA_TIMEOUT", "MEDIA_URLS"):
+        value, default = conf.media(name), conf.DEFAULT_MEDIA[name]
+        if not (value is None and default is None) and (type(value) is not int or value < 1):
+            or_none = ", or None" if default is None else ""
+            yield Error(
+                f"CHATMEMORY[{name!r}] must be a whole number above 0{or_none}, not {value!r}.",
+                hint=f"Remove it to use the default of {default}.",
+                id="chatmemory.E071",
+            )
+    if conf.media("MEDIA_MISSING") not in {"error", "placeholder"}:
+        yield Error(
+            f"CHATMEMORY['MEDIA_MISSING'] must be 'error' or 'placeholder', not {conf.media('MEDIA_MISSING')!r}.",
+            hint="Remove it to use the default of 'error'.",
+            id="chatmemory.E072",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial, wraps
+from http import HTTPStatus
 from typing import Any
 
 from django.contrib import admin, messages
@@ -29,6 +30,7 @@ from chatmemory_django.core.characters import visible
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.conversations import newest_message_containing
+from chatmemory_django.storages import StorageError
 
 
 @admin.register(Conversation)
@@ -267,7 +269,10 @@ class ConversationAdmin(admin.ModelAdmin):
     def file_view(self, request: HttpRequest, pk: int, sequence: int, index: int) -> HttpResponse:
         """Serve a file in the contents of a message."""
         _conversation, row = self._readable_message(request, pk, sequence)
-        file = downloads.file_of(row, index)
+        try:
+            file = downloads.file_of(row, index)
+        except StorageError as exc:
+            return HttpResponse(str(exc), status=HTTPStatus.SERVICE_UNAVAILABLE, content_type="text/plain")
         if file is None:
             raise Http404
         return HttpResponse(file.content, headers=file.headers(f"message-{pk}-{sequence}-{index + 1}"))

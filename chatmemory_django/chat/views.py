@@ -193,6 +193,9 @@ def _checked(request: HttpRequest) -> _Asked:
             return _Asked(user, memory_id, Question(None), _decided(policy, request, conversation, question))
         if question.message is not None:
             check_files(question.message, remote=policy.may_link_files(request))
+            policy.check_quota(request, question.message)
+    except StorageError:
+        raise NotAllowedError(503, "The files of this chat cannot be read now; try again later.") from None
     except AddressError as exc:
         raise NotAllowedError(400, f"{exc.where}: {exc}") from None
     except ValueError as exc:
@@ -271,11 +274,9 @@ def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> Http
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     message = None if conversation is None else question_at(conversation, sequence)
     try:
-        found = (
-            None
-            if conversation is None or message is None
-            else file_in(ConversationKey.of(conversation), message, index)
-        )
+        found = None
+        if conversation is not None and message is not None:
+            found = file_in(ConversationKey.of(conversation), message, index)
     except StorageError:
         raise NotAllowedError(503, "The file cannot be read now; try again later.") from None
     if found is None:

@@ -206,6 +206,16 @@ def has_files(message: ChatMessage) -> bool:
     return any(content.__class__ is not TextContent for content in contents_in(message))
 
 
+def file_bytes(message: ChatMessage) -> int:
+    """Return how many bytes the files in *message* have, about: none is decoded."""
+    sources = [source for content in contents_in(message) if (source := source_of(content)) is not None]
+    return sum(
+        len(source.binary_data or b"" if isinstance(source, Audio) else b"")
+        + (len(source.base64_data or "") + len((source.url or "") if holds_file(source) else "")) * 3 // 4
+        for source in sources
+    )
+
+
 def references(message: ChatMessage) -> list[FileReference]:
     """Return the files of *message* that are in a storage, in the order of its contents."""
     sources = map(source_of, contents_in(message))

@@ -15,6 +15,7 @@ from django.db import connections, reset_queries, router
 
 from chatmemory_django.encryption.values import EncryptionError
 from chatmemory_django.models import Conversation, ConversationQuerySet
+from chatmemory_django.storages import StorageError
 
 INTERRUPTED = 130
 """The exit code of a program that was ended by Ctrl-C: 128 plus the number of SIGINT."""
@@ -59,7 +60,7 @@ class ConversationsCommand(BaseCommand):
             return super().execute(*args, **options)
         except KeyboardInterrupt:
             raise CommandError(self.stopped, returncode=INTERRUPTED) from None
-        except (OSError, EncryptionError) as exc:  # a file, or the reader of a pipe, is gone; or a key
+        except (OSError, EncryptionError, StorageError) as exc:  # a file, or the reader of a pipe, is gone; or a key
             raise CommandError(str(exc)) from exc
 
     def conversations(

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, models, transaction
+from django.db import DEFAULT_DB_ALIAS, models, router, transaction
 from django.db.models import Exists, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
@@ -101,9 +101,10 @@ class MediaReference(models.Model):
         return f"{self.conversation_id}/{self.sequence}"
 
 
-def stored_bytes(owner: Any, using: str | None = None) -> int:
+def stored_bytes(owner: Any) -> int:
     """Return how many bytes the files of *owner*, the primary key of a user, have in total."""
-    return MediaFile.objects.using(using).filter(owner=str(owner)).aggregate(total=Sum("size"))["total"] or 0
+    files = MediaFile.objects.using(router.db_for_write(MediaFile))
+    return files.filter(owner=str(owner)).aggregate(total=Sum("size"))["total"] or 0
 
 
 def encoded(content: bytes, using: str) -> tuple[bytes, str]:

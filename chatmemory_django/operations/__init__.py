@@ -43,6 +43,7 @@ from chatmemory_django.operations.jsonl import (
     export_lines,
     import_lines,
 )
+from chatmemory_django.operations.media import FileFinding, MovedFiles, check_files, move_files
 from chatmemory_django.operations.pruning import leave_branches
 from chatmemory_django.operations.readable import Html, Text, export_pieces
 from chatmemory_django.operations.whole import at_one_moment, for_writing, in_lock, keys, messages_of, ranges, write
@@ -52,10 +53,12 @@ from chatmemory_django.stores.django.rows import new_row
 
 __all__ = [
     "ConversationExistsError",
+    "FileFinding",
     "Finding",
     "ImportLimits",
     "JsonLinesError",
     "MemoryIdTakenError",
+    "MovedFiles",
     "NoCounterError",
     "Pruned",
     "Receipt",
@@ -64,6 +67,7 @@ __all__ = [
     "annotate",
     "asynchronous",
     "check",
+    "check_files",
     "check_lines",
     "clear",
     "encrypt",
@@ -73,6 +77,7 @@ __all__ = [
     "fork",
     "import_lines",
     "keys_in_use",
+    "move_files",
     "prune",
     "recount",
     "wrap_keys",

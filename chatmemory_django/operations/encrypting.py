@@ -18,6 +18,7 @@ from chatmemory_django.encryption.ciphers import Cipher, cipher, for_owner
 from chatmemory_django.encryption.keys import OWNER_PREFIX
 from chatmemory_django.encryption.values import KEY_ID, PREFIX, EncryptionError, key_id_of
 from chatmemory_django.models import Conversation, ConversationQuerySet, EncryptedTextField, Message
+from chatmemory_django.operations.media import renew_files
 from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys
 
 ROWS = 100
@@ -59,6 +60,8 @@ def encrypt(
                 count += done
                 if dry_run or not done:
                     break
+            if not dry_run:
+                count += in_lock(conversations, key, renew_files) or 0
         except EncryptionError as exc:
             failed[key] = exc
             continue

@@ -27,6 +27,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_chat import INVALID, message_from_openai, message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models.columns import to_columns, to_metadata
+from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.rest.filters import moment
 from chatmemory_django.rest.problems import FieldName, InvalidQuery
 
@@ -130,10 +131,11 @@ class MessageField(serializers.Field):
                 message = msgspec.convert(data, ChatMessage)
                 if unknown := dict(_unknown(data, message, "")):
                     raise serializers.ValidationError(unknown)
-            to_columns(message)
+            to_columns(as_kept(message))
             check_text_length(message, conf.rest()["MAX_TEXT_LENGTH"])
             view = self.context["view"]
             check_files(message, remote=view.policy.may_link_files(view.request))
+            view.policy.check_quota(view.request, message)
         except AddressError as exc:
             # In OpenAI's format, a part has its address elsewhere.
             where = exc.where if "role" not in data else exc.where.replace("contents", "content", 1).partition(".")[0]

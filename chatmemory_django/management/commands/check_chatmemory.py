@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.encryption.keys import OWNER_PREFIX
 from chatmemory_django.management.base import ConversationsCommand
-from chatmemory_django.operations import Finding, check, keys_in_use
+from chatmemory_django.operations import FileFinding, Finding, check, check_files, keys_in_use
 from chatmemory_django.provider import known_window
 
 
@@ -19,8 +19,8 @@ class Command(ConversationsCommand):
 
     help = (
         "Check every conversation and all of its rows for inconsistencies: counters that do not match the rows, rows "
-        "that are missing or do not hold a message, memories that exceed their window. Prints a line for each finding, "
-        "and exits with an error if there are any."
+        "that are missing or do not hold a message, memories that exceed their window; and files in the storage that "
+        "no message has, or that are lost. Prints a line for each finding, and exits with an error if there are any."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -28,7 +28,9 @@ class Command(ConversationsCommand):
         super().add_arguments(parser)
         self.add_selection(parser)
         parser.add_argument(
-            "--repair", action="store_true", help="Correct the counters to match the rows. Nothing else is changed."
+            "--repair",
+            action="store_true",
+            help="Correct the counters to match the rows, and delete files that no message has.",
         )
 
     def handle(
@@ -51,6 +53,8 @@ class Command(ConversationsCommand):
                 repair=repair,
                 each=lambda *done: progress.advance(),
             )
+        if user is None and memory_ids is None:
+            count += check_files(conversations.db, self.report_file, repair=repair)
         if cipher() is not None:
             self.report_keys(keys_in_use(conversations))
         if count:
@@ -62,6 +66,11 @@ class Command(ConversationsCommand):
         for key_id, count in sorted(values.items()):
             which = {"": "in plain text", OWNER_PREFIX: "encrypted with keys of owners"}
             self.stdout.write(f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}.")
+
+    def report_file(self, finding: FileFinding) -> None:
+        """Print a finding about a file in the storage."""
+        repaired = " Repaired." if finding.is_repaired else ""
+        self.stdout.write(f"file {finding.name!r}: {finding.detail}{repaired}")
 
     def report(self, finding: Finding) -> None:
         """Print a finding."""

@@ -13,6 +13,7 @@ from chatmemory_django.formats.openai_conversations import CONVERSATION_ITEMS, I
 from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models.columns import to_columns
+from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.rest.fields import Strict, TextField, sentence
 
 MAX_ITEMS = 20
@@ -42,7 +43,8 @@ class ItemField(serializers.Field):
             check_item(data)
             item = normalized(data)
             message = CONVERSATION_ITEMS.to_message(item)
-            to_columns(message)
+            to_columns(as_kept(message))
+            self.context["view"].policy.check_quota(self.context["view"].request, message)
             check_text_length(message, conf.rest()["MAX_TEXT_LENGTH"])
             view = self.context["view"]
             check_json_files(data, remote=view.policy.may_link_files(view.request))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from django.db import DatabaseError, OperationalError, transaction
@@ -63,6 +62,8 @@ class Uploads:
         self._seen: set[tuple[str, str]] = set()
         """Those that were stored already."""
         self._referred: set[tuple[str, str]] = set()
+        self._used: set[str] = set()
+        """The names of files in the storage that messages of this write have."""
 
     @staticmethod
     def file(sha256: str, content: bytes) -> Extracted:
@@ -109,11 +110,15 @@ class Uploads:
             for sha256 in several
         )
         used = {name for _, name in there.values()}
+        self._used = {name for name in self._used if name not in {each for each, _ in new.values()}} | used
         self._referred |= {(owner or "", sha256) for sha256 in files}
-        # Others were faster, or the message is not kept.
-        spare = [name for name, _ in self._new.values() if name not in used]
+        transaction.on_commit(self._delete_spare, using=self._using, robust=True)
+
+    def _delete_spare(self) -> None:
+        """Delete what was stored but is not referred to: others were faster, or the message is not kept."""
+        spare = [name for name, _ in self._new.values() if name not in self._used]
         if spare:
-            transaction.on_commit(partial(storages.delete, spare), using=self._using, robust=True)
+            storages.delete(spare)
 
     @contextmanager
     def discarded_if_it_fails(self) -> Iterator[None]:
@@ -127,7 +132,9 @@ class Uploads:
     def discard(self, error: BaseException) -> None:
         """Delete what was stored for a write that failed, unless it may have been committed."""
         if not isinstance(error, DatabaseError):
-            storages.delete(name for key, (name, _) in self._new.items() if key not in self._referred)
+            unused = [name for key, (name, _) in self._new.items() if key not in self._referred]
+            if unused:
+                storages.delete(unused)
 
     def _save(self, owner: str | None, conversation: int, wanted: dict[tuple[str, str], bytes]) -> None:
         contents: dict[str, bytes] = {}

@@ -1,0 +1,380 @@
+"""Files in a storage: once per owner, read back whole, and gone with the last message that has them."""
+
+import base64
+import hashlib
+import json
+import random
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.files.storage import InMemoryStorage, storages
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+
+from chatmemory_django import operations
+from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import (
+    AiMessage,
+    Audio,
+    AudioContent,
+    Image,
+    ImageContent,
+    PdfFile,
+    PdfFileContent,
+    TextContent,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
+from chatmemory_django.storages import MissingFileError, StorageError
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from tests.database.interleaving import another_writer
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\0\0\0\x01\0\x08\x02\0\0\0"
+"""The beginning of an image of 512 x 256 pixels."""
+
+
+@pytest.fixture(autouse=True)
+def storage(settings) -> Iterator[InMemoryStorage]:
+    settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_STORAGE": "chats", "MEDIA_MIN_BYTES": 1000}
+    yield storages["chats"]
+    assert_consistent()
+
+
+def assert_consistent() -> None:
+    """Check by the tables and the storage alone that each file has a message, and each message its files."""
+    there = {name for name, _ in contents(storages["chats"])}
+    named = dict(MediaFile.objects.values_list("name", "pk"))
+    assert there == set(named)
+    referred = set()
+    for conversation, sequence, payload in Message.objects.exclude(payload=None).values_list(
+        "conversation_id", "sequence", "payload"
+    ):
+        for content in json.loads(payload).get("contents", []):
+            source = content.get("image") or content.get("audio") or content.get("pdfFile") or {}
+            if "file" in source:
+                referred.add((conversation, sequence, source["file"]["sha256"]))
+    assert referred == set(MediaReference.objects.values_list("conversation_id", "sequence", "file__sha256"))
+    assert set(named.values()) == set(MediaReference.objects.values_list("file_id", flat=True))
+
+
+def contents(storage: InMemoryStorage) -> list[tuple[str, bytes]]:
+    found = []
+    if storage.exists("chatmemory"):
+        for folder in storage.listdir("chatmemory")[0]:
+            for name in storage.listdir(f"chatmemory/{folder}")[1]:
+                path = f"chatmemory/{folder}/{name}"
+                found.append((path, storage.open(path).read()))
+    return found
+
+
+def a_file(seed: int = 0, size: int = 2000) -> bytes:
+    return PNG + random.Random(seed).randbytes(size - len(PNG))
+
+
+def picture(seed: int = 0, text: str = "What is this?") -> UserMessage:
+    data = base64.b64encode(a_file(seed)).decode()
+    return UserMessage([TextContent(text), ImageContent(Image(base64_data=data, mime_type="image/png"))])
+
+
+def a_memory(memory_id: str = "a", owner: User | None = None, *, limit: int = 100, keep_history: bool = True):
+    store = DjangoChatMemoryStore(owner=owner, keep_history=keep_history)
+    return MessageWindowChatMemory(max_messages=limit, id=memory_id, store=store)
+
+
+def test_each_kind_of_file_comes_back_as_it_was_given_and_none_is_in_a_row():
+    data = a_file(1)
+    encoded = base64.b64encode(data).decode()
+    messages = [
+        picture(1),
+        UserMessage([ImageContent(Image(url=f"data:image/png;base64,{encoded}", revised_prompt="A cat"))]),
+        UserMessage([AudioContent(Audio(binary_data=data)), PdfFileContent(PdfFile(base64_data=encoded))]),
+        UserMessage([ImageContent(Image(base64_data=encoded[:-8] + "\n" + encoded[-8:]))]),  # not as computers write it
+        UserMessage(
+            [ImageContent(Image(base64_data="!" * 3000)), ImageContent(Image(url="https://example.org/a.png"))]
+        ),
+        AiMessage("A cat."),
+    ]
+    memory = a_memory()
+    memory.add(*messages)
+
+    assert memory.messages() == messages
+    assert memory.store.get_messages("a") == messages
+    assert [row.chat_message for row in memory.store.read_history("a")][::-1] == messages
+    assert memory.pop() == messages[-1]
+    payloads = list(Message.objects.order_by("sequence").values_list("payload", flat=True))
+    assert not any(encoded[:100] in payload for payload in payloads[:3])
+    kept = json.loads(payloads[0])["contents"][1]["image"]["file"]
+    assert kept == {
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "size": 2000,
+        "type": "image/png",
+        "width": 512,
+        "height": 256,
+    }
+    assert [content for _, content in contents(storages["chats"])] == [data]
+
+
+def test_a_window_reads_each_file_once_with_one_more_statement_and_a_text_costs_none(django_assert_num_queries):
+    memory = a_memory()
+    memory.add(picture(1), picture(1, "Again"), picture(2))
+    texts = a_memory("texts")
+    texts.add(UserMessage("Hi"))
+
+    with django_assert_num_queries(1):
+        assert len(texts.messages()) == 1
+    with django_assert_num_queries(2):
+        assert len(memory.messages()) == 3
+
+
+def test_tokens_are_counted_by_what_the_row_keeps():
+    estimator = OpenAiTokenCountEstimator("gpt-4o")
+    message = picture(1)
+    TokenWindowChatMemory(
+        max_tokens=10_000, token_count_estimator=estimator, id="a", store=DjangoChatMemoryStore()
+    ).add(message)
+    row = Message.objects.get()
+
+    expected = estimator.estimate_token_count_in_message(message)
+    assert row.token_count == expected == estimator.estimate_token_count_in_message(row.chat_message)
+
+
+def test_owners_share_no_file_and_an_owner_has_each_once():
+    ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+    for owner in (ann, bob, None):
+        for number in (1, 2):
+            a_memory(f"{owner}-{number}", owner).add(picture())
+
+    assert sorted(MediaFile.objects.values_list("owner", "size")) == sorted(
+        [(str(ann.pk), 2000), (str(bob.pk), 2000), ("", 2000)]
+    )
+    ann.delete()
+    assert MediaFile.objects.count() == 2
+    assert a_memory("bob-1", bob).messages() == [picture()]
+
+
+def test_a_reference_that_someone_sends_is_no_key_to_a_file():
+    a_memory("mine").add(picture())
+    theirs = Message.objects.get().chat_message
+
+    with pytest.raises(ValueError, match="has the field 'file', which only the store sets"):
+        a_memory("yours").add(theirs)
+
+
+@pytest.mark.parametrize("way", ["remove", "erase", "delete", "prune", "evict", "clear and forget", "set"])
+def test_the_file_goes_with_the_last_message_that_has_it(way, storage):
+    memory = a_memory(keep_history=way not in {"evict", "clear and forget", "set"}, limit=2)
+    memory.add(picture(1))
+    other = a_memory("other")
+    other.add(picture(2))
+    match way:
+        case "remove":
+            memory.remove(1)
+        case "erase":
+            operations.erase(Conversation.objects.filter(memory_id="a"))
+        case "delete":
+            Conversation.objects.get(memory_id="a").delete()
+        case "prune":
+            memory.add(UserMessage("1"), UserMessage("2"))
+            Message.objects.update(created_at="2020-01-01T00:00Z")
+            operations.prune(Conversation.objects.filter(memory_id="a"), history_older_than=timedelta(days=1))
+        case "evict":
+            memory.add(UserMessage("1"), UserMessage("2"))
+        case "clear and forget":
+            memory.clear()
+        case "set":
+            memory.set([UserMessage("1")])
+
+    assert [content for _, content in contents(storage)] == [a_file(2)]
+    assert other.messages() == [picture(2)]
+
+
+def test_setting_a_memory_that_was_read_changes_nothing():
+    memory = a_memory()
+    memory.add(picture(1), AiMessage("A cat"))
+    version = Conversation.objects.get().version
+
+    memory.set(memory.messages())
+
+    assert Conversation.objects.get().version == version
+    memory.rewind(1)
+    assert memory.messages() == [picture(1)]
+
+
+def test_forks_share_files_and_another_owner_gets_copies(storage):
+    ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+    a_memory("a", ann).add(picture(1), picture(2))
+    source = Conversation.objects.get()
+
+    operations.fork(source, "same", through=1)
+    operations.fork(source, "bobs", owner=bob)
+    operations.erase(Conversation.objects.filter(memory_id="a"))
+
+    assert a_memory("same", ann).messages() == [picture(1)]
+    assert a_memory("bobs", bob).messages() == [picture(1), picture(2)]
+    assert len(contents(storage)) == 3
+
+
+def test_an_export_has_the_files_and_an_import_restores_them(settings):
+    a_memory().add(picture(1), AiMessage("A cat"))
+    lines = "".join(operations.export(Conversation.objects.all())).splitlines()
+    operations.erase(Conversation.objects.all())
+
+    operations.import_lines(lines)
+    assert MediaFile.objects.count() == 1
+    assert a_memory().messages() == [picture(1), AiMessage("A cat")]
+    assert "".join(operations.export(Conversation.objects.all())).splitlines() == lines
+    with pytest.raises(operations.ConversationExistsError):
+        operations.import_lines(lines)
+
+
+def test_files_move_there_and_back_and_a_second_run_moves_nothing(settings, capsys):
+    with_storage = settings.CHATMEMORY
+    settings.CHATMEMORY = {**with_storage, "MEDIA_STORAGE": None}
+    a_memory().add(picture(1), picture(1), UserMessage("Hi"))
+    before = list(Message.objects.order_by("sequence").values_list("payload", flat=True))
+    assert MediaFile.objects.count() == 0
+    settings.CHATMEMORY = with_storage
+
+    call_command("move_media_chatmemory", dry_run=True)
+    assert MediaFile.objects.count() == 0
+    call_command("move_media_chatmemory")
+    assert a_memory().messages() == [picture(1), picture(1), UserMessage("Hi")]
+    assert MediaFile.objects.count() == 1
+    call_command("move_media_chatmemory")
+    call_command("move_media_chatmemory", to_rows=True)
+
+    assert list(Message.objects.order_by("sequence").values_list("payload", flat=True)) == before
+    said = "files with 4,000 bytes of 2 messages"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{said} to move.",
+        f"Moved {said}.",
+        "Moved files with 0 bytes of 0 messages.",
+        f"Moved {said}.",
+    ]
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="has one writer at a time")
+@pytest.mark.parametrize("after", range(1, 9))
+def test_a_file_that_another_writer_removes_or_adds_meanwhile_is_there_for_who_has_it(after):
+    a_memory("other").add(picture(1))
+    memory = a_memory()
+    with another_writer(lambda: a_memory("other").remove(1), after):
+        memory.add(picture(1))
+    assert a_memory().messages() == [picture(1)]
+
+    with another_writer(lambda: a_memory("third").add(picture(1)), after):
+        memory.remove(1)
+    assert a_memory("third").messages() == [picture(1)]
+
+
+def test_an_add_that_fails_leaves_no_file(storage, monkeypatch):
+    memory = a_memory(owner=User.objects.create_user("ann"))
+    a_memory("theirs", User.objects.create_user("bob")).add(picture(1))
+    with pytest.raises(Exception, match="belongs to another user"):
+        a_memory("theirs", memory.store.owner).add(picture(2))
+    with pytest.raises(ValueError, match="MAX_MESSAGE_BYTES"):
+        memory.add(picture(3), UserMessage("x" * 5_000_000))
+
+    def save(*args, **kwargs):
+        raise OSError("down")
+
+    monkeypatch.setattr(storage, "_save", save)
+    with pytest.raises(StorageError, match=r"did not store a file \(OSError\); nothing is stored"):
+        memory.add(UserMessage("Look"), picture(4))
+    monkeypatch.undo()
+    assert memory.messages() == []
+
+
+def test_a_storage_that_hangs_is_an_error_after_the_time_out(storage, settings, monkeypatch):
+    memory = a_memory()
+    memory.add(picture(1))
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_TIMEOUT": 0.05}
+    goes_on = threading.Event()
+    monkeypatch.setattr(storage, "_open", lambda *args: goes_on.wait(30))
+    try:
+        with pytest.raises(StorageError, match=r"did not return a file within 0\.05 seconds"):
+            memory.messages()
+    finally:
+        goes_on.set()
+        monkeypatch.undo()
+
+
+def test_a_lost_file_is_an_error_that_names_the_message_or_a_text(storage, settings):
+    memory = a_memory()
+    memory.add(picture(1), picture(2))
+    name = MediaFile.objects.get(sha256=hashlib.sha256(a_file(1)).hexdigest()).name
+    storage.delete(name)
+
+    with pytest.raises(MissingFileError, match="The file at 1 in the contents of message 1 of 'a'"):
+        memory.messages()
+    found = []
+    assert operations.check_files("default", found.append) == 1
+    assert "It is lost; message 1 of 'a' has it." in found[0].detail
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_MISSING": "placeholder"}
+    first, second = memory.messages()
+    assert first.contents[1] == TextContent("[A file of type image/png with 2000 bytes is not available.]")
+    assert second == picture(2)
+    memory.add(UserMessage("The conversation goes on"))
+    memory.remove(1)
+
+
+def test_the_newest_files_are_sent_as_far_as_they_fit(settings):
+    memory = a_memory()
+    memory.add(picture(1), picture(2), picture(3))
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_MAX_BYTES": 4000}
+
+    first, *others = memory.messages()
+
+    assert isinstance(first.contents[1], TextContent)
+    assert others == [picture(2), picture(3)]
+    with pytest.raises(ValueError, match="has files with 6000 bytes, but CHATMEMORY"):
+        memory.add(UserMessage([each.contents[1] for each in (picture(1), picture(2), picture(3))]))
+
+
+def test_a_check_finds_files_without_rows_and_repairs_them(storage, settings):
+    a_memory().add(picture(1))
+    with transaction.atomic():
+        a_memory("b").add(picture(2))
+        transaction.set_rollback(True)  # as a crash between the file and the row leaves it
+
+    found = []
+    assert operations.check_files("default", found.append) == 0  # it may be of a message that is being written
+    with pytest.raises(CommandError, match="1 findings"):
+        operations_age(lambda: call_command("check_chatmemory", repair=True))
+    assert a_memory().messages() == [picture(1)]
+    call_command("check_chatmemory")
+
+
+def operations_age(do) -> None:
+    """Call *do* where every file without a row counts as left over, however young it is."""
+    from chatmemory_django.operations import media
+
+    age = media.check_files.__kwdefaults__["age"]
+    media.check_files.__kwdefaults__["age"] = timedelta(seconds=-60)
+    try:
+        do()
+    finally:
+        media.check_files.__kwdefaults__["age"] = age
+
+
+def test_without_a_storage_nothing_is_asked_and_nothing_is_written(settings, django_assert_num_queries):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_STORAGE": None}
+    memory: ChatMemory = a_memory()
+    memory.add(picture(1))
+    reads = 1
+    with django_assert_num_queries(reads):
+        assert memory.messages() == [picture(1)]
+    writes = 2 if connection.vendor == "postgresql" else 5
+    from django.test.utils import CaptureQueriesContext
+
+    with CaptureQueriesContext(connection) as asked:
+        memory.add(picture(2))
+    assert len(asked) <= writes
+    assert not any("media" in each["sql"] for each in asked)
