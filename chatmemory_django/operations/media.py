@@ -61,7 +61,7 @@ def share_files(source: Conversation, forked: Conversation) -> None:
         )
         return
     uploads = Uploads(using)
-    with uploads.discarded_if_it_fails():
+    with uploads.for_a_write():
         for part in in_parts(found, 8):
             contents = contents_of(source.pk, {sha256 for _, _, sha256 in part}, using)
             for sequence, _, sha256 in part:
@@ -157,7 +157,7 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
     rows = messages_of(conversation).filter(sequence__range=around, payload__isnull=False)
     count = size = 0
     place, uploads = ConversationKey.of(conversation), Uploads(conversation._state.db or "default")
-    with uploads.discarded_if_it_fails(), for_owner(conversation.owner_id, conversation.pk):
+    with uploads.for_a_write(), for_owner(conversation.owner_id, conversation.pk):
         for sequence, kind, text, payload, verbatim in rows.values_list(
             "sequence", "type", "text", "payload", "verbatim"
         ):

@@ -22,6 +22,7 @@ from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.messages import MESSAGE_SIZE
+from chatmemory_django.storages import MissingFileError
 from chatmemory_django.stores.django.files import taken_out
 from chatmemory_django.stores.django.rows import new_row
 
@@ -75,7 +76,12 @@ def at_one_moment(conversations: QuerySet[Conversation], key: int, read: Callabl
             return None
         if has_locked(connections[conversations.db], conversation.memory_id):
             break
-        found = read(conversation)
+        try:
+            found = read(conversation)
+        except MissingFileError:  # another writer may have removed its message
+            if conversation.version in _row(conversation).values_list("version", flat=True):
+                raise
+            continue
         if conversation.version in _row(conversation).values_list("version", flat=True):
             return found
     return in_lock(conversations, key, read)

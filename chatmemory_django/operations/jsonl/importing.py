@@ -200,7 +200,7 @@ class _Import:
         conversation = Conversation(**self.columns)
         uploads = Uploads(using)
         owner = owner_key(conversation)
-        with uploads.discarded_if_it_fails(), transaction.atomic(using=using):
+        with uploads.for_a_write(), transaction.atomic(using=using):
             conversation.save(using=using, force_insert=True)
             with for_owner(conversation.owner_id, conversation.pk):
                 for _ in range(batches):

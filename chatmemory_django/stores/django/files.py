@@ -112,22 +112,23 @@ class Uploads:
         used = {name for _, name in there.values()}
         self._used = {name for name in self._used if name not in {each for each, _ in new.values()}} | used
         self._referred |= {(owner or "", sha256) for sha256 in files}
-        transaction.on_commit(self._delete_spare, using=self._using, robust=True)
 
-    def _delete_spare(self) -> None:
-        """Delete what was stored but is not referred to: others were faster, or the message is not kept."""
+    def delete_spare(self) -> None:
+        """Delete what was stored but is not referred to after the commit of the write: others were faster, perhaps."""
         spare = [name for name, _ in self._new.values() if name not in self._used]
         if spare:
             storages.delete(spare)
 
     @contextmanager
-    def discarded_if_it_fails(self) -> Iterator[None]:
-        """Discard what was stored if the block, a transaction, fails."""
+    def for_a_write(self) -> Iterator[None]:
+        """Discard what was stored if the block, a transaction, fails, and otherwise what is not needed of it."""
         try:
             yield
         except Exception as exc:
             self.discard(exc)
             raise
+        if self._new:
+            transaction.on_commit(self.delete_spare, using=self._using, robust=True)
 
     def discard(self, error: BaseException) -> None:
         """Delete what was stored for a write that failed, unless it may have been committed."""

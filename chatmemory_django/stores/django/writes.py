@@ -103,13 +103,16 @@ class Write:
         A deadlock is retried, unless it is inside a transaction of the caller.
         """
         try:
-            return tried_again(self._using, partial(self._run_counted, decide))
+            result = tried_again(self._using, partial(self._run_counted, decide))
         except Exception as exc:
             if isinstance(exc, DatabaseError) and self._connection.in_atomic_block:
                 transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
             if self._uploads is not None:
                 self._uploads.discard(exc)
             raise
+        if self._uploads is not None:
+            call_after_commit(self._uploads.delete_spare, self._using)
+        return result
 
     def lock(self, *, may_count: bool = True) -> Snapshot | None:
         """Lock the conversation, waiting for other writers, and read it as it is then; create it if requested."""
