@@ -455,7 +455,7 @@ class TestAsync:
         def is_connected() -> bool:
             return connections["default"].connection is not None
 
-        assert "await sync_to_async(connections.close_all)()" in (DOCS / "recipes" / "async.md").read_text()
+        assert "await sync_to_async(connections.close_all)()" in (DOCS / "connections.md").read_text()
         assert asyncio.run(view()) == [True, False]
 
 
