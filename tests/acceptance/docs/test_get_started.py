@@ -1,5 +1,6 @@
 """Following the page "Get started" leads to a chat that streams and remembers."""
 
+import importlib
 import os
 import re
 import sys
@@ -41,18 +42,30 @@ def test_the_site_streams_and_remembers_and_its_admin_shows_the_conversation(fol
     assert len(seen.first.pieces) == 8
 
 
-def test_a_user_who_is_not_staff_signs_in_and_chats(followed):
+def test_a_user_who_is_not_staff_signs_in_and_chats_on_a_phone(followed):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="It requires Playwright: pip install playwright")
+    browser = importlib.import_module("tests.acceptance.browser")
+    if browser.CHROMIUM is None:
+        pytest.skip("It requires Chromium: apt-get install chromium")
     followed.run(
         "python manage.py shell -v 0 -c 'from django.contrib.auth.models import User; "
         'User.objects.create_user("bob", password="x")\''
     )
 
-    with followed.serving() as browser:
-        sign_in = browser.get("/").location
-        welcome = browser.submit(sign_in, sign_in, username="bob", password="x")
-        answer = browser.submit("/", "/send/", message="Hello")
+    with followed.serving() as server, sync_api.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS.split())
+        page = chromium.new_page(viewport=browser.PHONE)
+        page.goto(f"http://127.0.0.1:{server.port}/")
+        page.fill("[name=username]", "bob")
+        page.fill("[name=password]", "x")
+        page.click("button")
+        page.fill("[name=message]", f"Hello {'x' * 100}")
+        page.click("button")
+        page.locator("main .AI", has_text="I was sent: Hello xx").wait_for()
+        width = page.evaluate("document.documentElement.scrollWidth")
+        chromium.close()
 
-    assert (welcome.location, answer.text.strip()) == ("/", "I was sent: Hello")
+    assert width == browser.PHONE["width"]
 
 
 def test_the_system_checks_find_nothing(followed):
