@@ -24,6 +24,7 @@ except ImportError as exc:
 from django.template import Context, Template
 from django.utils.functional import Promise
 
+from chatmemory_django import telemetry
 from chatmemory_django.chat.approvals import (
     ApprovalRequested,
     ApprovalRequiredError,
@@ -90,7 +91,7 @@ class Assistant:
     stored, unless *keep_partial* is true: then what there is of it is stored with ``"partial"`` in its metadata.
     *title* is a function of the question and the first answer of a conversation; it returns the conversation's title,
     and may be asynchronous. Without it, the title is the question's first words; with None, there is none. A
-    conversation that has a title keeps it.
+    conversation that has a title keeps it. *name* is the assistant's name in OpenTelemetry's spans.
 
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
     which no other user can access; *request*, which is passed to tools; *client_message_id*, which identifies the
@@ -126,6 +127,7 @@ class Assistant:
         timeout: float | None = None,
         keep_partial: bool = False,
         title: TitleFunction | None = first_words,
+        name: str | None = None,
     ) -> None:
         if type(max_rounds) is not int or max_rounds < 1:
             raise ValueError(f"max_rounds must be a whole number above 0, not {max_rounds!r}.")
@@ -144,6 +146,7 @@ class Assistant:
         self.timeout = timeout
         self.keep_partial = keep_partial
         self.title = title
+        self.name = name
 
     def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
         """Return the memory of a conversation."""
@@ -168,7 +171,7 @@ class Assistant:
         def ask(request: ChatRequest) -> Generator[ChatEvent, None, None]:
             yield self.model.chat(request)
 
-        events = self._stream(ask, memory_id, message, options, answer)
+        events = telemetry.traced(self._stream(ask, memory_id, message, options, answer), self)
         if pending := [event for event in events if isinstance(event, ApprovalRequested)]:
             raise ApprovalRequiredError(pending)
         return answer.value
@@ -188,7 +191,7 @@ class Assistant:
         async def ask(request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
             yield await self.model.achat(request)
 
-        events = self._astream(ask, memory_id, message, options, answer)
+        events = telemetry.atraced(self._astream(ask, memory_id, message, options, answer), self)
         if pending := [event async for event in events if isinstance(event, ApprovalRequested)]:
             raise ApprovalRequiredError(pending)
         return answer.value
@@ -197,13 +200,13 @@ class Assistant:
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> Generator[AssistantEvent, None, None]:
         """Yield the answer as it is generated. It is stored at the end; closing the generator cancels it."""
-        return self._stream(self.model.stream, memory_id, message, options, Text())
+        return telemetry.traced(self._stream(self.model.stream, memory_id, message, options, Text()), self)
 
     def astream(
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> AsyncGenerator[AssistantEvent, None]:
         """Yield what ``stream`` yields."""
-        return self._astream(self.model.astream, memory_id, message, options, Text())
+        return telemetry.atraced(self._astream(self.model.astream, memory_id, message, options, Text()), self)
 
     def _stream(
         self,
@@ -312,6 +315,7 @@ class Assistant:
         only once.
         """
         memory = self.chat_memory(memory_id, options.get("owner"))
+        telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
         ledger = Ledger(self.model, memory, options.get("owner"))

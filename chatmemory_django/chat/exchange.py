@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
+from chatmemory_django import telemetry
 from chatmemory_django.chat.approvals import ApprovalRequested, Resumed, request_approvals
 from chatmemory_django.chat.ledger import Ledger
 from chatmemory_django.chat.model import (
@@ -142,6 +143,8 @@ class Exchange:
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
         messages = tuple(repair_tools(self.turn.messages))
+        if self.turn.is_compacted:
+            telemetry.note_compacted()
         if not self._has_answer:
             asked = [index for index, message in enumerate(messages) if isinstance(message, UserMessage)][-1:]
             before = messages[: asked[0]] if asked and self.resumed else messages

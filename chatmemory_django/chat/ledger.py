@@ -10,6 +10,7 @@ from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from chatmemory_django import telemetry
 from chatmemory_django.access import access_policy
 from chatmemory_django.chat.model import ChatModel, ChatResponse, RateLimitError
 from chatmemory_django.core.usage import Budget
@@ -85,6 +86,7 @@ class Ledger:
     def write(self) -> None:
         """Record the calls that are not recorded yet."""
         new, self._written = self._calls[self._written :], len(self._calls)
+        telemetry.note_usage(self._calls, new)
         self._account.write(new)
 
     def __enter__(self) -> Self:

@@ -18,6 +18,7 @@ from django.utils.functional import Promise
 from docstring_parser import parse
 from pydantic_core import to_json
 
+from chatmemory_django import telemetry
 from chatmemory_django.chat.model import ToolSpecification
 from chatmemory_django.db.futures import UNRAISABLE
 from chatmemory_django.db.threads import in_slow_thread
@@ -218,7 +219,8 @@ def call_tool(
 ) -> ToolExecutionResultMessage:
     """Return the result of *call*: an error result if there is no tool of that name."""
     tool = tools.get(call.name or "")
-    return _unknown(tools, call) if tool is None else tool.call(call, context)
+    with telemetry.execute_tool(None if tool is None else tool.name, call.id):
+        return _unknown(tools, call) if tool is None else tool.call(call, context)
 
 
 async def acall_tool(
@@ -226,7 +228,8 @@ async def acall_tool(
 ) -> ToolExecutionResultMessage:
     """Return what ``call_tool`` returns."""
     tool = tools.get(call.name or "")
-    return _unknown(tools, call) if tool is None else await tool.acall(call, context)
+    with telemetry.execute_tool(None if tool is None else tool.name, call.id):
+        return _unknown(tools, call) if tool is None else await tool.acall(call, context)
 
 
 def calls_to_ask_for(
@@ -248,6 +251,7 @@ async def acalls_to_ask_for(
 
 def _unknown(tools: Mapping[str, Tool], call: ToolExecutionRequest) -> ToolExecutionResultMessage:
     names = ", ".join(tools) or "none"
+    telemetry.note_failure(LookupError())
     return ToolExecutionResultMessage.from_request(
         call, f"There is no such tool; the tools are: {names}.", is_error=True
     )
@@ -312,6 +316,7 @@ def _plain(value: object) -> str:
 
 
 def _failed(call: ToolExecutionRequest, error: BaseException) -> ToolExecutionResultMessage:
+    telemetry.note_failure(error)
     is_readable = isinstance(error, READABLE) and not isinstance(error, OSError)
     text = _text(error) if is_readable else ""
     if not is_readable:

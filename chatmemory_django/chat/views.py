@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial, wraps
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
 
-from chatmemory_django import conf
+from chatmemory_django import conf, telemetry
 from chatmemory_django.access import (
     AccessPolicy,
     NotAllowedError,
@@ -304,13 +304,17 @@ class _Work:
         self._returns_message = returns_message
         self._has_evicted = self._is_stored = False
         self._exchange: Exchange | None = None
+        self._context = telemetry.here()  # that of the request, which the answer outlives
+        self._operation: telemetry.Operation | None = None
         self.message: dict[str, Any] | None = None
         """The answer as a ``UIMessage``, if there is one."""
 
     def begin(self) -> None:
         asked = self._asked
+        self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
         message = asked.question.message if asked.resumed is None else Resume()
-        self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text())
+        with self._traced():
+            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text())
         if asked.resumed is not None and self._exchange.resumed is not None:
             self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
 
@@ -321,12 +325,22 @@ class _Work:
         events = self._assistant.events(
             self._exchange, self._assistant.model.astream, self._asked.memory_id, self._options
         )
-        async with aclosing(events):
-            async for event in events:
-                if new := self._ui.feed(event):
-                    answer.put(_encoded(new))
+        with self._traced():
+            async with aclosing(events):
+                async for event in events:
+                    if new := self._ui.feed(event):
+                        answer.put(_encoded(new))
 
     def end(self, answer: Answer) -> str:
+        with self._traced():
+            last = self._end(answer)
+        if self._operation is not None:
+            if answer.failure is not None:
+                self._operation.fail(answer.failure)
+            self._operation.end()
+        return last
+
+    def _end(self, answer: Answer) -> str:
         exchange = self._exchange
         try:
             keeps_part = answer.is_stopping or self._assistant.keep_partial
@@ -349,10 +363,14 @@ class _Work:
         exchange, title = self._exchange, self._assistant.title
         if exchange is None:
             return
-        if self._has_evicted:
-            await afterwards(exchange.turn.follow())
-        if exchange.first and title is not None and title is not first_words and self._is_stored:
-            await afterwards(aentitle(exchange.memory, *exchange.first, title))
+        with self._traced():
+            if self._has_evicted:
+                await afterwards(exchange.turn.follow())
+            if exchange.first and title is not None and title is not first_words and self._is_stored:
+                await afterwards(aentitle(exchange.memory, *exchange.first, title))
+
+    def _traced(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._operation is None else self._operation.active()
 
     def _last(self, answer: Answer) -> list[dict[str, Any]]:
         exc = answer.failure

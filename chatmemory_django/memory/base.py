@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypedDict, Unpack
 
+from chatmemory_django import telemetry
 from chatmemory_django.core import windows
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.reasons import Explained
@@ -122,6 +123,7 @@ class ChatMemory(ABC):
         """Add *messages*, and warn if none of them fits; turns call this, too."""
         appended = self.store.append_messages(self.id, messages, self.window(), conversation=conversation, **options)
         eviction = appended.eviction
+        telemetry.note_evicted(len(eviction.evicted))
         if eviction.lost_all:
             logger.warning(
                 "None of the %d messages just added to memory %r fits: the last one costs %s, and the limit is %d.",

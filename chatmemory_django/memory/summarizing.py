@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, Unpack
 
+from chatmemory_django import telemetry
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.serving import serving
 from chatmemory_django.core.windows import Window
@@ -93,7 +94,7 @@ class SummarizingChatMemory(TokenWindowChatMemory):
         if pending is None:
             return False
         try:
-            with serving(self):
+            with serving(self), telemetry.summarizing():
                 answer = self.summarizer(pending.previous, pending.messages)
             is_stored = self._put(pending, answer)
         except Exception:
@@ -110,7 +111,7 @@ class SummarizingChatMemory(TokenWindowChatMemory):
             return False
         answer: Any
         try:
-            with serving(self):
+            with serving(self), telemetry.summarizing():
                 if self._is_asynchronous:
                     answer = await self.summarizer(pending.previous, pending.messages)  # type: ignore[misc]
                 else:

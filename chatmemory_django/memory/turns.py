@@ -83,6 +83,12 @@ class Turn:
         return self._memory.readable(begun.messages())
 
     @property
+    def is_compacted(self) -> bool:
+        """Whether ``messages`` has a summary, or lacks what has left the memory since the turn began."""
+        begun = self._begun()
+        return bool(begun.evicted) or begun.summary is not None
+
+    @property
     def has_open_calls(self) -> bool:
         """Whether the memory ends with calls of tools that have no results, also if it leaves these out for the LLM."""
         return has_open_calls(self._begun().messages())

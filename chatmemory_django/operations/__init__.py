@@ -22,6 +22,7 @@ from asgiref.sync import sync_to_async
 from django.db.models import F, ProtectedError, Q, QuerySet, RestrictedError
 from django.utils import timezone
 
+from chatmemory_django import telemetry
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
@@ -185,8 +186,9 @@ def erase(
             each(conversation, count)
         messages[conversation.memory_id] = count
 
-    with unreadable_as_stored():
+    with telemetry.delete_memory(dry_run=dry_run) as operation, unreadable_as_stored():
         _for_each(conversations, _count if dry_run else _erase, note, refused)
+        operation.count(sum(messages.values()))
     return Receipt(datetime.datetime.now(datetime.UTC), messages)
 
 
@@ -209,17 +211,19 @@ def prune(
     """
     now = timezone.now()
     erased = deleted = 0
-    if idle is not None:
-        with unreadable_as_stored():
-            erased = _for_each(conversations.idle_since(now - idle), _count if dry_run else _erase, each, refused)
-        if dry_run:
-            conversations = conversations.active_since(now - idle)
-    if history_older_than is not None:
-        before = now - history_older_than
-        for key in keys(for_writing(conversations.filter(_HAS_OTHER_ROWS))):
-            for around in _outlived_ranges(conversations, key, before):
-                do = partial(_count_outlived if dry_run else _delete_outlived, before, around)
-                deleted += _do(conversations, key, do, each, refused) or 0
+    with telemetry.delete_memory(dry_run=dry_run) as operation:
+        if idle is not None:
+            with unreadable_as_stored():
+                erased = _for_each(conversations.idle_since(now - idle), _count if dry_run else _erase, each, refused)
+            if dry_run:
+                conversations = conversations.active_since(now - idle)
+        if history_older_than is not None:
+            before = now - history_older_than
+            for key in keys(for_writing(conversations.filter(_HAS_OTHER_ROWS))):
+                for around in _outlived_ranges(conversations, key, before):
+                    do = partial(_count_outlived if dry_run else _delete_outlived, before, around)
+                    deleted += _do(conversations, key, do, each, refused) or 0
+        operation.count(deleted)
     return Pruned(erased, deleted)
 
 

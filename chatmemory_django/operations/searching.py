@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Q
 
+from chatmemory_django import telemetry
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.search.excerpts import Snippet
@@ -46,10 +47,23 @@ def find_messages(
     Only messages of *types* are found, in those of *conversations* that belong to *owner*. This takes up to three
     queries, however long the messages are. Raises ``EncryptedError`` where texts are encrypted.
     """
+    with telemetry.search_memory() as operation:
+        hits = _found(conversations, text, owner, types, slice(start, stop))
+        operation.count(len(hits))
+    return hits
+
+
+def _found(
+    conversations: QuerySet[Conversation],
+    text: str,
+    owner: AbstractBaseUser | AnonymousUser,
+    types: Collection[MessageType],
+    part: slice,
+) -> list[Hit]:
     messages = Message.objects.using(conversations.db)
     scope = messages.filter(conversation__in=conversations.order_by().values("pk"))
     found = scope.search(text, owner=owner, types=types).select_related("conversation")
-    rows = list(found.defer("text", "payload", "verbatim", "metadata")[start:stop])
+    rows = list(found.defer("text", "payload", "verbatim", "metadata")[part])
     if not rows:
         return []
     # Not by a list of keys: for that, SQLite reads the whole table.
