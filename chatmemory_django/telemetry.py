@@ -255,6 +255,7 @@ def _traced(events: Generator[_T, None, None], agent: Agent) -> Generator[_T, No
                 except StopIteration:
                     return
             yield event
+            del event  # it has no place in an error report
     except BaseException as exc:
         operation.fail(exc)
         raise
@@ -274,6 +275,7 @@ async def _atraced(events: AsyncGenerator[_T, None], agent: Agent) -> AsyncGener
                 except StopAsyncIteration:
                     return
             yield event
+            del event
     except BaseException as exc:
         operation.fail(exc)
         raise

@@ -19,6 +19,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 from chatmemory_django.admin import columns, downloads, filters, pages
 from chatmemory_django.admin.changelist import ConversationList, NewestPaginator, check_request
@@ -191,7 +192,7 @@ class ConversationAdmin(admin.ModelAdmin):
             pattern: URLPattern = path(f"<int:pk>/{route}", self.admin_site.admin_view(view), name=full_name)
             return pattern
 
-        return [
+        pages = [
             page("clear/", self.clear_view, CLEAR.name),
             page("recount/", self.recount_view, RECOUNT.name),
             page("export/", self.export_view, EXPORT.name),
@@ -206,6 +207,9 @@ class ConversationAdmin(admin.ModelAdmin):
             ),
             *super().get_urls(),
         ]
+        for each in pages:
+            each.callback = sensitive_post_parameters()(sensitive_variables()(each.callback))
+        return pages
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

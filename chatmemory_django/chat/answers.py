@@ -24,6 +24,7 @@ from chatmemory_django import conf
 from chatmemory_django.chat.streams import Maker, Piece, decrypted, encrypted, streams
 from chatmemory_django.chat.ui_stream import PING
 from chatmemory_django.db.futures import raisable
+from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread
 
 logger = logging.getLogger(__name__)
@@ -268,6 +269,7 @@ class Answers:
                 raisable(work.begin)()
             except Exception as exc:  # noqa: BLE001  # the answer reports it
                 answer.failure = exc
+                empty_frames(exc)
         return silent_for
 
     def _take(self, maker: Maker) -> float | None:
@@ -328,6 +330,7 @@ class Answers:
                 raise
         except Exception as exc:  # noqa: BLE001  # the answer reports it
             answer.failure = exc
+            empty_frames(exc)
         finally:
             try:
                 last = await in_thread(self._end, answer, work)

@@ -23,6 +23,7 @@ except ImportError as exc:
 
 from django.template import Context, Template
 from django.utils.functional import Promise
+from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.approvals import (
@@ -47,6 +48,7 @@ from chatmemory_django.chat.tools import (
     calls_to_ask_for,
     to_tools,
 )
+from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist, Turn
@@ -160,6 +162,7 @@ class Assistant:
     def chat(
         self, memory_id: object, message: UserInput, *, returns: type[_T], **options: Unpack[ChatOptions]
     ) -> _T: ...
+    @sensitive_variables()
     def chat(self, memory_id: object, message: UserInput, *, returns: Any = str, **options: Unpack[ChatOptions]) -> Any:
         """
         Return the answer: its text or, if *returns* is another type that pydantic supports, a value of that type.
@@ -171,8 +174,10 @@ class Assistant:
         def ask(request: ChatRequest) -> Generator[ChatEvent, None, None]:
             yield self.model.chat(request)
 
-        events = telemetry.traced(self._stream(ask, memory_id, message, options, answer), self)
-        if pending := [event for event in events if isinstance(event, ApprovalRequested)]:
+        with telemetry.invoke_agent(self):
+            events = private(self._stream(ask, memory_id, message, options, answer))
+            pending = [event for event in events if isinstance(event, ApprovalRequested)]
+        if pending:
             raise ApprovalRequiredError(pending)
         return answer.value
 
@@ -182,6 +187,7 @@ class Assistant:
     async def achat(
         self, memory_id: object, message: UserInput, *, returns: type[_T], **options: Unpack[ChatOptions]
     ) -> _T: ...
+    @sensitive_variables()
     async def achat(
         self, memory_id: object, message: UserInput, *, returns: Any = str, **options: Unpack[ChatOptions]
     ) -> Any:
@@ -191,8 +197,10 @@ class Assistant:
         async def ask(request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
             yield await self.model.achat(request)
 
-        events = telemetry.atraced(self._astream(ask, memory_id, message, options, answer), self)
-        if pending := [event async for event in events if isinstance(event, ApprovalRequested)]:
+        with telemetry.invoke_agent(self):
+            events = aprivate(self._astream(ask, memory_id, message, options, answer))
+            pending = [event async for event in events if isinstance(event, ApprovalRequested)]
+        if pending:
             raise ApprovalRequiredError(pending)
         return answer.value
 
@@ -200,13 +208,15 @@ class Assistant:
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> Generator[AssistantEvent, None, None]:
         """Yield the answer as it is generated. It is stored at the end; closing the generator cancels it."""
-        return telemetry.traced(self._stream(self.model.stream, memory_id, message, options, Text()), self)
+        events = private(self._stream(self.model.stream, memory_id, message, options, Text()))
+        return telemetry.traced(events, self)
 
     def astream(
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> AsyncGenerator[AssistantEvent, None]:
         """Yield what ``stream`` yields."""
-        return telemetry.atraced(self._astream(self.model.astream, memory_id, message, options, Text()), self)
+        events = aprivate(self._astream(self.model.astream, memory_id, message, options, Text()))
+        return telemetry.atraced(events, self)
 
     def _stream(
         self,

@@ -15,9 +15,12 @@ from enum import StrEnum
 from typing import Any, TypeAlias, overload
 from uuid import UUID
 
+from django.views.decorators.debug import sensitive_variables
+
 from chatmemory_django.chat.surrogates import Halves, whole
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.futures import raisable
+from chatmemory_django.db.private import aprivate, empty_frames, private
 from chatmemory_django.messages import (
     NO_ATTRIBUTES,
     AiMessage,
@@ -238,11 +241,16 @@ class ChatModel(ABC):
     def chat(self, first: ChatRequest | Iterable[ChatMessage], /) -> ChatResponse: ...
     @overload
     def chat(self, first: ChatMessage, /, *others: ChatMessage) -> ChatResponse: ...
+    @sensitive_variables()
     def chat(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
         """Return a str for a str; return a ``ChatResponse`` for messages, a list of messages or a request."""
-        response = whole(self.do_chat(to_request(first, *others)))
+        try:
+            response = whole(self.do_chat(to_request(first, *others)))
+        except Exception as exc:
+            empty_frames(exc)
+            raise
         return _text_of(response) if isinstance(first, str) else response
 
     @overload
@@ -251,24 +259,29 @@ class ChatModel(ABC):
     async def achat(self, first: ChatRequest | Iterable[ChatMessage], /) -> ChatResponse: ...
     @overload
     async def achat(self, first: ChatMessage, /, *others: ChatMessage) -> ChatResponse: ...
+    @sensitive_variables()
     async def achat(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
         """Return what ``chat`` returns."""
-        response = whole(await self.do_achat(to_request(first, *others)))
+        try:
+            response = whole(await self.do_achat(to_request(first, *others)))
+        except Exception as exc:
+            empty_frames(exc)
+            raise
         return _text_of(response) if isinstance(first, str) else response
 
     def stream(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> Generator[ChatEvent, None, None]:
         """Yield the answer as it is generated, the ``ChatResponse`` last. Closing the generator ends the call."""
-        return _stream(self.do_stream(to_request(first, *others)))
+        return private(_stream(self.do_stream(to_request(first, *others))))
 
     def astream(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> AsyncGenerator[ChatEvent, None]:
         """Yield what ``stream`` yields."""
-        return _astream(self.do_astream(to_request(first, *others)))
+        return aprivate(_astream(self.do_astream(to_request(first, *others))))
 
 
 def to_request(first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage) -> ChatRequest:

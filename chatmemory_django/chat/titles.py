@@ -13,6 +13,7 @@ from chatmemory_django import operations
 from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 from chatmemory_django.core.serving import serving
 from chatmemory_django.core.shortening import title_of
+from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
@@ -36,7 +37,8 @@ def entitle(memory: ChatMemory, question: UserMessage, answer: AiMessage, functi
             title = function(question, answer)
             title = async_to_sync(_awaited)(title) if inspect.isawaitable(title) else title
         _put(memory, title)
-    except Exception:
+    except Exception as exc:
+        empty_frames(exc)
         logger.exception(FAILURE, memory.id)
 
 
@@ -48,7 +50,8 @@ async def aentitle(memory: ChatMemory, question: UserMessage, answer: AiMessage,
             title = function(question, answer) if is_async else await in_slow_thread(function, question, answer)
             title = await title if inspect.isawaitable(title) else title
         await in_thread(_put, memory, title)
-    except Exception:
+    except Exception as exc:
+        empty_frames(exc)
         logger.exception(FAILURE, memory.id)
 
 

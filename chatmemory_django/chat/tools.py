@@ -15,12 +15,14 @@ import pydantic
 from asgiref.sync import async_to_sync
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.utils.functional import Promise
+from django.views.decorators.debug import sensitive_variables
 from docstring_parser import parse
 from pydantic_core import to_json
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.model import ToolSpecification
 from chatmemory_django.db.futures import UNRAISABLE
+from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import in_slow_thread
 from chatmemory_django.encryption.ciphers import EncryptedError
 from chatmemory_django.messages import CONTENT_CLASSES, Content, ToolExecutionRequest, ToolExecutionResultMessage
@@ -113,6 +115,7 @@ class Tool:
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
+    @sensitive_variables()
     def must_ask(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> bool:
         """Return whether *call* has to be approved before it runs."""
         if self.needs_approval is False:
@@ -139,6 +142,7 @@ class Tool:
         result = self._call(call, context) if self.is_async else await in_slow_thread(self._call, call, context)
         return result if isinstance(result, ToolExecutionResultMessage) else await _awaited(call, result)
 
+    @sensitive_variables()
     def _call(
         self, call: ToolExecutionRequest, context: Mapping[str, Any]
     ) -> ToolExecutionResultMessage | Awaitable[Any]:
@@ -280,6 +284,7 @@ def _described(hint: Any, description: str | None) -> Any:
     return Annotated[own[0], pydantic.Field(description=description), *own[1:]]
 
 
+@sensitive_variables()
 async def _awaited(call: ToolExecutionRequest, returned: Awaitable[Any]) -> ToolExecutionResultMessage:
     """Return the result of *call*, for which the function *returned* something awaitable."""
     try:
@@ -317,6 +322,7 @@ def _plain(value: object) -> str:
 
 def _failed(call: ToolExecutionRequest, error: BaseException) -> ToolExecutionResultMessage:
     telemetry.note_failure(error)
+    empty_frames(error)
     is_readable = isinstance(error, READABLE) and not isinstance(error, OSError)
     text = _text(error) if is_readable else ""
     if not is_readable:

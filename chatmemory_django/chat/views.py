@@ -22,6 +22,7 @@ from django.utils import formats, timezone
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import conf, telemetry
 from chatmemory_django.access import (
@@ -46,6 +47,7 @@ from chatmemory_django.chat.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.futures import raisable
+from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread
 from chatmemory_django.formats.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.models import Conversation, Message
@@ -92,6 +94,7 @@ def answering(*methods: str) -> Callable[[View], View]:
 
 
 @answering("POST")
+@sensitive_variables()
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
     asked = await in_thread(_asked, request)
@@ -123,6 +126,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 
 
 @answering("GET")
+@sensitive_variables()
 async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | StreamingHttpResponse:
     """Stream the answer in progress from its beginning; respond with 204 if there is none."""
     maker = await _maker(request, chat_id)
@@ -132,6 +136,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
 
 
 @answering("POST")
+@sensitive_variables()
 async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
     """Stop the answer in progress, if there is one. What was generated of it is stored as the answer."""
     maker = await _maker(request, chat_id)
@@ -141,12 +146,14 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
 
 
 @answering("GET")
+@sensitive_variables()
 async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
     return JsonResponse(await in_thread(_messages, request, chat_id), safe=False)
 
 
 @answering("GET")
+@sensitive_variables()
 async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) -> HttpResponse:
     """Serve a file in a question of a conversation. Its media type is detected from its first bytes."""
     return await in_thread(_file, request, chat_id, int(sequence), int(index))
@@ -355,6 +362,7 @@ class _Work:
                     self.message = _message(self._asked, self._asked.resumed or answer.maker.answer_id)
         except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
             answer.failure = exc
+            empty_frames(exc)
         if exchange is not None:
             exchange.ledger.write()
         return _encoded(self._last(answer)) + DONE

@@ -17,8 +17,10 @@ from typing import ParamSpec, TypeVar
 
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import close_old_connections, connections
+from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.db.futures import raisable
+from chatmemory_django.db.private import empty_frames
 
 BACKGROUND_THREADS = 8
 """How many calls of tasks that outlive their requests use the database concurrently: each takes a connection."""
@@ -34,15 +36,20 @@ _in_background: ContextVar[bool] = ContextVar("_in_background", default=False)
 _afterwards: set[asyncio.Future[None]] = set()
 
 
+@sensitive_variables()
 async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """
     Call *function*, which may use the database, without blocking the event loop.
 
     In the background, a cancellation takes effect only after the call has ended: pending writes are completed.
     """
-    if not _in_background.get():
-        return await _call_here(function, *args, **kwargs)
-    return await to_its_end(_call_in(_background(), partial(function, *args, **kwargs)))
+    try:
+        if not _in_background.get():
+            return await _call_here(function, *args, **kwargs)
+        return await to_its_end(_call_in(_background(), partial(function, *args, **kwargs)))
+    except Exception as exc:
+        empty_frames(exc)
+        raise
 
 
 async def to_its_end(call: Awaitable[_R]) -> _R:
@@ -143,6 +150,7 @@ def _slow() -> ThreadPoolExecutor:
 
 
 @sync_to_async(thread_sensitive=True)  # created once, which takes as long as a hop
+@sensitive_variables()
 def _call_here(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     return raisable(function)(*args, **kwargs)
 
@@ -157,6 +165,7 @@ def _close_connections(but: Collection[str] = ()) -> None:
             connection.close()
 
 
+@sensitive_variables()
 def _call(function: Callable[[], _R]) -> _R:
     try:
         return raisable(function)()

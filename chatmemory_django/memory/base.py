@@ -100,6 +100,7 @@ class ChatMemory(ABC):
         Returns the key of each message, in the Django store its sequence; for a message that was not stored again, the
         key of the existing one.
         """
+        __traceback_hide__ = True
         if not messages:
             return []
         appended = self._append(messages, after=after, repeats=repeats)
@@ -120,7 +121,12 @@ class ChatMemory(ABC):
         conversation: object = None,
         **options: Unpack[AppendOptions],
     ) -> Appended:
-        """Add *messages*, and warn if none of them fits; turns call this, too."""
+        """
+        Add *messages*, and warn if none of them fits; turns call this, too.
+
+        Here and elsewhere in this package, ``__traceback_hide__`` keeps messages out of Django's error reports.
+        """
+        __traceback_hide__ = True
         appended = self.store.append_messages(self.id, messages, self.window(), conversation=conversation, **options)
         eviction = appended.eviction
         telemetry.note_evicted(len(eviction.evicted))
@@ -136,6 +142,7 @@ class ChatMemory(ABC):
 
     def set(self, messages: Iterable[ChatMessage]) -> None:
         """Replace the memory with those of *messages* that fit. No system message is moved or replaced."""
+        __traceback_hide__ = True
         self.store.replace_messages(self.id, checked_messages(messages), self.window())
 
     def messages(self) -> list[ChatMessage]:
@@ -237,6 +244,7 @@ class ChatMemory(ABC):
         self, *messages: ChatMessage | NewMessage, after: int | None = None, repeats: bool = False
     ) -> list[int]:
         """See ``add``."""
+        __traceback_hide__ = True
         if not messages:
             return []
         appended = await self.store.run(self._append, messages, after=after, repeats=repeats)
@@ -246,6 +254,7 @@ class ChatMemory(ABC):
 
     async def aset(self, messages: Iterable[ChatMessage]) -> None:
         """See ``set``."""
+        __traceback_hide__ = True
         await self.store.run(self.set, messages)
 
     async def amessages(self) -> list[ChatMessage]:

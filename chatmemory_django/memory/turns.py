@@ -108,6 +108,7 @@ class Turn:
         They are stored when the turn ends; early turns store user messages at once. If that fails, the turn is
         unchanged, and they can be added again.
         """
+        __traceback_hide__ = True
         self._begun()
         given = new_messages(messages)
         new = self._failed[1] if given == self._failed[0] else self._named(given)
@@ -122,6 +123,7 @@ class Turn:
 
     async def aadd(self, *messages: ChatMessage | NewMessage) -> None:
         """See ``add``. Only early turns have anything to wait for."""
+        __traceback_hide__ = True
         await self._memory.store.run(self.add, *messages)
 
     def end(self) -> None:
@@ -178,6 +180,7 @@ class Turn:
         return [each if each.client_message_id else replace(each, client_message_id=uuid.uuid4().hex) for each in given]
 
     def _store(self, new: Sequence[NewMessage], **options: Unpack[AppendOptions]) -> list[int]:
+        __traceback_hide__ = True
         options["is_retry"], self._is_retry = self._is_retry, True
         appended = self._memory._append(new, conversation=self._conversation, **options)
         self._conversation, self._is_retry = appended.conversation, False

@@ -11,9 +11,11 @@ from urllib.parse import quote
 
 from django.db import router, transaction
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.utils.crypto import salted_hmac
+from django.utils.decorators import method_decorator
 from django.utils.http import parse_etags
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.generics import GenericAPIView
@@ -129,6 +131,12 @@ class ChatMemoryView(GenericAPIView[Any]):
         """The types of messages whose content the user may read in all conversations of a list."""
         is_of_others = self.request.query_params.get("owner") and self.policy.sees_everybody(self.request, "view")
         return self.policy.readable_types(self.request, own=not is_of_others)
+
+    @method_decorator(sensitive_post_parameters())
+    @method_decorator(sensitive_variables())
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Handle *request*; no variable of what that calls is in an error report."""
+        return super().dispatch(request, *args, **kwargs)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         made = super().initialize_request(request, *args, **kwargs)

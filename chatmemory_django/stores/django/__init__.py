@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from django.db import connections, router, transaction
 from django.db.models import Case, Value, When
+from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import conf, signals
 from chatmemory_django.core.limits import memory_key
@@ -88,6 +89,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
         return _again(read)
 
+    @sensitive_variables()
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         key = memory_key(memory_id)
 
@@ -99,6 +101,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
         return _again(read)
 
+    @sensitive_variables()
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         return _again(partial(self._read_memory, memory_id, window))
 
@@ -184,6 +187,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         found = Conversation.objects.using(using or self.using or router.db_for_read(Conversation))
         return found if self.owner is None else found.filter(owner=self._owner_key)
 
+    @sensitive_variables()
     def append_messages(
         self,
         memory_id: object,
@@ -202,6 +206,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             return Appended(Eviction.of([], window), [])
         return appended if write.written is None else appended._replace(conversation=write.written)
 
+    @sensitive_variables()
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
         if not window.counter:
             self.update_messages(memory_id, window.trim(messages))
@@ -215,6 +220,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             is_empty=not costs,
         )
 
+    @sensitive_variables()
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
         """Replace the memory under *memory_id* with *messages*; ``Replacement`` describes the effect on the history."""
         kept = checked_messages(messages)
@@ -317,6 +323,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         )
         return pending._replace(messages=messages)
 
+    @sensitive_variables()
     def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         return self._write(memory_id, create=False).run(Summarizing(pending, summary, window)) or False
 
@@ -362,6 +369,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             self._write(memory_id).lock()
             yield
 
+    @sensitive_variables()
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         # Django has no asynchronous transactions: a whole one runs in a single hop to the thread that has the
         # connection.
