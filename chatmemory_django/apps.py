@@ -22,7 +22,7 @@ class ChatMemoryConfig(AppConfig):
         # Models are not loaded before this point.
         from django.contrib.auth import get_user_model
 
-        from chatmemory_django import checks, conf
+        from chatmemory_django import checks, conf, deployment
         from chatmemory_django.models import CallSum, Conversation, ModelCall
         from chatmemory_django.models.approvals import forget_approvals
         from chatmemory_django.models.copies import keeps_copies
@@ -44,4 +44,5 @@ class ChatMemoryConfig(AppConfig):
         register(checks.check_settings)
         register(checks.check_databases)
         register(checks.check_mariadb, Tags.database)
+        register(deployment.check_deployment, Tags.security, deploy=True)
         encodings.network_allowed = conf.allow_network

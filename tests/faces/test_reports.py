@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import pytest
+from django import VERSION
 from django.contrib.auth.models import User
 from django.core import mail
 from django.core.cache import cache
@@ -57,7 +58,7 @@ async def careless_later(what: str) -> str:
 @pytest.fixture
 def reports(settings, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     """Return a function that returns all that was mailed to the admins and logged, which must be something."""
-    settings.ADMINS = ["admin@example.com"]
+    settings.ADMINS = ["admin@example.com"] if VERSION >= (6,) else [("Admin", "admin@example.com")]
     handler = AdminEmailHandler(include_html=True)
     loggers = [logging.getLogger(name) for name in ("django.request", "chatmemory_django")]
     for logger in loggers:

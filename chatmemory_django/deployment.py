@@ -1,0 +1,103 @@
+"""System checks of ``check --deploy``: what suits one process on a developer's machine, and no site with several."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from django.apps import apps
+from django.conf import ENVIRONMENT_VARIABLE, settings
+from django.core.checks import CheckMessage, Warning  # noqa: A004  # Django's name for it
+from django.db import connections, router
+
+from chatmemory_django import conf
+from chatmemory_django.models import Conversation
+from chatmemory_django.tokens.encodings import encoding_source
+
+OF_ONE_PROCESS = ("locmem.LocMemCache", "dummy.DummyCache")
+
+
+def check_deployment(**kwargs: Any) -> list[CheckMessage]:
+    """Check that rates, streams and keys suit several processes, and that no process needs the network."""
+    chatmemory: object = getattr(settings, "CHATMEMORY", {})
+    if not isinstance(chatmemory, Mapping) or not all(
+        isinstance(chatmemory.get(name, {}), Mapping) for name in ("REST", "CHAT", "ENCRYPTION")
+    ):
+        return []  # other checks report this
+    return [*_cache(), *_database(), *_network(), *_rates(), *_keys(), *_server()]
+
+
+def _cache() -> Iterator[CheckMessage]:
+    backend = str(settings.CACHES["default"].get("BACKEND"))
+    if backend.endswith(OF_ONE_PROCESS):
+        yield Warning(
+            f"CACHES['default'] is {backend!r}, in which each process counts alone: a user may send as many times "
+            "the rates of CHATMEMORY as there are processes, and guess tokens as often.",
+            hint="Use a cache that all processes share, such as django.core.cache.backends.redis.RedisCache.",
+            id="chatmemory.W071",
+        )
+
+
+def _database() -> Iterator[CheckMessage]:
+    alias = router.db_for_write(Conversation)
+    if connections[alias].vendor == "sqlite":
+        yield Warning(
+            f"DATABASES[{alias!r}], which stores conversations, streams, budgets and approvals, is SQLite: it is "
+            "shared by the processes of one machine alone.",
+            hint="Use PostgreSQL or MariaDB on several machines; on one, silence this check.",
+            id="chatmemory.W072",
+        )
+
+
+def _network() -> Iterator[CheckMessage]:
+    if conf.allow_network() is True and encoding_source("o200k_base") == "network":
+        yield Warning(
+            "CHATMEMORY['ALLOW_NETWORK'] is True and no encodings are installed: each new server downloads them when "
+            "it first counts tokens, and fails if it cannot.",
+            hint="Run pip install 'chatmemory_django[offline]', and set ALLOW_NETWORK to False.",
+            id="chatmemory.W073",
+        )
+
+
+def _rates() -> Iterator[CheckMessage]:
+    rates = conf.rest()["THROTTLE_RATES"]
+    missing = [name for name in conf.DEFAULT_REST["THROTTLE_RATES"] if isinstance(rates, Mapping) and name not in rates]
+    if missing and apps.is_installed("rest_framework"):
+        yield Warning(
+            f"CHATMEMORY['REST']['THROTTLE_RATES'] has no rate for {', '.join(missing)}: these are not limited.",
+            hint="Add a rate for each, or None if that is what you want; the setting replaces the default as a whole.",
+            id="chatmemory.W074",
+        )
+
+
+def _keys() -> Iterator[CheckMessage]:
+    keys = conf.encryption()["KEYS"]
+    path = getattr(sys.modules.get(os.environ.get(ENVIRONMENT_VARIABLE, "")), "__file__", None)
+    if not isinstance(keys, list | tuple) or path is None:
+        return
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    for index, key in enumerate(keys):
+        if isinstance(key, str) and key and key in source:
+            yield Warning(
+                f"CHATMEMORY['ENCRYPTION']['KEYS'][{index}] is written in {path}: who reads the repository or a backup "
+                "of it can decrypt all messages.",
+                hint='Read it from the environment: os.environ["CHATMEMORY_KEY"]. Replace the key by another one.',
+                id="chatmemory.W075",
+            )
+
+
+def _server() -> Iterator[CheckMessage]:
+    wsgi, asgi = (getattr(settings, f"{name}_APPLICATION", None) for name in ("WSGI", "ASGI"))
+    if apps.is_installed("chatmemory_django.chat") and wsgi and not asgi:
+        yield Warning(
+            "WSGI_APPLICATION is set, and ASGI_APPLICATION is not: under WSGI, an answer of the chat arrives in one "
+            "piece when it is complete, and takes a worker until then.",
+            hint="Serve the site with ASGI, and set ASGI_APPLICATION, or WSGI_APPLICATION to None.",
+            id="chatmemory.W076",
+        )
