@@ -20,12 +20,14 @@ SQLSTATES = {
     "40P01": DEADLOCK,
     "40001": SERIALIZATION,
     "25P02": LOST_TRANSACTION,
+    "25006": CONNECTION,  # a primary that has become a replica
     **dict.fromkeys(("57P01", "57P02", "57P03", "08000", "08001", "08003", "08006", "08P01"), CONNECTION),
 }
 MYSQL_ERRORS = {
     1205: LOCK_TIMEOUT,
     1213: DEADLOCK,
     1020: SERIALIZATION,
+    **dict.fromkeys((1047, 1290), CONNECTION),  # a node that has no majority any more
     **dict.fromkeys((1053, 1317, 1927, 2002, 2003, 2006, 2013, 2055), CONNECTION),
 }
 
