@@ -7,7 +7,8 @@ import {textOf} from "./messages.js";
 import {showParts} from "./parts.js";
 
 const NAMES = {user: "you", assistant: "assistant", system: "system", other: "system"};
-const MANY = 200; // messages from which on browsers lay out only those in view
+const MANY = 200; // messages from which on browsers lay out only those near the view
+const SETTLED = 4; // frames after which those near the end have their real heights
 const NEAR = 120; // pixels from the end within which new text is scrolled into view
 
 export class Transcript {
@@ -133,8 +134,9 @@ export class Transcript {
         this.scroller.scrollTop = this.scroller.scrollHeight - fromEnd;
     }
 
-    toEnd() {
+    toEnd(frames = this.list.classList.contains("many") ? SETTLED : 0) {
         this.scroller.scrollTop = this.scroller.scrollHeight;
+        if (frames) requestAnimationFrame(() => this.toEnd(frames - 1));
     }
 
     /** Return the indexes of the focused button and of its message; null if there is none. */
