@@ -3,7 +3,7 @@
 import {element, text} from "./dom.js";
 
 /** Show the form with *words* in *item*. *onSave* is called with the new text, unless *isBusy* returns true. */
-export function editIn(item, words, {isBusy, onSave}) {
+export function editInPlace(item, words, {isBusy, onSave}) {
     const field = element("textarea", {"aria-label": text("edit_label"), rows: 3, dir: "auto"});
     field.value = words;
     const end = () => {

@@ -16,7 +16,7 @@ export function foot(message, isLast, does, onEdit) {
         if (isLast) made.append(unanswered(() => does.retry(message)));
     } else if (message.role === "assistant") {
         made.append(iconButton("again", text("regenerate"), () => does.regenerate(message), {"data-acts": ""}));
-        if (message.said) made.append(rating(message, 5, does), rating(message, 1, does));
+        if (message.written) made.append(rating(message, 5, does), rating(message, 1, does));
         const {partial, isCut, model, input, output} = message.metadata;
         if (isCut) made.append(element("span", {class: "note"}, text("cut")));
         if (partial) made.append(element("span", {class: "note"}, text("partial")));
@@ -41,11 +41,11 @@ function unanswered(onclick) {
 }
 
 /** Return a button to rate an answer; pressed, it takes the rating back. */
-function rating({said, metadata}, value, does) {
+function rating({written, metadata}, value, does) {
     const isChosen = metadata.rating === value;
     return iconButton(
         value === 5 ? "good" : "bad", text(value === 5 ? "good_answer" : "bad_answer"),
-        () => does.rate(said, isChosen ? null : value), {"data-acts": "", "aria-pressed": String(isChosen)},
+        () => does.rate(written, isChosen ? null : value), {"data-acts": "", "aria-pressed": String(isChosen)},
     );
 }
 

@@ -5,7 +5,7 @@
  *
  * {role, sequences, parts, places, isComplete, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
  * name, input, output, state, approval} or {kind: "file", mediaType, url, name}. *places* are its rows with alternatives,
- * *said* the sequence of its last row that the model wrote.
+ * *written* the sequence of its last row that the model wrote.
  */
 export function toMessages(rows, approvals = []) {
     const [messages, first] = [[], []];
@@ -23,7 +23,7 @@ export function toMessages(rows, approvals = []) {
         message.isComplete &&= row.is_complete;
         if (row.place) message.places.push({sequence: row.sequence, ...row.place});
         addParts(message.parts, row.message);
-        if (row.message.type === "AI") message.said = row.sequence;
+        if (row.message.type === "AI") message.written = row.sequence;
         for (const waiting of approvals.filter(each => each.sequence === row.sequence)) {
             const call = message.parts.findLast(part => part.kind === "tool" && part.id === waiting.call_id);
             if (call) Object.assign(call, {state: "waiting", approval: waiting.id});

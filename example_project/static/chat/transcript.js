@@ -1,7 +1,7 @@
 // The history, and which of its messages are sent to the model.
 
 import {announce, element, icon, text} from "./dom.js";
-import {editIn} from "./editing.js";
+import {editInPlace} from "./editing.js";
 import {foot, unsentFoot} from "./foot.js";
 import {textOf} from "./messages.js";
 import {showParts} from "./parts.js";
@@ -181,7 +181,7 @@ export class Transcript {
 
     #edit(item, message, words) {
         const isBusy = () => this.list.hasAttribute("data-busy");
-        editIn(item, words, {isBusy, onSave: saved => this.does.edit(message, saved)});
+        editInPlace(item, words, {isBusy, onSave: saved => this.does.edit(message, saved)});
     }
 }
 

@@ -420,7 +420,8 @@ class TestConnection:
 
         # The server is down, and the message comes back to be changed.
         page.unroute("**/api/chat")
-        page.route("**/api/chat", lambda route: route.fulfill(status=503, body="Out of order.", content_type="text/plain"))
+        down = {"status": 503, "body": "Out of order.", "content_type": "text/plain"}
+        page.route("**/api/chat", lambda route: route.fulfill(**down))
         talk.begin("Good morning")
         unsent.wait_for()
         assert problem.inner_text() == "Out of order."
@@ -657,8 +658,8 @@ class TestAnswersInUse:
         talk = chat()
         page = talk.page
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        said = [{"role": "user", "content": "Say hello"}, {"role": "assistant", "content": WRITTEN}]
-        page.goto(f"/?chat={page.evaluate(BY_REST, said)}")
+        messages = [{"role": "user", "content": "Say hello"}, {"role": "assistant", "content": WRITTEN}]
+        page.goto(f"/?chat={page.evaluate(BY_REST, messages)}")
         answer = page.locator(".message.assistant")
         answer.locator(".code").wait_for()
 
@@ -669,7 +670,8 @@ class TestAnswersInUse:
         talk.press(answer, "Copy the answer")
         page.wait_for_selector(".foot [href='#icon-check']", state="attached")
         assert page.evaluate("navigator.clipboard.readText()") == WRITTEN
-        directions = answer.locator(".bubble .text > *").evaluate_all("all => all.map(e => getComputedStyle(e).direction)")
+        paragraphs = answer.locator(".bubble .text > *")
+        directions = paragraphs.evaluate_all("all => all.map(each => getComputedStyle(each).direction)")
         assert directions == ["ltr", "ltr", "rtl"]
 
         talk.press(answer, "Good answer")
@@ -822,7 +824,8 @@ class TestConversations:
 
         talk.say("My parrot is called Polly")
 
-        talk.page.wait_for_selector("#conversations section:first-child li:first-child [aria-current] >> text=My parrot is called Polly")
+        first = talk.page.locator("#conversations section:first-child li:first-child [aria-current]")
+        first.get_by_text("My parrot is called Polly").wait_for()
         talk.page.wait_for_selector("#heading >> text=My parrot is called Polly")
         talk.page.get_by_role("button", name="New chat").click()
         talk.page.wait_for_selector("#welcome:visible")
