@@ -136,5 +136,5 @@ def _hits(conversations: list[Conversation], wanted: str) -> dict[int, Snippet]:
     found = [(each.pk, sequence) for each in conversations if (sequence := getattr(each, "found_in", None))]
     if not found:
         return {}
-    rows = Message.objects.using(conversations[0]._state.db).filter(pk__in=found)
+    rows = Message.objects.using(conversations[0]._state.db).with_keys(found)
     return {key: excerpt for (key, _sequence), excerpt in rows.snippets(wanted).items()}

@@ -17,7 +17,7 @@ from chatmemory_django.core.usage import Budget
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.models import Outcome, Purpose
-from chatmemory_django.operations.calls import NOTHING, Account, Call
+from chatmemory_django.operations.calls import NOTHING, Account, Call, payer
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -40,7 +40,7 @@ class Ledger:
         self._model_name = str(getattr(model, "model_name", "") or "")
         self._calls: list[Call] = []
         self._written = 0
-        user = owner or getattr(memory.store, "owner", None)
+        user = payer(memory, owner)
         given = None if user is None else access_policy().budget(user)
         self._budget = None if given is None else Budget.of(given)
         self._spent: tuple[float, Decimal] = (0, Decimal(0))

@@ -29,7 +29,6 @@ from django.db.models import (
     When,
 )
 from django.db.models.functions import Cast, Length
-from django.db.models.lookups import LessThanOrEqual
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -53,7 +52,6 @@ from chatmemory_django.models.fields import (
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet, beginning_of_text
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
-from chatmemory_django.search.excerpts import MAX_EXCERPTED
 from chatmemory_django.search.terms import finds_parts, terms_of
 
 if TYPE_CHECKING:
@@ -182,14 +180,11 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """
         Annotate each with its ``preview``: the beginning of the newest message of *types* that has a text, or None.
 
-        The preview is the whole text if the database cannot cut it, see ``beginning_of_text``, and None if that is
-        stored in more than ``MAX_EXCERPTED`` characters.
+        The preview is the whole text, or None, where the database cannot cut it, see ``beginning_of_text``.
         """
-        text: Any = Message._meta.get_field("text")
         newest = Message.objects.history().filter(conversation=OuterRef("pk"), type__in=types).exclude(text="")
-        whole = Case(When(LessThanOrEqual(Length("text"), MAX_EXCERPTED), then="text"), output_field=text)
-        preview = beginning_of_text(PREVIEW) if text.is_plain else whole
-        return self.annotate(preview=Subquery(newest.order_by("-sequence").values_list(preview)[:1]))
+        preview = newest.order_by("-sequence").values_list(beginning_of_text(PREVIEW))[:1]
+        return self.annotate(preview=Subquery(preview))
 
     def with_size(self) -> Self:
         """Annotate each with its ``size``: the number of characters of its stored metadata."""

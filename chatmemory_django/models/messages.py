@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +11,7 @@ from django.apps import apps
 from django.db import models
 from django.db.models import Case, F, Q, Sum, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Left, Length, Substr
+from django.db.models.lookups import LessThanOrEqual
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -99,6 +100,14 @@ class MessageQuerySet(models.QuerySet["Message"]):
         rows = newest[:MAX_DECRYPTED].iterator(chunk_size=100) if terms else ()
         found = [sequence for sequence, whole in rows if all(term in whole.casefold() for term in terms)]
         return self.filter(sequence__in=found)
+
+    def with_keys(self, keys: Iterable[tuple[int, int]]) -> Self:
+        """Return the messages with these primary keys, by the index: for ``pk__in``, SQLite reads the whole table."""
+        sequences: dict[int, list[int]] = {}
+        for conversation, sequence in keys:
+            sequences.setdefault(conversation, []).append(sequence)
+        named = (Q(conversation=each, sequence__in=sequences[each]) for each in sequences)
+        return self.filter(reduce(or_, named)) if sequences else self.none()
 
     def search(
         self,
@@ -199,10 +208,13 @@ def beginning_of_text(length: int) -> Combinable:
     """
     Return an expression for the first *length* characters of a message's text.
 
-    It is the whole text if the database cannot cut it, see ``EncryptedTextField.is_plain``.
+    If the database cannot cut it, see ``EncryptedTextField.is_plain``, it is the whole text, and None if that is stored
+    in more than ``MAX_EXCERPTED`` characters.
     """
     text: Any = Message._meta.get_field("text")
-    return Left("text", length) if text.is_plain else F("text")
+    if text.is_plain:
+        return Left("text", length)
+    return Case(When(LessThanOrEqual(Length("text"), MAX_EXCERPTED), then="text"), output_field=text)
 
 
 MESSAGE_SIZE = (

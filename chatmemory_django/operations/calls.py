@@ -72,6 +72,11 @@ class Call:
         return self._cost[0]
 
 
+def payer(memory: Any, owner: AbstractBaseUser | None = None) -> AbstractBaseUser | None:
+    """Return for whom calls in *memory* are made: *owner* or, without one, the owner of its store."""
+    return getattr(getattr(memory, "store", None), "owner", None) if owner is None else owner
+
+
 @dataclass(frozen=True)
 class Account:
     """For whom calls are made: the key of the user, the memory id, and in which database that is."""
@@ -82,12 +87,10 @@ class Account:
 
     @classmethod
     def of(cls, memory: Any, owner: AbstractBaseUser | None = None) -> Self:
-        """Return the account of *memory*; its owner is that of its store, unless *owner* is given."""
-        store = getattr(memory, "store", None)
-        if not isinstance(store, DjangoChatMemoryStore):
-            return cls(None if owner is None else owner.pk)
-        user = store.owner if owner is None else owner
-        return cls(None if user is None else user.pk, memory_key(memory.id), store.using)
+        """Return the account of the ``payer`` for calls in *memory*."""
+        store, user = getattr(memory, "store", None), payer(memory, owner)
+        key = None if user is None else user.pk
+        return cls(key, memory_key(memory.id), store.using) if isinstance(store, DjangoChatMemoryStore) else cls(key)
 
     @property
     def database(self) -> str:

@@ -17,7 +17,7 @@ from chatmemory_django.db.batches import in_batches
 from chatmemory_django.encryption.ciphers import Cipher, cipher, for_owner
 from chatmemory_django.encryption.keys import OWNER_PREFIX
 from chatmemory_django.encryption.values import KEY_ID, PREFIX, EncryptionError, key_id_of
-from chatmemory_django.models import Conversation, ConversationQuerySet, EncryptedTextField, Message
+from chatmemory_django.models import Conversation, ConversationQuerySet, EncryptedTextField, Message, MessageQuerySet
 from chatmemory_django.operations.media import renew_files
 from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys
 
@@ -127,7 +127,7 @@ def _kept(conversations: Any, using: str) -> Iterator[tuple[QuerySet[Any], list[
 
 
 def _rows_of(model: type[Model]) -> QuerySet[Any]:
-    return QuerySet(model)
+    return MessageQuerySet(model) if model is Message else QuerySet(model)
 
 
 def _stored(column: str) -> Cast:
@@ -153,7 +153,9 @@ def _encrypt_some(encrypts: Cipher, conversation: Conversation, *, start: int) -
         size: Any = sum(Coalesce(Length(_stored(column)), 0) for column in columns)
         sizes = outdated.values_list("pk", size)
         batch = next(in_batches(sizes[: ROWS - count], itemgetter(1), PAGE_CHARACTERS, ROWS), [])
-        for pk, *texts in rows.filter(pk__in=[pk for pk, _ in batch]).values_list("pk", *columns):
+        keys = [pk for pk, _ in batch]
+        some = rows.with_keys(keys) if isinstance(rows, MessageQuerySet) else rows.filter(pk__in=keys)
+        for pk, *texts in some.values_list("pk", *columns):
             with for_owner(conversation.owner_id, conversation.pk):
                 rows.filter(pk=pk).update(**dict(zip(columns, texts, strict=True)))
             count += 1

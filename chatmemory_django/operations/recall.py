@@ -49,6 +49,7 @@ class Recall:
     """
     What *owner* and the assistant wrote in the owner's earlier conversations, for a model.
 
+    No request is asked for, so no access policy is: a site with rules of its own passes *conversations*.
     The present conversation, *memory_id*, is none of them. With *conversations*, only these are searched and read, and
     of them only the owner's. Both methods return JSON whose strings are quotations: whatever a text contains, it cannot
     end its own quotation. They raise ``PermissionDenied`` without an owner.
@@ -129,7 +130,11 @@ class Recall:
         after = rows.filter(sequence__gt=place).order_by("sequence")[:MAX_BESIDE]
         return _quoting(
             _QUOTED,
-            [{**_place(*where), "quotation": _cut(text, MAX_TEXT)} for *where, text in (*reversed(before), *after)],
+            # Of an encrypted text that is too large to be decrypted for this, nothing is quoted.
+            [
+                {**_place(*where), "quotation": ELLIPSIS if text is None else _cut(text, MAX_TEXT)}
+                for *where, text in (*reversed(before), *after)
+            ],
         )
 
     async def asearch_conversations(self, query: str) -> str:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
-
-from django.db.models import Q
 
 from chatmemory_django import telemetry
 from chatmemory_django.messages import MessageType
@@ -66,9 +62,7 @@ def _found(
     rows = list(found.defer("text", "payload", "verbatim", "metadata")[part])
     if not rows:
         return []
-    # Not by a list of keys: for that, SQLite reads the whole table.
-    keys = reduce(or_, (Q(conversation=row.conversation_id, sequence=row.sequence) for row in rows))
-    snippets = messages.filter(keys).snippets(text)
+    snippets = messages.with_keys(row.pk for row in rows).snippets(text)
     return [
         Hit(row.conversation.memory_id, row.conversation.title, row.sequence, row.type, row.created_at, snippet)
         for row in rows

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from django.core.exceptions import ValidationError
-from django.db.models import Q, QuerySet
+from django.db.models import Case, Q, QuerySet, Value, When
+from django.db.models.functions import Length
 from drf_spectacular.plumbing import append_meta
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
@@ -19,6 +20,7 @@ from rest_framework.response import Response
 from chatmemory_django import conf
 from chatmemory_django.db.moments import EARLIEST, LATEST, aware, to_moment
 from chatmemory_django.models.conversations import by_hour, hour_of
+from chatmemory_django.models.messages import MESSAGE_SIZE
 from chatmemory_django.rest.problems import InvalidQuery
 from chatmemory_django.search.ranking import RANKED
 
@@ -62,7 +64,7 @@ class BoundedCursorPagination(CursorPagination):
         self.fields = [each.lstrip("-") for each in self.ordering]
         is_reverse, position = self._cursor(queryset, request)
         ordering = _turned(self.ordering) if is_reverse else self.ordering
-        sized = queryset.order_by(*by_hour(ordering)).with_size().filter(_after(ordering, position))
+        sized = self.with_size(queryset.order_by(*by_hour(ordering))).filter(_after(ordering, position))
         key = self.key
         found = list(sized.values_list(key, "size", *self.fields)[: self.page_size + 1])
         most: int = conf.rest()["MAX_PAGE_CHARACTERS"]
@@ -79,6 +81,10 @@ class BoundedCursorPagination(CursorPagination):
         rows = {getattr(row, key): row for row in queryset.filter(**where)} if keys else {}
         # Rows may have been deleted since the first query.
         return [rows[each] for each in keys if each in rows]
+
+    def with_size(self, rows: Any) -> Any:
+        """Annotate *rows* with the ``size`` of what is shown of them."""
+        return rows.with_size()
 
     def get_paginated_response(self, data: Any) -> Response:
         """See ``CursorPagination``. The links are also in the ``Link`` header."""
@@ -135,6 +141,11 @@ class MessagePagination(BoundedCursorPagination):
 
     key = "sequence"
     ordering = "-sequence"
+
+    def with_size(self, rows: Any) -> Any:
+        """See ``BoundedCursorPagination``. A message that is nothing but its text is shown with it twice."""
+        again = Case(When(payload=None, then=Length("text")), default=Value(0))
+        return rows.annotate(size=MESSAGE_SIZE + again)
 
 
 class RankedPagination(BoundedCursorPagination):

@@ -548,6 +548,20 @@ class TestConversation:
         assert memory_of(10).messages() == []
 
 
+class TestMessagesWithKeys:
+    def test_they_are_those_with_these_keys_and_read_by_the_index(self):
+        for name in "ab":
+            memory_of(9, name).add(U1, A1, U2)
+        first, second = Conversation.objects.order_by("memory_id").values_list("pk", flat=True)
+
+        found = Message.objects.with_keys([(first, 3), (second, 1), (first, 1), (second, 99)])
+
+        assert {row.pk for row in found} == {(first, 1), (first, 3), (second, 1)}
+        assert not Message.objects.with_keys([]).exists()
+        if connection.vendor == "sqlite":
+            assert "SCAN" not in found.order_by().explain()
+
+
 class TestMessage:
     def test_search_is_case_insensitive(self):
         memory = memory_of(9)
