@@ -83,8 +83,16 @@ class ToolApproval(models.Model):
 def forget_approvals(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
     """Delete the approvals of calls in removed messages; those of erased conversations are deleted with them."""
     if not erased:
-        there: Any = Message.objects.using(using).filter(
-            conversation=OuterRef("conversation"), sequence=OuterRef("sequence"), in_history=True
-        )
-        approvals = ToolApproval.objects.using(using).filter(conversation__in=list(conversations))
-        approvals.exclude(Exists(there)).delete()
+        _without_message(using).filter(conversation__in=list(conversations)).delete()
+
+
+def forget_left_approvals(using: str) -> None:
+    """Delete the approvals of calls in messages that were deleted as they left a memory, without looking for these."""
+    _without_message(using).delete()
+
+
+def _without_message(using: str) -> models.QuerySet[ToolApproval]:
+    there: Any = Message.objects.using(using).filter(
+        conversation=OuterRef("conversation"), sequence=OuterRef("sequence"), in_history=True
+    )
+    return ToolApproval.objects.using(using).exclude(Exists(there))

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
+from django.core.management import call_command
 from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -25,6 +26,7 @@ from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, Us
 from chatmemory_django.models import Conversation, Message, ToolApproval
 from chatmemory_django.operations import approving
 from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from tests.asgi import run
 from tests.faces.chat.scripted import ScriptedModel, calling
@@ -398,6 +400,18 @@ class TestWhoAndWhat:
         other.ask()
         Conversation.objects.filter(memory_id=other.memory_id).delete()
         assert not ToolApproval.objects.exists()
+
+    @override_settings(CHATMEMORY={"KEEP_HISTORY": False, "CHAT": {}})
+    def test_without_history_forgotten_by_the_prune_after_its_message_has_left_the_memory(self, capsys):
+        left, other = Site(), Site()
+        left.decide(left.ask()[0])
+        other.ask()
+        memory = MessageWindowChatMemory(max_messages=1, id=left.memory_id, store=DjangoChatMemoryStore())
+        memory.add(UserMessage("Thanks."))
+
+        call_command("prune_chatmemory", sum_calls=True)
+
+        assert ToolApproval.objects.get().conversation == other.conversation
 
     def test_forgotten_with_a_message_that_is_pruned(self, site):
         [request] = site.ask()

@@ -11,6 +11,7 @@ from django.db import router
 
 from chatmemory_django.management.base import ConversationsCommand, days
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.approvals import forget_left_approvals
 from chatmemory_django.operations import prune, summing
 from chatmemory_django.operations.calls import prune_calls
 from chatmemory_django.search.indexes import forget_deleted
@@ -108,7 +109,8 @@ class Command(ConversationsCommand):
             self.stdout.write(f"{'Would have deleted' if dry_run else 'Deleted'} the records of {count:,} calls.")
 
     def delete_rest(self, using: str, verbosity: int, *, may_block: bool) -> None:
-        """Delete what streams and the search index still hold of deleted messages."""
+        """Delete what approvals, streams and the search index still hold of deleted messages."""
+        forget_left_approvals(using)
         if apps.is_installed("chatmemory_django.chat"):
             from chatmemory_django.chat.models import AnswerStream  # its tables exist only then
             from chatmemory_django.chat.streams import delete_old
