@@ -244,13 +244,13 @@ def prune_calls(older_than: timedelta, *, using: str | None = None, dry_run: boo
     """
     Delete the records of calls that began more than *older_than* ago, and return their number.
 
-    What they used stays known: they are added to the sums before.
+    What they used stays known: they are added to the sums before, and those of today, which are not yet, are kept.
     """
-    before = datetime.now(UTC) - older_than
-    old = ModelCall.objects.using(using or router.db_for_write(ModelCall)).filter(created_at__lt=to_moment(before))
+    before = to_moment(datetime.now(UTC) - older_than)
+    old = ModelCall.objects.using(using or router.db_for_write(ModelCall)).filter(created_at__lt=before)
     if dry_run:
         return old.count()
-    sum_calls(before, using=old.db)
+    sum_calls(using=old.db)
     old = old.exclude(summed=None)
     count = 0
     while keys := list(old.order_by("created_at").values_list("pk", flat=True)[:PRUNED_AT_ONCE]):

@@ -1,7 +1,7 @@
 """
 Sums the calls of models up, so that what months used is known without reading each call.
 
-A call is added to the sums of its day once that day is over, or before it is deleted, and then names the run that did
+A call is added to the sums of its day once that day is over, before it can be pruned, and then names the run that did
 so: all that no run has are those that the sums do not have, whenever they were recorded. Each run adds rows, and those
 of the same month, or of all owners' same day, are merged. Each step is one transaction that begins by marking what it
 sums, so several may run at once, beside writers.
@@ -35,21 +35,21 @@ _DIMENSIONS: Mapping[Span, tuple[str, ...]] = {
 """What the rows of each span distinguish."""
 
 
-def sum_calls(until: datetime.datetime | None = None, *, using: str | None = None) -> int:
+def sum_calls(*, using: str | None = None) -> int:
     """
-    Add the calls that began before *until*, an aware datetime, to the sums, and return their number.
+    Add the calls of past days to the sums, and return their number.
 
-    By default, those of past days: in UTC or, without ``USE_TZ``, in the time zone of the site.
+    Days are those of UTC or, without ``USE_TZ``, of the time zone of the site.
     """
     using = using or router.db_for_write(ModelCall)
-    before = midnight(datetime.datetime.now(datetime.UTC)) if until is None else to_moment(until)
-    left = ModelCall.objects.using(using).filter(summed=None, created_at__lt=before)
+    today = midnight(datetime.datetime.now(datetime.UTC))
+    left = ModelCall.objects.using(using).filter(summed=None, created_at__lt=today)
     moments = left.order_by("created_at").values_list("created_at", flat=True)
     waiting, count, days = moments, 0, set()
     while (first := waiting.first()) is not None:
         begin = midnight(first)
         following = waiting[SUMMED_AT_ONCE : SUMMED_AT_ONCE + 1]
-        end = min(before, begin + DAY, *(max(each, first + datetime.timedelta.resolution) for each in following))
+        end = min([begin + DAY, *(max(each, first + datetime.timedelta.resolution) for each in following)])
         count += tried_again(using, partial(_add, using, begin.date(), first, end))
         days.add(begin.date())
         waiting = moments.filter(created_at__gte=end)

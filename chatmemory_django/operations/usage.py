@@ -135,28 +135,36 @@ def _parts(
     calls: ModelCallQuerySet, by: Sequence[By], since: datetime.datetime, until: datetime.datetime
 ) -> Iterator[ModelCallQuerySet | CallSumQuerySet]:
     """Yield calls and sums of calls that together are *calls* of the period, each of them once."""
-    owners = _owners(calls)
+    owners, today = _owners(calls), midnight(datetime.datetime.now(datetime.UTC))
+    begin, until_moment = to_moment(since), to_moment(until)
     first, end = midnight(since), midnight(until)
-    first += DAY if first < to_moment(since) else datetime.timedelta()
-    if owners is None or "conversation" in by or first >= end:
+    first += DAY if first < begin else datetime.timedelta()
+    if owners is None or "conversation" in by or first >= min(end, today):
         yield calls.between(since, until)
         return
-    if to_moment(since) < first:
-        yield calls.filter(created_at__gte=to_moment(since), created_at__lt=first)
-    if end < to_moment(until):
-        yield calls.filter(created_at__gte=end, created_at__lt=to_moment(until))
-    yield calls.filter(summed=None, created_at__gte=first, created_at__lt=end)
-    begin, last = first.date(), end.date()
+    last = end.date()
+    if begin < first:
+        yield calls.filter(created_at__gte=begin, created_at__lt=first)
+    if end < today and end < until_moment:
+        yield calls.filter(created_at__gte=end, created_at__lt=until_moment)
+    elif end >= today:  # all sums after the first day count: there are none of what began later
+        last, end = datetime.date.max, until_moment
+    # With an owner, SQLite would take the index of the calls that are not summed, which may be all of everybody's.
+    waiting = calls.exclude(summed__isnull=False) if owners else calls.filter(summed=None)
+    yield waiting.filter(created_at__gte=first, created_at__lt=end)
+    day = first.date()
     sums = CallSum.objects.using(calls.db).filter(**owners)
-    if owners or "user" in by:
-        month = (begin.replace(day=1) + 31 * DAY).replace(day=1) if begin.day > 1 else begin
-        if not owners and (after := last.replace(day=1)) > month:
-            yield sums.filter(span=Span.MONTH).within(month, after)
-            yield sums.filter(span=Span.DAY).within(begin, month)
-            begin = after
-        yield sums.filter(span=Span.DAY).within(begin, last)
-    else:
-        yield sums.filter(span=Span.TOTAL).within(begin, last)
+    if not owners and "user" not in by:
+        yield sums.filter(span=Span.TOTAL).within(day, last)
+        return
+    month = (day.replace(day=1) + 31 * DAY).replace(day=1) if day.day > 1 else day
+    after = last if last == datetime.date.max else last.replace(day=1)
+    if not owners and month < after:
+        yield sums.filter(span=Span.DAY).within(day, month)
+        yield sums.filter(span=Span.MONTH).within(month, after)
+        day = after
+    if day < last:
+        yield sums.filter(span=Span.DAY).within(day, last)
 
 
 def _owners(calls: ModelCallQuerySet) -> dict[str, Any] | None:
