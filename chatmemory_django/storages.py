@@ -109,23 +109,32 @@ def delete(names: Iterable[str]) -> None:
         _logger.warning("%d files could not be deleted from the storage; check_chatmemory finds them.", len(failed))
 
 
-def listed(before: datetime) -> Iterator[str]:
-    """Yield the names of all files in the folder that were written *before* a moment."""
+def listed() -> Iterator[str]:
+    """Yield the names of all files in the folder."""
     where = storage()
     try:
         folders, _ = where.listdir(FOLDER)
+        for folder in sorted(folders):
+            _, names = where.listdir(f"{FOLDER}/{folder}")
+            yield from (f"{FOLDER}/{folder}/{name}" for name in sorted(names))
     except FileNotFoundError:
-        return
-    for folder in sorted(folders):
-        _, names = where.listdir(f"{FOLDER}/{folder}")
-        for name in sorted(names):
-            path = f"{FOLDER}/{folder}/{name}"
-            try:
-                written = where.get_modified_time(path)
-            except FileNotFoundError:
-                continue
-            if (written if timezone.is_aware(written) else timezone.make_aware(written)) < before:
-                yield path
+        return  # nothing was ever stored
+    except Exception as exc:
+        raise StorageError(f"The storage did not list its files{_reason(exc)}.") from exc
+
+
+def is_lost(name: str) -> bool:
+    """Return whether the file *name* does not exist."""
+    return not storage().exists(name)
+
+
+def is_older(name: str, moment: datetime) -> bool:
+    """Return whether the file *name* was written before *moment*."""
+    try:
+        written = storage().get_modified_time(name)
+    except FileNotFoundError:
+        return False
+    return (written if timezone.is_aware(written) else timezone.make_aware(written)) < moment
 
 
 def signed_url(name: str, seconds: int) -> str:

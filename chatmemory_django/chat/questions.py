@@ -210,9 +210,9 @@ def question_again(conversation: Conversation, name: str | None) -> Question | N
     return Question(None, row.sequence)
 
 
-def _is_same(row: Message, message: UserMessage) -> bool:
+def _is_same(row: Message, message: UserMessage | None) -> bool:
     """Return whether *row* holds *message*, whose files may be in a storage there."""
-    return row.chat_message == as_kept(message)
+    return message is not None and row.chat_message == as_kept(message)
 
 
 def conversation_of(memory: ChatMemory) -> Conversation | None:

@@ -246,7 +246,7 @@ def whole(
                 total += reference.size
     if known is None:
         known = files_of(place.pk, {each.sha256 for found in with_files.values() for each in found}, place.using)
-    seconds = conf.media("MEDIA_URLS") if gives_urls else None
+    seconds: int = conf.media("MEDIA_URLS") or 0 if gives_urls else 0
     as_urls = _as_urls(with_files, messages, known) if seconds else set()
     names = {known[sha256][0] for sha256 in read if sha256 in known and sha256 not in as_urls}
     stored = storages.read(names) if names else {}

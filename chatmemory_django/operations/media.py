@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from chatmemory_django import conf, storages
-from chatmemory_django.core.media import Extracted, references
+from chatmemory_django.core.media import CUT, Extracted, put_back, references
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.encryption.ciphers import cipher, for_owner
 from chatmemory_django.messages import ChatMessage, NewMessage
@@ -21,7 +21,6 @@ from chatmemory_django.models import Conversation, MediaFile, MediaReference, Me
 from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.files import (
     BATCH,
-    CUT,
     MARK,
     ConversationKey,
     contents_of,
@@ -29,11 +28,20 @@ from chatmemory_django.models.files import (
     delete_files,
     encoded,
     locked,
-    put_back,
     release,
     whole,
 )
-from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys, messages_of, ranges, write
+from chatmemory_django.models.messages import MESSAGE_SIZE
+from chatmemory_django.operations.whole import (
+    PAGE,
+    PAGE_CHARACTERS,
+    for_writing,
+    in_lock,
+    keys,
+    messages_of,
+    ranges,
+    write,
+)
 from chatmemory_django.stores.django.files import Uploads, owner_key
 from chatmemory_django.stores.django.rows import new_row
 
@@ -148,7 +156,7 @@ def _ranges(conversation: Conversation, *, to_rows: bool) -> Iterator[tuple[int,
         there = MediaReference.objects.filter(conversation_id=conversation.pk, sequence=OuterRef("sequence"))
         rows = rows.filter(Exists(there))
     for around in ranges(rows):
-        sizes = list(rows.filter(sequence__range=around).with_size().values_list("sequence", "size"))
+        sizes = list(rows.filter(sequence__range=around).values_list("sequence", MESSAGE_SIZE))
         for batch in in_batches(sizes, itemgetter(1), PAGE_CHARACTERS, ROWS):
             yield batch[0][0], batch[-1][0]
 
@@ -162,7 +170,7 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
             "sequence", "type", "text", "payload", "verbatim"
         ):
             message = to_message(kind, text, payload)
-            if to_rows != (MARK in payload and bool(references(message))):
+            if to_rows != (payload is not None and MARK in payload and bool(references(message))):
                 continue
             files: list[Extracted] = []
             if to_rows:
@@ -228,30 +236,29 @@ def check_files(
     for finding in (*_broken_references(using, repair=repair), *_unused(using, before, repair=repair)):
         report(finding)
         count += 1
-    there = set()
-    for name in storages.listed(timezone.now() + datetime.timedelta(days=1)):
-        there.add(name)
+    # Listed first: a file whose row is read later was written before that row.
+    there = set(storages.listed())
     known: set[str] = set()
     last = 0
     rows = MediaFile.objects.using(using).order_by("pk")
-    while page := list(
-        rows.filter(pk__gt=last).values_list(
-            "pk", "name", "references__conversation__memory_id", "references__sequence"
-        )[:1000]
-    ):
+    while page := list(rows.filter(pk__gt=last).values_list("pk", "name", *_MESSAGE)[:PAGE]):
         for pk, name, memory_id, sequence in page:
             last = pk
-            if name not in there and name not in known:
+            if name not in there and name not in known and storages.is_lost(name):
                 report(FileFinding(name, f"It is lost; message {sequence} of {memory_id!r} has it.", False))
                 count += 1
             known.add(name)
-    for name in storages.listed(before):
-        if name not in known and not rows.filter(name=name).exists():
+    for name in sorted(there - known):
+        if storages.is_older(name, before) and not rows.filter(name=name).exists():
             if repair:
                 storages.delete([name])
             report(FileFinding(name, "No message has it.", repair))
             count += 1
     return count
+
+
+_MESSAGE = ("references__conversation__memory_id", "references__sequence")
+"""The first message that has a file."""
 
 
 def _broken_references(using: str, *, repair: bool) -> Iterator[FileFinding]:
