@@ -13,11 +13,19 @@ from django.db import transaction
 from django.db.models import Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Coalesce, Left, Length
 
+from chatmemory_django import conf
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.encryption.ciphers import Cipher, cipher, for_owner
 from chatmemory_django.encryption.keys import OWNER_PREFIX
 from chatmemory_django.encryption.values import KEY_ID, PREFIX, EncryptionError, key_id_of
-from chatmemory_django.models import Conversation, ConversationQuerySet, EncryptedTextField, Message, MessageQuerySet
+from chatmemory_django.models import (
+    Conversation,
+    ConversationQuerySet,
+    EncryptedTextField,
+    MediaFile,
+    Message,
+    MessageQuerySet,
+)
 from chatmemory_django.operations.media import renew_files
 from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys
 
@@ -106,6 +114,10 @@ def keys_in_use(conversations: ConversationQuerySet) -> Counter[str]:
         for column in columns:
             heads = rows.annotate(_head=Left(_stored(column), _HEAD)).values_list("_head", flat=True)
             found.update(_key_id(head) for head in heads.order_by().iterator() if head)
+    if conf.media_storage() is not None:
+        files = MediaFile.objects.using(conversations.db)
+        ids = files.filter(references__conversation__in=conversations.values("pk")).values_list("pk", "key_id")
+        found.update(_key_id(f"{PREFIX}{key_id}:" if key_id else "") for _, key_id in ids.distinct())
     return found
 
 

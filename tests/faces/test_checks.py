@@ -281,6 +281,32 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['REMOTE_FILES'] must be True or False, not {value!r}."
         assert message.hint == "Remove it to use the default of True."
 
+    def test_E070_the_storage_of_files_has_no_such_alias(self, settings):
+        [message] = found(settings, MEDIA_STORAGE="chats")
+
+        assert (type(message), message.id) == (Error, "chatmemory.E070")
+        assert message.msg == "CHATMEMORY['MEDIA_STORAGE'] must be an alias in STORAGES, or None, not 'chats'."
+
+    def test_W070_the_storage_of_files_is_that_of_public_ones(self, settings):
+        [message] = found(settings, MEDIA_STORAGE="default")
+
+        assert (type(message), message.id) == (Warning, "chatmemory.W070")
+
+    @pytest.mark.parametrize(
+        "name", ["MEDIA_MIN_BYTES", "MEDIA_MAX_BYTES", "MEDIA_QUOTA", "MEDIA_TIMEOUT", "MEDIA_URLS"]
+    )
+    def test_E071_a_bound_of_files_is_no_whole_number(self, settings, name):
+        [message] = found(settings, **{name: 0})
+
+        assert (type(message), message.id) == (Error, "chatmemory.E071")
+        assert message.msg.startswith(f"CHATMEMORY['{name}'] must be a whole number above 0")
+
+    def test_E072_what_a_lost_file_is_is_unknown(self, settings):
+        [message] = found(settings, MEDIA_MISSING="ignore")
+
+        assert (type(message), message.id) == (Error, "chatmemory.E072")
+        assert message.msg == "CHATMEMORY['MEDIA_MISSING'] must be 'error' or 'placeholder', not 'ignore'."
+
     @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
     def test_E025_the_rate_of_mcp_is_not_a_rate(self, settings, value):
         [message] = found(settings, MCP_THROTTLE_RATE=value)
@@ -326,7 +352,8 @@ class TestEachCheck:
             (
                 "colour",
                 "The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, ENCRYPTION, KEEP_HISTORY, "
-                "MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST.",
+                "MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, MEDIA_QUOTA, "
+                "MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST.",
             ),
         ],
         ids=["misspelt", "invented"],

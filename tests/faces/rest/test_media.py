@@ -29,8 +29,16 @@ def encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
+@pytest.fixture(params=["rows", "storage"])
+def kept_in(request, settings) -> str:
+    if request.param == "storage":
+        settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_STORAGE": "chats", "MEDIA_MIN_BYTES": 1}
+    return request.param
+
+
 @pytest.fixture(autouse=True)
-def conversation(begin) -> None:
+def conversation(kept_in, begin) -> None:
     begin(
         "c",
         UserMessage(

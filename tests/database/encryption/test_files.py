@@ -1,0 +1,78 @@
+"""Files in a storage are encrypted with the texts: with the same keys, and gone with their owner's."""
+
+import base64
+import io
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.files.storage import storages
+from django.core.management import call_command
+
+from chatmemory_django.encryption.values import MissingKeyError
+from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.messages import Image, ImageContent, UserMessage
+from chatmemory_django.models import Conversation, MediaFile
+from chatmemory_django.operations import fork
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FILE = b"Zwiebelkuchen am Donnerstag" * 200
+PICTURE = UserMessage([ImageContent(Image(base64_data=base64.b64encode(FILE).decode()))])
+
+
+def key(name: str) -> str:
+    return f"{name}:{base64.b64encode(name.encode().ljust(32)).decode()}"
+
+
+@pytest.fixture(params=[False, True], ids=["the site's key", "owners' keys"])
+def use(request, settings):
+    settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
+
+    def use(*names: str) -> None:
+        encryption = {"KEYS": [key(name) for name in names], "OWNER_KEYS": request.param}
+        settings.CHATMEMORY = {"MEDIA_STORAGE": "chats", "MEDIA_MIN_BYTES": 100, "ENCRYPTION": encryption}
+
+    use("one")
+    return use
+
+
+def a_memory(memory_id: str, owner) -> MessageWindowChatMemory:
+    return MessageWindowChatMemory(max_messages=10, id=memory_id, store=DjangoChatMemoryStore(owner=owner))
+
+
+def stored() -> list[bytes]:
+    storage = storages["chats"]
+    folders = storage.listdir("chatmemory")[0]
+    paths = [f"chatmemory/{each}/{name}" for each in folders for name in storage.listdir(f"chatmemory/{each}")[1]]
+    return [storage.open(path).read() for path in paths]
+
+
+def test_files_are_encrypted_read_and_renewed_with_another_key(use):
+    ann, ben = (get_user_model().objects.create_user(name) for name in ("ann", "ben"))
+    memory = a_memory("a", ann)
+    memory.add(PICTURE)
+    assert memory.messages() == [PICTURE]
+    assert [FILE[:27] in content for content in stored()] == [False]
+
+    use("two", "one")
+    assert a_memory("a", ann).messages() == [PICTURE]
+    call_command("encrypt_chatmemory", stdout=io.StringIO())
+    use("two")
+    assert a_memory("a", ann).messages() == [PICTURE]
+
+    fork(Conversation.objects.get(), "b", owner=ben)
+    get_user_model().objects.filter(pk=ann.pk).delete()
+    assert a_memory("b", ben).messages() == [PICTURE]
+    assert [FILE[:27] in content for content in stored()] == [False]
+    assert MediaFile.objects.get().owner == str(ben.pk)
+
+
+def test_a_missing_key_is_an_error_that_names_it(use):
+    a_memory("a", None).add(PICTURE)
+    content = stored()
+    use("two")
+
+    with pytest.raises(MissingKeyError, match="'one'"):
+        a_memory("a", None).messages()
+    assert stored() == content
