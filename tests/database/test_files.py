@@ -251,12 +251,12 @@ def test_files_move_there_and_back_and_a_second_run_moves_nothing(settings, caps
     call_command("move_media_chatmemory", to_rows=True)
 
     assert list(Message.objects.order_by("sequence").values_list("payload", flat=True)) == before
-    said = "files with 4,000 bytes of 2 messages"
+    moved = "files with 4,000 bytes of 2 messages"
     assert capsys.readouterr().out.splitlines() == [
-        f"{said} to move.",
-        f"Moved {said}.",
+        f"{moved} to move.",
+        f"Moved {moved}.",
         "Moved files with 0 bytes of 0 messages.",
-        f"Moved {said}.",
+        f"Moved {moved}.",
     ]
 
 

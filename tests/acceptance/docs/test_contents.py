@@ -50,6 +50,8 @@ def test_the_defaults_in_the_settings_page_are_the_defaults():
         "ALLOW_NETWORK": conf.allow_network(),
         "REMOTE_MEDIA": conf.remote_media(),
         "REMOTE_FILES": conf.remote_files(),
+        "MEDIA_STORAGE": conf.media_storage(),
+        **conf.DEFAULT_MEDIA,
         "ACCESS_POLICY": conf.access_policy_class(),
         "REST": {},
         "CHAT": {},

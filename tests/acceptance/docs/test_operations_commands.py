@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md and docs/encryption.md run, each with a filled database in an empty folder."""
+"""The commands of docs/operations.md, encryption.md and media.md run, each with a filled database in an empty folder."""
 
 import io
 import json
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 LINES = (
     line
-    for page in ("operations.md", "encryption.md")
+    for page in ("operations.md", "encryption.md", "media.md")
     for block in blocks_of(page, "console")
     for line in block.splitlines()
 )
@@ -187,6 +187,12 @@ def encrypt(line: str) -> None:
         run(line)
 
 
+def move(line: str) -> None:
+    """What it does where there is a storage is in ``tests/database/test_files.py``."""
+    with pytest.raises(CommandError, match="names no storage"):
+        run(line)
+
+
 EFFECTS: dict[str, Callable[[str], None]] = {
     "prune_chatmemory --history-older-than 180 --idle 365 --dry-run": prune_dry_run,
     "prune_chatmemory --history-older-than 180 --idle 365": prune,
@@ -202,6 +208,7 @@ EFFECTS: dict[str, Callable[[str], None]] = {
     "check_chatmemory --repair": repair,
     "chatmemory_key": key,
     "encrypt_chatmemory": encrypt,
+    "move_media_chatmemory": move,
     "migrate": migrate,
     "check --database default": check_settings,
     "cache_encodings encodings --encoding o200k_base": cache_encodings,
