@@ -13,6 +13,10 @@ from django.contrib.auth.models import User
 from django.core.files.storage import InMemoryStorage, storages
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from chatmemory_django import operations
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
@@ -29,6 +33,8 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
 from chatmemory_django.storages import MissingFileError, StorageError
+from chatmemory_django.stores import InMemoryChatMemoryStore
+from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.database.interleaving import another_writer
@@ -378,3 +384,78 @@ def test_without_a_storage_nothing_is_asked_and_nothing_is_written(settings, dja
         memory.add(picture(2))
     assert len(asked) <= writes
     assert not any("media" in each["sql"] for each in asked)
+
+
+class WithFiles(RuleBasedStateMachine):
+    """Memories with files, next to one in this process, which has them in its messages."""
+
+    seeds = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+
+    @initialize(keep_history=st.booleans(), limit=st.integers(1, 5))
+    def begin(self, keep_history, limit):
+        Conversation.objects.all().delete()
+        stores = [
+            DjangoChatMemoryStore(keep_history=keep_history),
+            InMemoryChatMemoryStore(keep_history=keep_history),
+        ]
+        self.memories = [MessageWindowChatMemory(max_messages=limit, id="a", store=store) for store in stores]
+
+    def do(self, verb):
+        def outcome(memory):
+            try:
+                return verb(memory)
+            except MessageNotFoundError:
+                return "not found"
+
+        one, other = map(outcome, self.memories)
+        assert one == other
+
+    @rule(seeds=seeds)
+    def add(self, seeds):
+        self.do(lambda memory: memory.add(*map(picture, seeds), UserMessage("Hi")))
+
+    @rule(seeds=seeds)
+    def set(self, seeds):
+        self.do(lambda memory: memory.set([*memory.messages()[1:], *map(picture, seeds)]))
+
+    @rule()
+    def pop(self):
+        self.do(lambda memory: memory.pop())
+
+    @rule()
+    def clear(self):
+        self.do(lambda memory: memory.clear())
+
+    @rule(sequence=st.integers(1, 12))
+    def remove(self, sequence):
+        self.do(lambda memory: memory.remove(sequence))
+
+    @rule(sequence=st.integers(0, 12))
+    def rewind(self, sequence):
+        self.do(lambda memory: memory.rewind(sequence))
+
+    @rule(seed=st.integers(1, 3))
+    def take_a_turn(self, seed):
+        def turn(memory):
+            with memory.turn() as taken:
+                taken.add(picture(seed))
+                return taken.messages
+
+        self.do(turn)
+
+    @rule()
+    def move_there_and_back(self):
+        operations.move_files(Conversation.objects.all(), to_rows=True)
+        assert contents(storages["chats"]) == []
+        operations.move_files(Conversation.objects.all())
+
+    @invariant()
+    def both_have_the_same_files(self):
+        if hasattr(self, "memories"):
+            assert self.memories[0].messages() == self.memories[1].messages()
+            assert_consistent()
+
+
+def test_memories_with_files_and_without_a_database_stay_the_same():
+    quiet = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+    run_state_machine_as_test(WithFiles, settings=hypothesis_settings(max_examples=8, stateful_step_count=12, **quiet))

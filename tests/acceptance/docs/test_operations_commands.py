@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md, encryption.md and media.md run, each with a filled database in an empty folder."""
+"""The commands of docs/operations.md, encryption.md and media.md run, each with a filled database in a new folder."""
 
 import io
 import json
