@@ -203,7 +203,10 @@ class Extracted(NamedTuple):
 
 def has_files(message: ChatMessage) -> bool:
     """Return whether *message* has contents other than texts."""
-    return any(content.__class__ is not TextContent for content in contents_in(message))
+    for content in getattr(message, "contents", ()):  # noqa: SIM110  # any() takes three times as long
+        if content.__class__ is not TextContent:
+            return True
+    return False
 
 
 def file_bytes(message: ChatMessage) -> int:
