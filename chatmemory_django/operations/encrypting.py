@@ -68,7 +68,7 @@ def encrypt(
                 count += done
                 if dry_run or not done:
                     break
-            if not dry_run:
+            if not dry_run and conf.media_storage() is not None:
                 count += in_lock(conversations, key, renew_files) or 0
         except EncryptionError as exc:
             failed[key] = exc
