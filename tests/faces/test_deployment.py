@@ -31,6 +31,7 @@ def test_a_site_that_suits_several_machines_has_no_warning():
     assert found() == []
 
 
+@pytest.mark.django_db  # for the checks of other apps
 def test_it_runs_with_deploy_alone():
     assert check_deployment in registry.deployment_checks
     assert not {"chatmemory.W071", "chatmemory.W072"} & {message.id for message in run_checks()}

@@ -88,7 +88,7 @@ def test_the_memory_that_the_settings_page_makes_a_function_of_its_id_is_one(set
 
 
 def test_every_check_is_on_the_page_of_checks():
-    sources = "\n".join(path.read_text() for path in SOURCES.rglob("checks.py"))
+    sources = "\n".join(path.read_text() for path in SOURCES.rglob("*.py"))
     ids = set(re.findall(r'"(chatmemory\.[EW]\d{3})"', sources))
 
     assert len(ids) > 25
