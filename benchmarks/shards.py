@@ -27,14 +27,13 @@ WRITERS = 8
 CONVERSATIONS = 50
 """Those of each process."""
 
-ROUNDS = 3
-
 
 def main() -> None:
     """Start the servers, measure with one and with all of them, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shards", description=__doc__)
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--writer", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.writer is not None:
@@ -62,9 +61,10 @@ def main() -> None:
         for name in databases:
             call_command("migrate", database=name, verbosity=0)
         taken: dict[int, list[list[float]]] = {1: [], options.servers: []}
-        for round_ in range(ROUNDS):
+        for round_ in range(options.rounds):
             for count in sorted(taken, reverse=bool(round_ % 2)):
                 taken[count].append(measured(databases, count, options.seconds))
+                print(f"{count} servers: {sum(taken[count][-1]):,.0f} messages/s", flush=True)
         for count, rounds in taken.items():
             sums = [sum(each) for each in rounds]
             each = ", ".join(f"{statistics.median(rates):,.0f}" for rates in zip(*rounds, strict=True))

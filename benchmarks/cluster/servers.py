@@ -404,8 +404,9 @@ def _checks(is_ready: Callable[[], bool]) -> http.server.HTTPServer:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the name that http.server calls
-            self.send_response(200 if is_ready() else 503)
-            self.end_headers()
+            with suppress(ConnectionError):  # HAProxy does not wait for long
+                self.send_response(200 if is_ready() else 503)
+                self.end_headers()
 
         def log_message(self, *args: object) -> None:
             pass
