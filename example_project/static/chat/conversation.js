@@ -30,6 +30,11 @@ export class Conversation {
         this.page = page;
     }
 
+    /** The title; empty if there is none. */
+    get title() {
+        return this.#about?.title ?? "";
+    }
+
     /** Open conversation *id*, or a new one for null. An answer in progress is shown from its beginning. */
     async open(id) {
         this.#leave();

@@ -53,6 +53,7 @@ const conversation = new Conversation({
     onShown: ({isEmpty, hasOlder}) => {
         at("welcome").hidden = !isEmpty;
         at("older").hidden = !hasOlder;
+        setHeading();
     },
 });
 
@@ -71,9 +72,10 @@ function show(id) {
 function open(id) {
     view("chat");
     conversations.mark(id);
-    setHeading();
     composer.setText(draftOf(id));
-    return conversation.open(id);
+    const opened = conversation.open(id);
+    setHeading();
+    return opened;
 }
 
 function idInAddress() {
@@ -91,7 +93,7 @@ async function loadList() {
 }
 
 function setHeading() {
-    const title = conversations.titleOf(idInAddress()) ?? text("new_chat");
+    const title = conversations.titleOf(idInAddress()) || conversation.title || text("new_chat");
     at("heading").textContent = title;
     document.title = `${title} · chatmemory`;
 }

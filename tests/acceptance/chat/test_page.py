@@ -882,6 +882,7 @@ class TestConversations:
         assert shown > 150
         assert talk.page.locator(".message").first.get_attribute("class") == "message user out shared"
         assert talk.tokens[1] == 4000
+        assert talk.page.locator("#heading").inner_text() == "Twelve weeks of bread"  # wherever it is in the list
         assert "of 169 messages are sent" in talk.page.locator("[data-part=count]").inner_text()
         talk.page.get_by_role("button", name="Newest message").click()
         talk.page.get_by_role("button", name="Newest message").wait_for(state="hidden")
