@@ -334,7 +334,7 @@ class TestListParameters:
 @pytest.mark.parametrize("tail", ["change/", "delete/", "history/", "clear/", "recount/", "export/", ""])
 def test_the_url_of_an_unknown_conversation_redirects_to_the_list_or_is_not_found(reader, tail):
     conversation(UserMessage("Hi"))
-    numbers = ("0", "-1", "1%0a", "1_2E0", "%D9%A2", HUGE, LONGER_THAN_PYTHON_READS)
+    numbers = ("0", "-1", "1%0a", "1_2E0", "%D9%A9" * 9, HUGE, LONGER_THAN_PYTHON_READS)
     others = ("x", "_5F", "_00", "%00", "%F0%9F%98%80", "%ED%A0%80")
 
     for key in numbers + others:
