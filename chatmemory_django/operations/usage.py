@@ -83,12 +83,12 @@ def usage(
     tokens = "SUM(sum_of_input) + SUM(sum_of_output) DESC, SUM(sum_of_calls) DESC, key0"
     order = "key0 DESC" if by == "day" else tokens
     found = _read(calls, [by], since, until, f"ORDER BY {order} LIMIT %s OFFSET %s", [limit, offset])
-    names = _memory_ids(calls, [key for key, *_ in found]) if by == "conversation" else None
+    keys = [key for key, *_ in found]
+    names = _names(calls, by, keys)
     for key, *counts, cost in found:
-        name = key if names is None else names.get(key)
         # SQLite adds floats.
         total = None if cost is None else round(Decimal(str(cost)), COST_PLACES)
-        yield Usage._make([None if name is None else str(name), *map(int, counts), total])
+        yield Usage._make([names.get(key), *map(int, counts), total])
 
 
 def tokens_by_day(
@@ -180,7 +180,12 @@ def _owners(calls: ModelCallQuerySet) -> dict[str, Any] | None:
     return None if calls.query.where.negated or calls.query.where.connector != "AND" else found
 
 
-def _memory_ids(calls: ModelCallQuerySet, keys: list[int | None]) -> dict[int | None, str]:
-    """Return the memory ids of the conversations *keys*: looked up for these alone, not for all that are summed."""
-    rows = Conversation.objects.using(calls.db).filter(pk__in=[key for key in keys if key is not None])
-    return dict(rows.values_list("pk", "memory_id"))
+def _names(calls: ModelCallQuerySet, by: By, keys: list[Any]) -> dict[Any, str | None]:
+    """Return the names of *keys*; the memory ids are looked up for these alone, not for all that are summed."""
+    if by == "conversation":
+        rows = Conversation.objects.using(calls.db).filter(pk__in=[key for key in keys if key is not None])
+        return dict(rows.values_list("pk", "memory_id"))
+    if by == "user":
+        owner: Any = ModelCall._meta.get_field("owner")
+        return {key: owner.to_key(key) for key in keys}
+    return {key: None if key is None else str(key) for key in keys}

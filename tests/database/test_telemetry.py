@@ -17,7 +17,6 @@ from django.db import connection
 from django.test import AsyncClient
 from opentelemetry import metrics, trace
 from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
-from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -112,8 +111,11 @@ WAYS: dict[str, Callable[..., Any]] = {
 def test_an_answer_its_tools_the_calls_of_the_model_and_the_statements_are_one_trace_without_content(
     watched: Watched, ann: User, way: str
 ):
-    openai, psycopg = OpenAIInstrumentor(), PsycopgInstrumentor()
+    openai = OpenAIInstrumentor()
     if connection.vendor == "postgresql":
+        from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor  # which imports the driver
+
+        psycopg = PsycopgInstrumentor()
         psycopg.instrument(tracer_provider=watched.spans_of, skip_dep_check=True)
         connection.close()
     openai.instrument(tracer_provider=watched.spans_of, meter_provider=watched.metrics_of)
