@@ -47,12 +47,15 @@ assistant = Assistant(ScriptedModel("An answer of some words"))
 
 PREPARE = """
 import asyncio, json, threading, uuid
+from datetime import UTC, datetime, timedelta
 from django.db import connections
 from django.test import AsyncClient, Client
 from rest_framework.authtoken.models import Token
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.encryption.models import OwnerKey
-from chatmemory_django.models import ModelCall
+from chatmemory_django.models import CallSum, ModelCall
+from chatmemory_django.operations.summing import sum_calls
+from chatmemory_django.operations.usage import usage
 from shards.models import Place
 from shards.routing import SHARDS, on_shard, shard_of
 from shards.moving import clear_up, move
@@ -140,7 +143,14 @@ def test_a_writer_loses_nothing_while_an_owner_moves(site):
                 get_chat_memory(name, owner=anna).add(UserMessage(f"{name} before"))
         conversation = Conversation.objects.using("shard_1").get(memory_id="a")
         version = conversation.version
-        ModelCall.objects.using("shard_1").create(owner_id=anna.pk, conversation=conversation, purpose="answer")
+        calls = ModelCall.objects.using("shard_1")
+        now = datetime.now(UTC)
+        for days in (0, 1, 2, 100):  # those before today are summed up, and one of them is pruned
+            calls.create(
+                owner_id=anna.pk, conversation=conversation, purpose="answer", created_at=now - timedelta(days=days)
+            )
+        sum_calls(using="shard_1")
+        calls.filter(created_at__lt=now - timedelta(days=99)).delete()
         acknowledged, refused, done = [], [], threading.Event()
         moved = threading.Barrier(2)
 
@@ -184,9 +194,15 @@ def test_a_writer_loses_nothing_while_an_owner_moves(site):
         assert {"a before", "b before", "c before", "late"} <= set(there)
         assert "too late" not in there and "gone before" not in there
         assert Conversation.objects.using("shard_2").get(memory_id="a").version >= version
-        assert ModelCall.objects.using("shard_2").get().conversation.memory_id == "a"
+        moved_calls = ModelCall.objects.using("shard_2")
+        assert {call.conversation.memory_id for call in moved_calls.all()} == {"a"}
+        period = {"since": now - timedelta(days=200), "until": now + timedelta(days=1)}
+        for by in ("user", "day", "model"):
+            used = usage(moved_calls.filter(owner=anna.pk), by, **period, limit=9)
+            assert sum(each.calls for each in used) == 4, by
         for model in (Conversation, ModelCall, OwnerKey):
             assert not model.objects.using("shard_1").exists(), model
+        assert not CallSum.objects.using("shard_1").filter(owner=anna.pk).exists()
         move(anna, "shard_1")  # and back, where nothing of it is left
         assert texts("shard_1") == there
         call_command("check_chatmemory", database="shard_1")
