@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.access import AccessPolicy, is_rate
@@ -18,6 +19,7 @@ from chatmemory_django.core.usage import Budget
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration
+from chatmemory_django.storages import can_sign
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from chatmemory_django.tokens.encodings import encoding_name, encoding_source
@@ -162,6 +164,16 @@ def _media() -> Iterator[CheckMessage]:
             hint="Add a storage to STORAGES whose files are not served.",
             id="chatmemory.W070",
         )
+    seconds = conf.media("MEDIA_URLS")
+    if seconds is not None and alias is not None and alias in settings.STORAGES:
+        backend: Any = import_string(settings.STORAGES[alias]["BACKEND"])
+        if not can_sign(backend):
+            yield Error(
+                f"CHATMEMORY['MEDIA_URLS'] is {seconds!r}, but the storage {alias!r} cannot sign addresses: url() of "
+                f"{backend.__name__} takes no 'expire'.",
+                hint="Remove MEDIA_URLS, or use a storage such as S3Storage of django-storages.",
+                id="chatmemory.E073",
+            )
     for name in ("MEDIA_MIN_BYTES", "MEDIA_MAX_BYTES", "MEDIA_QUOTA", "MEDIA_TIMEOUT", "MEDIA_URLS"):
         value, default = conf.media(name), conf.DEFAULT_MEDIA[name]
         if not (value is None and default is None) and (type(value) is not int or value < 1):

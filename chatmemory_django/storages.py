@@ -7,15 +7,16 @@ not answer until then is an error, and its thread is left to itself.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.core.files.base import ContentFile
 from django.core.files.storage import Storage, storages
@@ -26,6 +27,9 @@ from chatmemory_django import conf
 
 FOLDER = "chatmemory"
 """The folder of the files in the storage."""
+
+FOLDERS = tuple(f"{FOLDER}/{number:02x}" for number in range(256))
+"""The folders in it, by the beginning of the SHA-256."""
 
 PARALLEL = 8
 """How many files one call reads or writes at the same time."""
@@ -60,6 +64,15 @@ def storage() -> Storage:
     return storages[alias]
 
 
+def require(memory_id: str, sequence: int) -> None:
+    """Raise ``StorageError`` if the settings name no storage, so that the file of that message cannot be read."""
+    if conf.media_storage() is None:
+        raise StorageError(
+            f"Message {sequence} of {memory_id!r} has a file in a storage, but CHATMEMORY['MEDIA_STORAGE'] is None; "
+            "name the storage there."
+        )
+
+
 def new_name(sha256: str) -> str:
     """
     Return a name for a new file with that *sha256*.
@@ -76,10 +89,11 @@ def save(contents: Mapping[str, bytes]) -> None:
         return
     where = storage()
     calls = {name: partial(_save, where, name, content) for name, content in contents.items()}
-    found = _in_time(calls)
+    deadline = _deadline()
+    found = _in_time(calls, deadline)
     error = next((each for each in found.values() if isinstance(each, Exception)), None)
     if error is not None or len(found) < len(calls):
-        delete(contents)
+        _delete(contents, deadline)
         raise StorageError(f"The storage did not store a file{_reason(error)}; nothing is stored.") from error
 
 
@@ -87,59 +101,90 @@ def read(names: Iterable[str]) -> dict[str, bytes]:
     """Return the contents of the files *names*, without those that do not exist; ``StorageError`` if it fails."""
     where = storage()
     calls = {name: partial(_read, where, name) for name in names}
-    found = _in_time(calls)
+    found = _in_time(calls, _deadline())
     contents: dict[str, bytes] = {}
     for name in calls:
         content = found.get(name, TimeoutError())
-        if isinstance(content, FileNotFoundError):
-            continue
-        if isinstance(content, Exception):
-            raise StorageError(f"The storage did not return a file{_reason(content)}.") from content
-        contents[name] = content
+        if not isinstance(content, FileNotFoundError):
+            contents[name] = _result(content, "return a file")
     return contents
 
 
 def delete(names: Iterable[str]) -> None:
     """Delete the files *names*. What fails is logged, and found by ``check_chatmemory``."""
+    _delete(names, _deadline())
+
+
+def _delete(names: Iterable[str], deadline: float) -> None:
     where = storage()
     calls = {name: partial(where.delete, name) for name in names}
-    found = _in_time(calls)
+    found = _in_time(calls, deadline)
     failed = [name for name in calls if isinstance(found.get(name, TimeoutError()), Exception)]
     if failed:
         _logger.warning("%d files could not be deleted from the storage; check_chatmemory finds them.", len(failed))
 
 
-def listed() -> Iterator[str]:
-    """Yield the names of all files in the folder."""
+def listed(folder: str) -> list[str]:
+    """Return the names of the files in *folder*, one of ``FOLDERS``."""
     where = storage()
     try:
-        folders, _ = where.listdir(FOLDER)
-        for folder in sorted(folders):
-            _, names = where.listdir(f"{FOLDER}/{folder}")
-            yield from (f"{FOLDER}/{folder}/{name}" for name in sorted(names))
+        _, names = _asked(partial(where.listdir, folder), "list its files")
     except FileNotFoundError:
-        return  # nothing was ever stored
-    except Exception as exc:
-        raise StorageError(f"The storage did not list its files{_reason(exc)}.") from exc
+        return []  # nothing was ever stored there
+    return [f"{folder}/{name}" for name in names]
 
 
 def is_lost(name: str) -> bool:
     """Return whether the file *name* does not exist."""
-    return not storage().exists(name)
+    return not _asked(partial(storage().exists, name), "say whether it has a file")
 
 
 def is_older(name: str, moment: datetime) -> bool:
     """Return whether the file *name* was written before *moment*."""
     try:
-        written = storage().get_modified_time(name)
+        written = _asked(partial(storage().get_modified_time, name), "say when a file was written")
     except FileNotFoundError:
         return False
     return (written if timezone.is_aware(written) else timezone.make_aware(written)) < moment
 
 
-def signed_url(name: str, seconds: int) -> str:
-    """Return an address of the file *name* that expires after *seconds*, signed by the storage."""
-    return storage().url(name, expire=seconds)  # type: ignore[call-arg]  # of S3 and the like, see the checks
+def can_sign(backend: type[Storage]) -> bool:
+    """Return whether storages of that class sign addresses that expire: whether ``url`` takes *expire*."""
+    parameters = inspect.signature(backend.url).parameters
+    return "expire" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def signed_urls(names: Iterable[str], seconds: int) -> dict[str, str]:
+    """Return addresses of the files *names* that expire after *seconds*; ``StorageError`` if it does not sign them."""
+    where: Any = storage()
+    if not can_sign(type(where)):
+        raise StorageError(
+            f"CHATMEMORY['MEDIA_URLS'] needs a storage that signs addresses, and url() of {type(where).__name__} takes "
+            "no 'expire'; set it to None."
+        )
+    calls: dict[str, Callable[[], str]] = {name: partial(where.url, name, expire=seconds) for name in names}
+    found = _in_time(calls, _deadline())
+    urls = {name: _result(found.get(name, TimeoutError()), "sign an address") for name in calls}
+    if any("?" not in url for url in urls.values()):
+        raise StorageError(
+            "The storage returned addresses without a signature; let it sign them, or set CHATMEMORY['MEDIA_URLS'] to "
+            "None."
+        )
+    return urls
+
+
+def _asked(call: Callable[[], _T], what: str) -> _T:
+    """Return what *call* does; ``StorageError``, or ``FileNotFoundError``, if the storage did not do *what*."""
+    result = _in_time({"": call}, _deadline()).get("", TimeoutError())
+    if isinstance(result, FileNotFoundError):
+        raise result
+    return _result(result, what)
+
+
+def _result(result: _T | Exception, what: str) -> _T:
+    if isinstance(result, Exception):
+        raise StorageError(f"The storage did not {what}{_reason(result)}.") from result
+    return result
 
 
 def _save(where: Storage, name: str, content: bytes) -> None:
@@ -161,8 +206,13 @@ def _reason(error: Exception | None) -> str:
     return f" ({type(error).__name__})"
 
 
-def _in_time(calls: Mapping[str, Callable[[], _T]]) -> dict[str, _T | Exception]:
-    """Return the results of *calls*, or what they raised, of those that ended in time."""
+def _deadline() -> float:
+    seconds: int = conf.media("MEDIA_TIMEOUT")
+    return time.monotonic() + seconds
+
+
+def _in_time(calls: Mapping[str, Callable[[], _T]], deadline: float) -> dict[str, _T | Exception]:
+    """Return the results of *calls*, or what they raised, of those that ended before *deadline*."""
     found: dict[str, _T | Exception] = {}
     waiting = deque(calls.items())
 
@@ -183,7 +233,6 @@ def _in_time(calls: Mapping[str, Callable[[], _T]]) -> dict[str, _T | Exception]
 
     # Not a pool: threads that hang would occupy it, and keep the process from ending.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(PARALLEL, len(calls)))]
-    deadline = time.monotonic() + conf.media("MEDIA_TIMEOUT")
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, models, router, transaction
-from django.db.models import Exists, OuterRef, QuerySet, Subquery, Sum, Value
+from django.db.models import OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -101,10 +101,16 @@ class MediaReference(models.Model):
         return f"{self.conversation_id}/{self.sequence}"
 
 
-def stored_bytes(owner: Any) -> int:
-    """Return how many bytes the files of *owner*, the primary key of a user, have in total."""
-    files = MediaFile.objects.using(router.db_for_write(MediaFile))
-    return files.filter(owner=str(owner)).aggregate(total=Sum("size"))["total"] or 0
+def stored_bytes(owner: Any, using: str | None = None) -> int:
+    """
+    Return how many bytes the files in the conversations of *owner*, the primary key of a user, have in total.
+
+    Each file counts once, and for who has its conversations now.
+    """
+    using = using or router.db_for_write(MediaFile)
+    own = MediaReference.objects.using(using).filter(conversation__owner=owner)
+    files = MediaFile.objects.using(using).filter(pk__in=own.order_by().values("file_id"))
+    return files.aggregate(total=Sum("size"))["total"] or 0
 
 
 def encoded(content: bytes, using: str) -> tuple[bytes, str]:
@@ -156,17 +162,28 @@ def release_files(conversations: Collection[int], using: str) -> None:
     if conf.media_storage() is None:
         return
     for part in in_parts(list(conversations), BATCH):
-        there = Message.objects.filter(conversation_id=OuterRef("conversation_id"), sequence=OuterRef("sequence"))
-        rows = MediaReference.objects.using(using).filter(conversation_id__in=part)
-        _release(rows.exclude(Exists(there.filter(payload__isnull=False))), using)
+        rows = as_now(MediaReference.objects.using(using).filter(conversation_id__in=part).order_by())
+        referred = list(rows.values_list("conversation_id", "sequence", "file_id"))
+        sequences: dict[int, set[int]] = {}
+        for conversation, sequence, _file in referred:
+            sequences.setdefault(conversation, set()).add(sequence)
+        # Not a subquery: on MySQL, it would see the messages as the transaction has seen them before.
+        there = {
+            (conversation, sequence)
+            for conversation, several in sequences.items()
+            for some in in_parts(sorted(several), BATCH)
+            for sequence in as_now(
+                Message.objects.using(using)
+                .filter(conversation_id=conversation, sequence__in=some, payload__isnull=False)
+                .order_by()
+            ).values_list("sequence", flat=True)
+        }
+        for gone in in_parts([each for each in referred if each[:2] not in there], BATCH):
+            _drop(gone, using)
 
 
 def release(references: QuerySet[MediaReference], using: str) -> None:
     """Delete *references*, and files without any; called in a transaction."""
-    _release(references, using)
-
-
-def _release(references: QuerySet[MediaReference], using: str) -> None:
     gone = list(as_now(references.order_by()).values_list("conversation_id", "sequence", "file_id"))
     for part in in_parts(gone, BATCH):
         _drop(part, using)
@@ -231,12 +248,13 @@ def whole(
 
     Raises:
         MissingFileError: A file is lost, unless the setting ``MEDIA_MISSING`` is ``"placeholder"``.
-        StorageError: The storage does not answer.
+        StorageError: The storage does not answer, or the settings name none.
 
     """
     with_files = {index: found for index, message in enumerate(messages) if (found := references(message))}
     if not with_files:
         return list(messages)
+    storages.require(place.memory_id, sequences[next(iter(with_files))])
     read: dict[str, int] = {}
     total = 0
     for index in reversed(with_files):
@@ -248,6 +266,7 @@ def whole(
         known = files_of(place.pk, {each.sha256 for found in with_files.values() for each in found}, place.using)
     seconds: int = conf.media("MEDIA_URLS") or 0 if gives_urls else 0
     as_urls = _as_urls(with_files, messages, known) if seconds else set()
+    urls = storages.signed_urls((known[sha256][0] for sha256 in as_urls), seconds) if as_urls else {}
     names = {known[sha256][0] for sha256 in read if sha256 in known and sha256 not in as_urls}
     stored = storages.read(names) if names else {}
     contents = {
@@ -264,7 +283,7 @@ def whole(
 
     def content_of(sequence: int, index: int, source: Source, reference: FileReference) -> Source | Content:
         if reference.sha256 in as_urls and isinstance(source, Image):
-            return with_url(source, storages.signed_url(known[reference.sha256][0], seconds))
+            return with_url(source, urls[known[reference.sha256][0]])
         content = contents.get(reference.sha256)
         if content is not None:
             return with_content(source, content)
@@ -288,8 +307,6 @@ def whole_rows(rows: Iterable[_Row], place: ConversationKey) -> list[_Row]:
 
     They are named tuples with type, text, payload, verbatim and sequence. Raises the same errors as ``whole``.
     """
-    if conf.media_storage() is None:
-        return list(rows)
     return [row if row.payload is None or MARK not in row.payload else _whole_row(row, place) for row in rows]
 
 

@@ -114,10 +114,10 @@ def keys_in_use(conversations: ConversationQuerySet) -> Counter[str]:
         for column in columns:
             heads = rows.annotate(_head=Left(_stored(column), _HEAD)).values_list("_head", flat=True)
             found.update(_key_id(head) for head in heads.order_by().iterator() if head)
-    if conf.media_storage() is not None:
-        files = MediaFile.objects.using(conversations.db)
-        ids = files.filter(references__conversation__in=conversations.values("pk")).values_list("pk", "key_id")
-        found.update(_key_id(f"{PREFIX}{key_id}:" if key_id else "") for _, key_id in ids.distinct())
+    # With or without a storage in the settings: what is in one needs its key in any case.
+    files = MediaFile.objects.using(conversations.db)
+    ids = files.filter(references__conversation__in=conversations.values("pk")).values_list("pk", "key_id")
+    found.update(_key_id(f"{PREFIX}{key_id}:" if key_id else "") for _, key_id in ids.distinct())
     return found
 
 

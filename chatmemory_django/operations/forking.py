@@ -14,7 +14,6 @@ from django.db import IntegrityError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Value, When
 
-from chatmemory_django import conf
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_parts
@@ -130,8 +129,7 @@ class _Forking:
                 copying = _Copy(messages.filter(condition), plan.superseded)
                 copying.run(cursor, {"conversation": forked.pk})
         self._settle(forked, plan)
-        if conf.media_storage() is not None:
-            share_files(source, forked)
+        share_files(source, forked)
         if forked.owner_id != source.owner_id:
             renew(forked)
         return forked

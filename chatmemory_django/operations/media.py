@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from chatmemory_django import conf, storages
 from chatmemory_django.core.media import CUT, Extracted, put_back, references
 from chatmemory_django.db.batches import in_batches, in_parts
+from chatmemory_django.db.isolation import as_now
 from chatmemory_django.encryption.ciphers import cipher, for_owner
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
@@ -29,11 +30,11 @@ from chatmemory_django.models.files import (
     encoded,
     locked,
     release,
+    release_files,
     whole,
 )
 from chatmemory_django.models.messages import MESSAGE_SIZE
 from chatmemory_django.operations.whole import (
-    PAGE,
     PAGE_CHARACTERS,
     for_writing,
     in_lock,
@@ -45,8 +46,12 @@ from chatmemory_django.operations.whole import (
 from chatmemory_django.stores.django.files import Uploads, owner_key
 from chatmemory_django.stores.django.rows import new_row
 
-ORPHAN_AGE = datetime.timedelta(hours=1)
-"""How old a file must be that no row names before it counts as left over: it is written before its row."""
+ORPHAN_AGE = datetime.timedelta(days=1)
+"""
+How old a file must be that no row names before it counts as left over.
+
+It is written before its row, and an import, or a transaction of the caller, may go on for hours after it.
+"""
 
 ROWS = 100
 """How many messages are moved while a conversation is locked, fewer if they are large."""
@@ -60,6 +65,8 @@ def share_files(source: Conversation, forked: Conversation) -> None:
     )
     rows = MediaReference.objects.using(using).filter(conversation_id=source.pk).filter(Exists(there)).order_by()
     found = list(rows.values_list("sequence", "file_id", "file__sha256"))
+    if not found:
+        return
     if owner_key(source) == owner_key(forked):
         # Who removes the last message of the source waits for this, and then does not delete its files.
         present = MediaFile.objects.using(using).filter(pk__in={file for _, file, _ in found})
@@ -83,27 +90,50 @@ def renew_files(conversation: Conversation) -> int:
     """
     Store the files of *conversation*, which is locked, as the current key encrypts them, if they are not yet.
 
-    Returns how many were not.
+    What it shares with a previous owner, whose key may be deleted, is stored again for the present one. Returns how
+    many files were renewed.
     """
     encrypts = cipher()
     if encrypts is None or conf.media_storage() is None:
         return 0
     using: Any = conversation._state.db
+    owner = owner_key(conversation)
     with for_owner(conversation.owner_id, conversation.pk):
         current = encrypts.current_id(using)
-        rows = MediaReference.objects.using(using).filter(conversation_id=conversation.pk).exclude(file__key_id=current)
+        rows = MediaReference.objects.using(using).filter(conversation_id=conversation.pk)
+        rows = rows.exclude(file__key_id=current, file__owner=owner or "")
         pks = sorted(set(rows.order_by().values_list("file_id", flat=True)))
         for pk in pks:
             file = locked(MediaFile.objects.using(using).filter(pk=pk)).get()
             found = storages.read([file.name])
             if file.name not in found:
                 continue  # check_chatmemory reports it
-            content, key_id = encoded(decoded(found[file.name], file.key_id, using), using)
+            content = decoded(found[file.name], file.key_id, using)
+            if file.owner != (owner or ""):
+                _take_over(conversation, file, content)
+                continue
+            stored, key_id = encoded(content, using)
             name = storages.new_name(file.sha256)
-            storages.save({name: content})
+            storages.save({name: stored})
             MediaFile.objects.using(using).filter(pk=pk).update(name=name, key_id=key_id)
             transaction.on_commit(partial(storages.delete, [file.name]), using=using, robust=True)
     return len(pks)
+
+
+def _take_over(conversation: Conversation, file: MediaFile, content: bytes) -> None:
+    """Replace *file*, which is locked, by one of the owner of *conversation*."""
+    using: Any = conversation._state.db
+    all_of_it = MediaReference.objects.using(using).filter(file_id=file.pk).order_by()
+    rows = all_of_it.filter(conversation_id=conversation.pk)
+    sequences = list(rows.values_list("sequence", flat=True))
+    own = [Uploads.file(file.sha256, content)]
+    uploads = Uploads(using)
+    with uploads.for_a_write():
+        uploads.store(owner_key(conversation), conversation.pk, own)
+        uploads.refer(owner_key(conversation), conversation.pk, [(sequence, own) for sequence in sequences])
+        rows.delete()
+        if not as_now(all_of_it).values_list("pk"):
+            delete_files([file.pk], [file.name], using)
 
 
 class MovedFiles(NamedTuple):
@@ -225,40 +255,74 @@ def check_files(
 
     With *repair*, files are deleted that no message has, and what refers to no message. A lost file is only reported:
     nothing can bring it back. Files younger than *age* may be of messages that are being written.
+
+    Databases may share the storage: only what no database of the site names is a file without a row, and *using* is the
+    database whose rows are checked.
     """
     if conf.media_storage() is None:
-        lost = MediaFile.objects.using(using).count()
-        if lost:
-            report(FileFinding("", f"{lost} files are in a storage, but MEDIA_STORAGE names none.", False))
-        return lost
+        unread = MediaFile.objects.using(using).count()
+        if unread:
+            detail = f"{unread:,} files are in a storage, but MEDIA_STORAGE is None: they are neither read nor deleted."
+            report(FileFinding("", f"{detail} Name the storage there; move_media_chatmemory moves them back.", False))
+        return unread
     count = 0
     before = timezone.now() - age
     for finding in (*_broken_references(using, repair=repair), *_unused(using, before, repair=repair)):
         report(finding)
         count += 1
-    # Listed first: a file whose row is read later was written before that row.
-    there = set(storages.listed())
-    known: set[str] = set()
-    last = 0
-    rows = MediaFile.objects.using(using).order_by("pk")
-    while page := list(rows.filter(pk__gt=last).values_list("pk", "name", *_MESSAGE)[:PAGE]):
-        for pk, name, memory_id, sequence in page:
-            last = pk
-            if name not in there and name not in known and storages.is_lost(name):
-                report(FileFinding(name, f"It is lost; message {sequence} of {memory_id!r} has it.", False))
-                count += 1
-            known.add(name)
-    for name in sorted(there - known):
-        if storages.is_older(name, before) and not rows.filter(name=name).exists():
-            if repair:
-                storages.delete([name])
-            report(FileFinding(name, "No message has it.", repair))
+    databases = _databases()
+    for folder in storages.FOLDERS:
+        # Listed first: a file whose row is read later was written before that row.
+        there = set(storages.listed(folder))
+        for finding in (
+            *_lost(using, folder, there),
+            *_left_over(databases, folder, there, before, repair=repair),
+        ):
+            report(finding)
             count += 1
     return count
 
 
+def _databases() -> list[str]:
+    """Return the databases that have the table of files, whatever a router says: their files may be in the storage."""
+    found = []
+    for alias in connections:
+        with connections[alias].cursor() as cursor:
+            if MediaFile._meta.db_table in connections[alias].introspection.table_names(cursor):
+                found.append(alias)
+    return found
+
+
+def _in_folder(using: str, folder: str) -> QuerySet[MediaFile]:
+    # Not LIKE, for which SQLite and MySQL use no index. Digits come before letters in every collation.
+    after = f"{folder[:-1]}{chr(ord(folder[-1]) + 1)}" if folder[-1] != "9" else f"{folder[:-1]}a"
+    return MediaFile.objects.using(using).filter(name__gte=f"{folder}/", name__lt=f"{after}/")
+
+
+def _lost(using: str, folder: str, there: Collection[str]) -> Iterator[FileFinding]:
+    files = _in_folder(using, folder).filter(references__sequence__isnull=False)
+    rows = files.order_by("name", *_MESSAGE).values_list("name", *_MESSAGE)
+    missing = {name: message for name, *message in reversed(rows) if name not in there}  # its first message
+    for name, (memory_id, sequence) in sorted(missing.items()):
+        if storages.is_lost(name) and files.filter(name=name).exists():  # nobody has removed it since
+            yield FileFinding(name, f"It is lost; message {sequence} of {memory_id!r} has it.", False)
+
+
 _MESSAGE = ("references__conversation__memory_id", "references__sequence")
-"""The first message that has a file."""
+"""A message that has a file."""
+
+
+def _left_over(
+    databases: Collection[str], folder: str, there: Collection[str], before: datetime.datetime, *, repair: bool
+) -> Iterator[FileFinding]:
+    known = {name for alias in databases for name in _in_folder(alias, folder).values_list("name", flat=True)}
+    for name in sorted(set(there) - known):
+        if storages.is_older(name, before) and not any(
+            MediaFile.objects.using(alias).filter(name=name).exists() for alias in databases
+        ):
+            if repair:
+                storages.delete([name])
+            yield FileFinding(name, "No message has it.", repair)
 
 
 def _broken_references(using: str, *, repair: bool) -> Iterator[FileFinding]:
@@ -268,8 +332,11 @@ def _broken_references(using: str, *, repair: bool) -> Iterator[FileFinding]:
     count = broken.count()
     if count:
         if repair:
-            with transaction.atomic(using=using):
-                release(broken, using)
+            for key in sorted(set(broken.values_list("conversation_id", flat=True))):
+                with transaction.atomic(using=using):
+                    # Locked, so that no message is being added whose reference is seen before it.
+                    list(Conversation.objects.using(using).select_for_update().filter(pk=key).values_list("pk"))
+                    release_files([key], using)
         yield FileFinding("", f"{count} references are to messages that are gone.", repair)
 
 
@@ -278,7 +345,11 @@ def _unused(using: str, before: datetime.datetime, *, repair: bool) -> Iterator[
     unused = MediaFile.objects.using(using).filter(~Exists(own), created_at__lt=before)
     for part in in_parts(list(unused.values_list("pk", flat=True)), BATCH):
         with transaction.atomic(using=using):
-            still = dict(locked(unused.filter(pk__in=part)).values_list("pk", "name"))
+            still = dict(locked(MediaFile.objects.using(using).filter(pk__in=part)).values_list("pk", "name"))
+            # Read after the lock, for which this may have waited until somebody has added a reference.
+            references = as_now(MediaReference.objects.using(using).filter(file_id__in=list(still)).order_by())
+            for key in set(references.values_list("file_id", flat=True)):
+                del still[key]
             if repair:
                 delete_files(list(still), list(still.values()), using)
         for name in still.values():

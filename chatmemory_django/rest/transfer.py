@@ -77,7 +77,7 @@ class ImportView(ChatMemoryView):
             spooled.seek(0)
             imported.clear()
             with transaction.atomic(using=using):
-                import_lines(spooled, owner, trusted=False, rename=rename, using=using, each=note)
+                import_lines(spooled, owner, trusted=False, rename=rename, limits=limits, using=using, each=note)
 
         settings = conf.rest()
         limits = ImportLimits(
@@ -89,6 +89,7 @@ class ImportView(ChatMemoryView):
             max_metadata_bytes=settings["MAX_METADATA_BYTES"],
             uuids_only=not self.policy.may_name(request),
             remote_files=self.policy.may_link_files(request),
+            max_file_bytes=self.policy.max_file_bytes(request),
         )
         with tempfile.SpooledTemporaryFile(max_size=1024 * 1024) as spooled:
             # A slow client blocks no one: the database is not used before the whole body has arrived.

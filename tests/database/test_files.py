@@ -13,12 +13,14 @@ from django.contrib.auth.models import User
 from django.core.files.storage import InMemoryStorage, storages
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from django.utils import timezone
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from chatmemory_django import operations
+from chatmemory_django import storages as storages_module
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -32,12 +34,14 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
+from chatmemory_django.models.files import stored_bytes
 from chatmemory_django.storages import MissingFileError, StorageError
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
-from tests.database.interleaving import another_writer
+from tests.database.interleaving import Connected, another_writer
+from tests.database.test_writes import isolated
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -368,6 +372,103 @@ def operations_age(do) -> None:
         do()
     finally:
         media.check_files.__kwdefaults__["age"] = age
+
+
+def test_without_their_storage_files_are_an_error_that_names_the_message_and_nothing_is_lost(settings):
+    memory = a_memory()
+    memory.add(UserMessage("Look"), picture(1))
+    with_storage = settings.CHATMEMORY
+    settings.CHATMEMORY = {**with_storage, "MEDIA_STORAGE": None}
+    message = "Message 2 of 'a' has a file in a storage, but CHATMEMORY"
+    for verb in (
+        memory.messages,
+        lambda: memory.store.read_history("a"),
+        lambda: memory.store.read_memory_after("a", memory.window(), 2),
+        lambda: "".join(operations.export(Conversation.objects.all())),
+        memory.pop,
+    ):
+        with pytest.raises(StorageError, match=message):
+            verb()
+    operations.fork(Conversation.objects.get(), "b")
+    with pytest.raises(StorageError, match="MEDIA_STORAGE"):
+        operations.fork(Conversation.objects.get(memory_id="a"), "c", owner=User.objects.create_user("ann"))
+    with pytest.raises(CommandError, match="1 findings"):
+        call_command("check_chatmemory")
+
+    settings.CHATMEMORY = with_storage
+    a_memory("a").remove(2)
+    assert a_memory("b").messages() == [UserMessage("Look"), picture(1)]
+
+
+def test_no_question_to_the_storage_takes_longer_than_the_time_out(storage, settings, monkeypatch):
+    a_memory().add(picture(1))
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_TIMEOUT": 0.05}
+    goes_on = threading.Event()
+    name = MediaFile.objects.get().name
+    try:
+        for asked, do in {
+            "exists": lambda: storages_module.is_lost(name),
+            "listdir": lambda: operations.check_files("default", print),
+            "get_modified_time": lambda: storages_module.is_older(name, timezone.now()),
+        }.items():
+            with monkeypatch.context() as patched:
+                patched.setattr(storage, asked, lambda *args: goes_on.wait(30))
+                with pytest.raises(StorageError, match=r"within 0\.05 seconds"):
+                    do()
+    finally:
+        goes_on.set()
+
+
+def test_a_storage_that_does_not_sign_is_an_error_and_no_address_is_public(storage, settings, monkeypatch):
+    memory = a_memory()
+    memory.add(picture(1))
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_URLS": 60}
+
+    with pytest.raises(StorageError, match=r"url\(\) of InMemoryStorage takes no 'expire'"):
+        memory.messages()
+    monkeypatch.setattr(InMemoryStorage, "url", lambda self, name, expire: f"https://example.org/{name}")
+    with pytest.raises(StorageError, match="without a signature"):
+        memory.messages()
+
+
+def test_files_count_for_who_has_the_conversation_now():
+    ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+    a_memory("a", ann).add(picture(1), picture(1))
+    a_memory("b", ann).add(picture(1), picture(2))
+    assert (stored_bytes(ann.pk), stored_bytes(bob.pk)) == (4000, 0)
+
+    Conversation.objects.filter(memory_id="b").update(owner=bob)
+    assert (stored_bytes(ann.pk), stored_bytes(bob.pk)) == (2000, 4000)
+    ann.delete()
+    assert a_memory("b", bob).messages() == [picture(1), picture(2)]
+    assert (stored_bytes(ann.pk or 0), stored_bytes(bob.pk)) == (0, 4000)
+
+
+def test_an_import_above_the_quota_stores_nothing():
+    ann = User.objects.create_user("ann")
+    a_memory("a", ann).add(picture(1), picture(2))
+    lines = "".join(operations.export(Conversation.objects.all())).splitlines()
+
+    for limit in (4000, 7999):
+        with pytest.raises(operations.JsonLinesError, match=f"have 4000 bytes .* 4000, .* {limit} at most"):
+            operations.import_lines(lines, ann, rename=True, limits=operations.ImportLimits(max_file_bytes=limit))
+        assert Conversation.objects.count() == 1
+        assert_consistent()
+    operations.import_lines(lines, ann, rename=True, limits=operations.ImportLimits(max_file_bytes=8000))
+    assert stored_bytes(ann.pk) == 4000
+
+
+@pytest.mark.skipif("connection.vendor != 'mysql'", reason="only there, a transaction sees what was before")
+def test_a_transaction_that_sees_the_past_deletes_no_file_of_what_was_added_since():
+    memory = a_memory(keep_history=False, limit=2)
+    memory.add(UserMessage("1"))
+    with isolated("REPEATABLE READ"), transaction.atomic():
+        assert Message.objects.count() == 1
+        writer = Connected(lambda: a_memory(keep_history=False, limit=2).add(picture(1)))
+        writer.start()
+        writer.end()
+        memory.add(UserMessage("2"))
+    assert a_memory().messages() == [picture(1), UserMessage("2")]
 
 
 def test_without_a_storage_nothing_is_asked_and_nothing_is_written(settings, django_assert_num_queries):

@@ -307,6 +307,14 @@ class TestEachCheck:
         assert (type(message), message.id) == (Error, "chatmemory.E072")
         assert message.msg == "CHATMEMORY['MEDIA_MISSING'] must be 'error' or 'placeholder', not 'ignore'."
 
+    def test_E073_the_storage_of_files_does_not_sign_addresses(self, settings):
+        backend = "django.core.files.storage.FileSystemStorage"
+        settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": backend}}
+        [message] = found(settings, MEDIA_STORAGE="chats", MEDIA_URLS=60)
+
+        assert (type(message), message.id) == (Error, "chatmemory.E073")
+        assert message.msg.endswith("'chats' cannot sign addresses: url() of FileSystemStorage takes no 'expire'.")
+
     @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
     def test_E025_the_rate_of_mcp_is_not_a_rate(self, settings, value):
         [message] = found(settings, MCP_THROTTLE_RATE=value)

@@ -24,6 +24,7 @@ from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, new_memory_id
 from chatmemory_django.models.columns import to_metadata
+from chatmemory_django.models.files import stored_bytes
 from chatmemory_django.models.windows import is_in_memory
 from chatmemory_django.operations.jsonl.lines import (
     SPOOL_BYTES,
@@ -162,6 +163,8 @@ class _Import:
         self._last = self._rows = self._in_history = self._remembered = self._tokens = 0
         self._counted_by: set[str] = set()
         self._client_message_ids: set[str] = set()
+        self._file_sizes: dict[str, int] = {}
+        """By SHA-256, of what goes to the storage."""
         self._is_pinned_there = head.pinned_sequence is None
         self._branches = Branches(head)
 
@@ -202,6 +205,7 @@ class _Import:
         owner = owner_key(conversation)
         with uploads.for_a_write(), transaction.atomic(using=using):
             conversation.save(using=using, force_insert=True)
+            self._check_quota(using)
             with for_owner(conversation.owner_id, conversation.pk):
                 for _ in range(batches):
                     rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
@@ -210,6 +214,15 @@ class _Import:
                     uploads.refer(owner, conversation.pk, files)
                     Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
         return conversation
+
+    def _check_quota(self, using: str) -> None:
+        """Raise ``JsonLinesError`` if the owner's files would have too many bytes, before any of them is stored."""
+        limit, size = self.limits.max_file_bytes, sum(self._file_sizes.values())
+        if limit is not None and size and (stored := stored_bytes(self.columns["owner_id"], using)) + size > limit:
+            raise self._error(
+                f"its files have {size} bytes and those in your conversations {stored}, but all of them may have "
+                f"{limit} at most."
+            )
 
     def _checked_memory_id(self) -> str:
         try:
@@ -281,6 +294,7 @@ class _Import:
             "files": new.files,
         }
         self._rows += 1
+        self._file_sizes |= {each.reference.sha256: each.reference.size for each in new.files}
         self._in_history += line.in_history
         if line.sequence == head.pinned_sequence:
             self._is_pinned_there = new.type == MessageType.SYSTEM and not line.superseded

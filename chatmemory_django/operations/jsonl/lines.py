@@ -84,6 +84,8 @@ class ImportLimits(NamedTuple):
     """Whether memory ids must be UUIDs, unless they are renamed."""
     remote_files: bool | None = None
     """Whether files may be on other servers: see ``core.media.check_address``. None accepts any address."""
+    max_file_bytes: int | None = None
+    """How many bytes the files of the owner may have in the storage; only where lines are stored. None for no limit."""
 
 
 class JsonLinesError(ValueError):

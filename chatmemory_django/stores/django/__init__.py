@@ -127,7 +127,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         self, key: str, rows: Sequence[tuple[Any, ...]], messages: list[ChatMessage], *, gives_urls: bool = True
     ) -> list[ChatMessage]:
         """Return the *messages* of *rows*, which are like ``Row``, with their files."""
-        if conf.media_storage() is None or not rows:
+        if not rows:
             return messages
         sequences = [row[Row._fields.index("sequence")] for row in rows]
         place = ConversationKey(
@@ -165,7 +165,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _whole_history(self, memory_id: object, rows: list[HistoryRow]) -> list[HistoryRow]:
         """Return *rows* with their files in their payloads, as what other frameworks are given of them needs it."""
-        if conf.media_storage() is None or not any(row.payload is not None and MARK in row.payload for row in rows):
+        if not any(row.payload is not None and MARK in row.payload for row in rows):
             return rows
         conversation = self.named(memory_id, self.using or router.db_for_read(Message))
         place = ConversationKey(
@@ -248,7 +248,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
         def read() -> Reading | None:
             reading = self._write(key, create=False).look(see)
-            if reading is not None and conf.media_storage() is not None:
+            if reading is not None:
                 self._complete(key, reading)
             return reading
 
@@ -314,8 +314,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         if snapshot is None or not snapshot.is_own:
             return None
         pending = read_pending(snapshot, window, max_tokens, waits=waits)
-        if pending is None or conf.media_storage() is None:
-            return pending
+        if pending is None:
+            return None
         place = ConversationKey(snapshot.state.id, snapshot.key, snapshot.using)
         limit = conf.media("MEDIA_MAX_BYTES")
         messages = whole(

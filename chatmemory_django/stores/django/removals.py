@@ -7,10 +7,12 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
 from chatmemory_django.core.branches import summaries_with
+from chatmemory_django.core.media import references
 from chatmemory_django.core.shortening import title_of
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.messages import MessageType
+from chatmemory_django.storages import require
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import messages_of
@@ -55,6 +57,8 @@ class Removal:
                 return [], None
             sequences = [max(remembered)]
         rows = _rows(snapshot, sequences, memory, with_counterparts=self._with_counterparts)
+        if self._sequences is None and any(map(references, messages_of(rows))):
+            require(snapshot.key, rows[0].sequence)  # the message is returned whole
         out = {row.sequence for row in rows}
         summaries = snapshot.summaries()
         emptied = out | (summaries_with(out, summaries, snapshot.tree) if summaries else set())

@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
 """
 
 SETTINGS = """
-import base64
+import base64, os
 ALIASES = ("default", "shard_1", "shard_2")
 DATABASES = {name: {**DATABASES["default"], "NAME": f"{name}.sqlite3"} for name in ALIASES}
 INSTALLED_APPS.remove("example_project")  # its feedback is about messages, and would have to be with them
@@ -31,7 +31,15 @@ INSTALLED_APPS += ["shards", "chatmemory_django.encryption"]
 DATABASE_ROUTERS = ["shards.routing.ShardRouter"]
 MIDDLEWARE += ["shards.routing.shard_middleware"]
 ALLOWED_HOSTS = ["testserver"]
+STORAGES = {
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "chats": {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": os.path.join(os.getcwd(), "chats")},
+    },
+}
 CHATMEMORY = {
+    "MEDIA_STORAGE": "chats",
     "CHAT": {"ASSISTANT": "assisting.assistant"},
     "REST": {"THROTTLE_RATES": {}},
     "ENCRYPTION": {"KEYS": ["a:" + base64.b64encode(bytes(32)).decode()], "OWNER_KEYS": True},
@@ -46,14 +54,16 @@ assistant = Assistant(ScriptedModel("An answer of some words"))
 """
 
 PREPARE = """
-import asyncio, json, threading, uuid
+import asyncio, base64, json, threading, uuid
 from datetime import UTC, datetime, timedelta
 from django.db import connections
 from django.test import AsyncClient, Client
 from rest_framework.authtoken.models import Token
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.encryption.models import OwnerKey
-from chatmemory_django.models import CallSum, ModelCall
+from chatmemory_django.messages import Image, ImageContent, TextContent
+from chatmemory_django.models import CallSum, MediaFile, ModelCall
+from chatmemory_django.operations import check_files
 from chatmemory_django.operations.summing import sum_calls
 from chatmemory_django.operations.usage import usage
 from shards.models import Place
@@ -64,6 +74,10 @@ users = get_user_model().objects
 anna, bert = users.create_user("anna"), users.create_superuser("bert")
 for user, shard in ((anna, "shard_1"), (bert, "shard_2")):
     Place.objects.create(owner_key=str(user.pk), database=shard)
+
+def picture(letter):
+    data = base64.b64encode(letter.encode() * 20_000).decode()
+    return UserMessage([TextContent(f"of {letter}"), ImageContent(Image(base64_data=data, mime_type="image/png"))])
 
 def texts(database):
     found = Conversation.objects.using(database).exclude(owner=None)
@@ -206,5 +220,50 @@ def test_a_writer_loses_nothing_while_an_owner_moves(site):
         move(anna, "shard_1")  # and back, where nothing of it is left
         assert texts("shard_1") == there
         call_command("check_chatmemory", database="shard_1")
+        """,
+    )
+
+
+def test_no_database_deletes_the_files_of_another_in_the_same_storage(site):
+    run(
+        site,
+        """
+        from django.core.files.storage import storages
+        from chatmemory_django.storages import FOLDERS, listed
+
+        def files():
+            return sorted(name for folder in FOLDERS for name in listed(folder))
+        def check(database, **options):
+            found = []
+            check_files(database, found.append, age=timedelta(seconds=-60), **options)
+            return [(each.name, each.detail) for each in found]
+
+        with on_shard("shard_1"):
+            get_chat_memory("one", owner=anna).add(picture("a"))
+        with on_shard("shard_2"):
+            get_chat_memory("two", owner=bert).add(picture("a"))
+        assert len(files()) == 2
+        for database in SHARDS:
+            assert check(database, repair=True) == []
+        left_over = files()[0] + "-left"
+        storages["chats"].save(left_over, storages["chats"].open(files()[0]))
+        assert check("shard_2") == [(left_over, "No message has it.")]
+        check("shard_1", repair=True)
+        assert len(files()) == 2
+
+        move(anna, "shard_2")  # both in one database, until the old one is cleared up
+        with on_shard("shard_2"):
+            assert get_chat_memory("one", owner=anna).messages() == [picture("a")]
+        assert len(files()) == 3
+        clear_up(anna, "shard_1")
+        assert not MediaFile.objects.using("shard_1").exists()
+        with on_shard("shard_2"):
+            assert get_chat_memory("one", owner=anna).messages() == [picture("a")]
+            assert get_chat_memory("two", owner=bert).messages() == [picture("a")]
+            assert sorted(MediaFile.objects.values_list("name", flat=True)) == files()
+            bert.delete()
+            assert get_chat_memory("one", owner=anna).messages() == [picture("a")]
+        for database in SHARDS:
+            assert check(database) == []
         """,
     )

@@ -76,3 +76,21 @@ def test_a_missing_key_is_an_error_that_names_it(use):
     with pytest.raises(MissingKeyError, match="'one'"):
         a_memory("a", None).messages()
     assert stored() == content
+
+
+def test_a_conversation_with_another_owner_gets_files_that_no_other_key_is_needed_for(use):
+    ann, ben = (get_user_model().objects.create_user(name) for name in ("ann", "ben"))
+    for name in ("a", "b", "c"):
+        a_memory(name, ann).add(PICTURE, PICTURE)
+    Conversation.objects.exclude(memory_id="a").update(owner=ben)
+
+    call_command("encrypt_chatmemory", stdout=io.StringIO())
+    assert len(stored()) == 2
+    ben.delete()
+    assert a_memory("a", ann).messages() == [PICTURE, PICTURE]
+    assert len(stored()) == 1
+    Conversation.objects.update(owner=get_user_model().objects.create_user("eve"))
+    call_command("encrypt_chatmemory", stdout=io.StringIO())
+    ann.delete()
+    assert a_memory("a", None).messages() == [PICTURE, PICTURE]
+    assert len(stored()) == 1
