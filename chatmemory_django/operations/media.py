@@ -16,6 +16,7 @@ from chatmemory_django import conf, storages
 from chatmemory_django.core.media import CUT, Extracted, put_back, references
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import as_now
+from chatmemory_django.db.retries import tried_again
 from chatmemory_django.encryption.ciphers import cipher, for_owner
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
@@ -333,10 +334,7 @@ def _broken_references(using: str, *, repair: bool) -> Iterator[FileFinding]:
     if count:
         if repair:
             for key in sorted(set(broken.values_list("conversation_id", flat=True))):
-                with transaction.atomic(using=using):
-                    # Locked, so that no message is being added whose reference is seen before it.
-                    list(Conversation.objects.using(using).select_for_update().filter(pk=key).values_list("pk"))
-                    release_files([key], using)
+                tried_again(using, partial(_release_broken, key, using))
         yield FileFinding("", f"{count} references are to messages that are gone.", repair)
 
 
@@ -344,13 +342,25 @@ def _unused(using: str, before: datetime.datetime, *, repair: bool) -> Iterator[
     own = MediaReference.objects.filter(file_id=OuterRef("pk"))
     unused = MediaFile.objects.using(using).filter(~Exists(own), created_at__lt=before)
     for part in in_parts(list(unused.values_list("pk", flat=True)), BATCH):
-        with transaction.atomic(using=using):
-            still = dict(locked(MediaFile.objects.using(using).filter(pk__in=part)).values_list("pk", "name"))
-            # Read after the lock, for which this may have waited until somebody has added a reference.
-            references = as_now(MediaReference.objects.using(using).filter(file_id__in=list(still)).order_by())
-            for key in set(references.values_list("file_id", flat=True)):
-                del still[key]
-            if repair:
-                delete_files(list(still), list(still.values()), using)
-        for name in still.values():
+        for name in tried_again(using, partial(_delete_unused, part, using, repair=repair)):
             yield FileFinding(name, "No message has it.", repair)
+
+
+def _release_broken(key: int, using: str) -> None:
+    with transaction.atomic(using=using):
+        # Locked, so that no message is being added whose reference is seen before it.
+        list(Conversation.objects.using(using).select_for_update().filter(pk=key).values_list("pk"))
+        release_files([key], using)
+
+
+def _delete_unused(pks: Collection[int], using: str, *, repair: bool) -> list[str]:
+    """Return the names of the files *pks* that no message has, and with *repair*, delete them."""
+    with transaction.atomic(using=using):
+        files = dict(locked(MediaFile.objects.using(using).filter(pk__in=pks)).values_list("pk", "name"))
+        # Read after the lock, for which this may have waited until somebody has added a reference.
+        references = as_now(MediaReference.objects.using(using).filter(file_id__in=list(files)).order_by())
+        for key in set(references.values_list("file_id", flat=True)):
+            del files[key]
+        if repair:
+            delete_files(list(files), list(files.values()), using)
+    return list(files.values())

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.base import ContentFile
 from django.core.files.storage import InMemoryStorage, storages
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
@@ -362,6 +363,29 @@ def test_a_check_finds_files_without_rows_and_repairs_them(storage, settings):
     call_command("check_chatmemory")
 
 
+def test_a_repair_removes_references_whose_messages_are_gone(storage):
+    a_memory().add(picture(1), picture(2))
+    Message.objects.filter(sequence=1)._raw_delete("default")  # as other programs may
+
+    found = []
+    assert operations.check_files("default", found.append, repair=True) == 1
+    assert found[0].detail == "1 references are to messages that are gone."
+    assert [content for _, content in contents(storage)] == [a_file(2)]
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="has one writer at a time")
+@pytest.mark.parametrize("after", range(1, 8))
+def test_a_repair_deletes_no_file_to_which_another_writer_adds_a_message(storage, after):
+    sha256 = hashlib.sha256(a_file(1)).hexdigest()
+    name = storages_module.new_name(sha256)
+    storage.save(name, ContentFile(a_file(1)))
+    MediaFile.objects.create(sha256=sha256, name=name, size=2000, created_at="2020-01-01T00:00Z")
+
+    with another_writer(lambda: a_memory().add(picture(1)), after):
+        operations.check_files("default", print, repair=True, age=timedelta(seconds=-60))
+    assert all(message == picture(1) for message in a_memory().messages())
+
+
 def operations_age(do) -> None:
     """Call *do* where every file without a row counts as left over, however young it is."""
     from chatmemory_django.operations import media
@@ -450,7 +474,7 @@ def test_an_import_above_the_quota_stores_nothing():
     lines = "".join(operations.export(Conversation.objects.all())).splitlines()
 
     for limit in (4000, 7999):
-        with pytest.raises(operations.JsonLinesError, match=f"have 4000 bytes .* 4000, .* {limit} at most"):
+        with pytest.raises(operations.JsonLinesError, match=f"have 4000 bytes, .* 4000; .* {limit} at most"):
             operations.import_lines(lines, ann, rename=True, limits=operations.ImportLimits(max_file_bytes=limit))
         assert Conversation.objects.count() == 1
         assert_consistent()

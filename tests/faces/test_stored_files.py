@@ -128,7 +128,7 @@ def test_a_storage_that_is_down_refuses_and_stores_nothing(ann, monkeypatch):
 def test_a_user_has_a_quota(ann, settings):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_QUOTA": 4_000}
     assert by_rest(ann, URL).status_code == 201
-    for way in (by_rest, by_openai, by_chat):
+    for way in (by_rest, by_openai, by_chat, by_import):
         response = way(ann, URL)
-        assert response.status_code == 400
+        assert response.status_code == 400, way
         assert "and may have 4000 at most" in response.content.decode()

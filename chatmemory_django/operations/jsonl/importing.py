@@ -220,8 +220,8 @@ class _Import:
         limit, size = self.limits.max_file_bytes, sum(self._file_sizes.values())
         if limit is not None and size and (stored := stored_bytes(self.columns["owner_id"], using)) + size > limit:
             raise self._error(
-                f"its files have {size} bytes and those in your conversations {stored}, but all of them may have "
-                f"{limit} at most."
+                f"its files have {size} bytes, and those in your conversations {stored}; together they have too many, "
+                f"and may have {limit} at most."
             )
 
     def _checked_memory_id(self) -> str:
