@@ -136,13 +136,13 @@ def listed(folder: str) -> list[str]:
 
 def is_lost(name: str) -> bool:
     """Return whether the file *name* does not exist."""
-    return not _asked(partial(storage().exists, name), "say whether it has a file")
+    return not _asked(partial(storage().exists, name), "answer whether it has a file")
 
 
 def is_older(name: str, moment: datetime) -> bool:
     """Return whether the file *name* was written before *moment*."""
     try:
-        written = _asked(partial(storage().get_modified_time, name), "say when a file was written")
+        written = _asked(partial(storage().get_modified_time, name), "answer when a file was written")
     except FileNotFoundError:
         return False
     return (written if timezone.is_aware(written) else timezone.make_aware(written)) < moment
