@@ -285,7 +285,7 @@ def check_files(
 
 
 def _databases() -> list[str]:
-    """Return the databases that have the table of files, whatever a router decides: their files may be in the storage."""
+    """Return the databases with the table of files, whatever a router decides: theirs may be in the storage."""
     found = []
     for alias in connections:
         with connections[alias].cursor() as cursor:
