@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 
@@ -41,6 +42,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
         *_memory(),
         *_plain_values(),
         *_costs(),
+        *_retention(),
         *conf.check_class(
             "CHATMEMORY['ACCESS_POLICY']",
             conf.access_policy_class(),
@@ -230,6 +232,35 @@ def _costs() -> Iterator[CheckMessage]:
             hint="Set 'COST' to the path of a function, or limit 'TOKENS'.",
             id="chatmemory.W061",
         )
+
+
+def _retention() -> Iterator[CheckMessage]:
+    given: object = settings.CHATMEMORY.get("RETENTION") if hasattr(settings, "CHATMEMORY") else None
+    if given is None:
+        return
+    names = conf.DEFAULT_RETENTION
+    if not isinstance(given, Mapping):
+        yield Error(
+            f"CHATMEMORY['RETENTION'] must be a dict, or None, not {given!r}.",
+            hint="For example {'IDLE': 365, 'TEMPORARY': timedelta(hours=12)}; a number counts days.",
+            id="chatmemory.E063",
+        )
+        return
+    yield from conf.check_names("CHATMEMORY['RETENTION']", given, names, "chatmemory.W062")
+    for name, period in given.items():
+        if name in names and period is not None and not _is_period(period):
+            yield Error(
+                f"CHATMEMORY['RETENTION'][{name!r}] must be a timedelta above 0, a whole number of days from 1 to "
+                f"{conf.MAX_DAYS:,}, or None for never, not {period!r}.",
+                hint="For example 365, or timedelta(hours=12).",
+                id="chatmemory.E064",
+            )
+
+
+def _is_period(value: object) -> bool:
+    if type(value) is int:
+        return 1 <= value <= conf.MAX_DAYS
+    return isinstance(value, timedelta) and timedelta() < value <= timedelta(days=conf.MAX_DAYS)
 
 
 def _rates(rest: Mapping[str, Any]) -> Iterator[CheckMessage]:

@@ -5,6 +5,7 @@ What reads a setting does not validate it; system checks do, with the functions 
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 
@@ -84,6 +85,15 @@ DEFAULT_ENCRYPTION: dict[str, Any] = {
 
 DEFAULT_MCP_THROTTLE_RATE = "120/min"
 
+DEFAULT_RETENTION: Mapping[str, timedelta | None] = {
+    "HISTORY_OLDER_THAN": None,
+    "IDLE": None,
+    "TEMPORARY": timedelta(days=1),
+}
+
+MAX_DAYS = 100_000
+"""The largest number of days of a period: no database supports dates that long ago."""
+
 NAMES = frozenset(
     {
         "MEMORY",
@@ -106,6 +116,7 @@ NAMES = frozenset(
         "ENCRYPTION",
         "COST",
         "BUDGET",
+        "RETENTION",
     }
 )
 
@@ -189,6 +200,18 @@ def cost() -> object:
 def budget() -> object:
     """Return ``BUDGET``: a dict, a function of a user that returns one or None, its path, or None, the default."""
     return _get("BUDGET", None)
+
+
+def retention() -> Mapping[str, timedelta | None] | None:
+    """
+    Return ``RETENTION``: after which periods old messages, idle and temporary conversations are deleted, completed from
+    ``DEFAULT_RETENTION``, where None is never. None, the default, if it is not set.
+    """
+    given = _get("RETENTION", None)
+    if given is None:
+        return None
+    periods = {**DEFAULT_RETENTION, **given}
+    return {name: timedelta(days=each) if isinstance(each, int) else each for name, each in periods.items()}
 
 
 def _get(name: str, default: object) -> Any:

@@ -125,4 +125,5 @@ CHATMEMORY = {
         "ASSISTANT": "example_project.assistants.assistant",
         "IMAGE_DETAIL": "LOW",  # so that images fit in small memories
     },
+    "RETENTION": {"TEMPORARY": 1},  # days; manage.py prune_chatmemory erases what is older
 }

@@ -22,6 +22,7 @@ WORDS = tuple(STATUSES.values())
 TEXTS = {
     # Conversations
     "new_chat": _("New chat"),
+    "kept_until": _("Kept until {moment}"),
     "no_conversations": _("No conversations yet."),
     "nothing_found": _("Nothing found."),
     "pinned_chats": _("Pinned"),

@@ -13,15 +13,13 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import connections, reset_queries, router
 
+from chatmemory_django.conf import MAX_DAYS
 from chatmemory_django.encryption.values import EncryptionError
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.storages import StorageError
 
 INTERRUPTED = 130
 """The exit code of a program that was ended by Ctrl-C: 128 plus the number of SIGINT."""
-
-MAX_DAYS = 100_000
-"""The largest number of days: no database supports dates before that."""
 
 WIDTH = 40
 """The width of a progress bar, in characters."""

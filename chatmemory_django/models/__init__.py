@@ -7,7 +7,7 @@ be pinned in front of it. Evicting moves the start of the window, so it costs th
 
 from chatmemory_django.models.approvals import ToolApproval
 from chatmemory_django.models.calls import CallSum, ModelCall, ModelCallQuerySet, Outcome, Purpose
-from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_memory_id
+from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_expiry, new_memory_id
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
 from chatmemory_django.models.files import MediaFile, MediaReference
 from chatmemory_django.models.messages import Message, MessageQuerySet
@@ -33,5 +33,6 @@ __all__ = [
     "SparseIndex",
     "ToolApproval",
     "UtcNow",
+    "new_expiry",
     "new_memory_id",
 ]

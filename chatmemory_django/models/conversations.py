@@ -32,10 +32,11 @@ from django.db.models.functions import Cast, Length
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory_django import conf
 from chatmemory_django.core.limits import MAX_COUNTER_LENGTH, MAX_MEMORY_ID_LENGTH, MAX_TITLE_LENGTH, is_storable
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.db.isolation import as_now, note_lock
-from chatmemory_django.db.moments import to_moment
+from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.encryption.ciphers import for_new_conversation, for_owner
 from chatmemory_django.messages import MessageType
@@ -46,6 +47,7 @@ from chatmemory_django.models.fields import (
     ExactCharField,
     Hour,
     OwnerField,
+    SparseIndex,
     cascade_without_titles,
     with_default,
 )
@@ -81,6 +83,14 @@ PREVIEW = 200
 def new_memory_id() -> str:
     """Return a memory id that cannot be guessed."""
     return str(uuid.uuid4())
+
+
+def new_expiry() -> datetime.datetime:
+    """Return the ``expires_at`` of a temporary conversation that begins now; ``ValueError`` if the site has none."""
+    period = (conf.retention() or {}).get("TEMPORARY")
+    if period is None:
+        raise ValueError("This site has no temporary conversations: CHATMEMORY['RETENTION'] does not set TEMPORARY.")
+    return to_moment(datetime.datetime.now(datetime.UTC) + period)
 
 
 # A window that begins at 2 may have been preceded only by the message that is pinned in front of it.
@@ -119,6 +129,14 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """Return conversations that were written to at *cutoff*, an aware datetime, or later."""
         moment = to_moment(cutoff)
         return self.filter(updated_at__gte=moment, active_hour__gte=hour_of(moment))
+
+    def expired_at(self, moment: datetime.datetime) -> Self:
+        """Return temporary conversations whose time has passed at *moment*, an aware datetime."""
+        return self.filter(expires_at__lte=to_moment(moment))
+
+    def unexpired_at(self, moment: datetime.datetime) -> Self:
+        """Return conversations that are not temporary, or whose time has not passed at *moment*, an aware datetime."""
+        return self.filter(Q(expires_at=None) | Q(expires_at__gt=to_moment(moment)))
 
     def with_evictions(self) -> Self:
         """Return conversations with messages that are no longer in the memory. Reads no messages."""
@@ -337,6 +355,9 @@ class Conversation(models.Model):
     # It rarely changes, so it can be indexed: ordered by it, only the conversations of the same hour need sorting.
     active_hour = models.GeneratedField(expression=Hour("updated_at"), output_field=IntegerField(), db_persist=True)
 
+    # Of temporary conversations alone. No add changes it, so its index costs none of them anything.
+    expires_at = models.DateTimeField(_("expires at"), null=True, editable=False)
+
     objects = ConversationQuerySet.as_manager()
 
     class Meta:
@@ -345,6 +366,7 @@ class Conversation(models.Model):
         indexes = (
             models.Index(fields=["owner", "active_hour"], name="chatmemory_of_owner"),
             models.Index(fields=["active_hour"], name="chatmemory_by_activity"),
+            SparseIndex(fields=["expires_at"], name="chatmemory_by_expiry", rows=Q(expires_at__isnull=False)),
         )
         # Erasing is deleting, so Django's own "delete" permission covers it.
         permissions = (
@@ -385,6 +407,22 @@ class Conversation(models.Model):
             note_lock(connections[using], self.memory_id)
         finally:
             self.__dict__.pop("version", None)  # read again when it is accessed
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the conversation is erased at a time that was set when it began, whatever is written to it."""
+        return self.expires_at is not None
+
+    @property
+    def kept_until(self) -> datetime.datetime | None:
+        """
+        Return from when on ``apply_retention`` erases the conversation, if nobody writes to it before; None for never.
+
+        Like ``expires_at``, it does not shorten the life of single messages, see ``HISTORY_OLDER_THAN``.
+        """
+        idle = (conf.retention() or {}).get("IDLE")
+        ends = [] if self.expires_at is None else [aware(self.expires_at)]
+        return min([*ends, *([] if idle is None else [aware(self.updated_at) + idle])], default=None)
 
     def memory(self) -> MessageQuerySet:
         """Return the rows in the memory, in its order, as of when this object was read."""
@@ -462,5 +500,5 @@ class Conversation(models.Model):
         return self.messages.evicted()
 
 
-SITE_FIELDS = ("memory_id", "owner", "title", "metadata", "is_pinned", "is_archived")
+SITE_FIELDS = ("memory_id", "owner", "title", "metadata", "is_pinned", "is_archived", "expires_at")
 """The fields of a conversation that the site may change; the others are maintained by the store."""

@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models import F, ProtectedError, Q, QuerySet, RestrictedError
-from django.utils import timezone
 
-from chatmemory_django import telemetry
+from chatmemory_django import conf, telemetry
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
@@ -66,6 +66,7 @@ __all__ = [
     "Rule",
     "afork",
     "annotate",
+    "apply_retention",
     "asynchronous",
     "check",
     "check_files",
@@ -114,7 +115,7 @@ class Pruned(NamedTuple):
     """The result of pruning."""
 
     conversations: int
-    """How many conversations were erased."""
+    """How many conversations were erased: idle ones, and temporary ones."""
     messages: int
     """How many messages were deleted from the histories of other conversations."""
 
@@ -202,29 +203,55 @@ def prune(
     refused: Refused | None = None,
 ) -> Pruned:
     """
-    Erase those of *conversations* that have been *idle* that long, and delete old messages of the others.
+    Erase those of *conversations* that have been *idle* that long, or are temporary and whose time has passed, and
+    delete old messages of the others.
 
     Old are messages *history_older_than* that long, on any branch, that are in no memory, and what is left of removed
     ones; nothing is deleted in a *dry_run*. If other messages follow a deleted one, they then follow the nearest
     remaining message before it. *each* receives how many messages are deleted, several times for a long conversation.
-    Refused as in ``erase``. A client message id is deleted with its message: if it is sent again, it is stored again.
+    Refused as in ``erase``. Each is looked at again once it is locked: one that was written to in the meantime is not
+    idle. A client message id is deleted with its message: if it is sent again, it is stored again.
     """
-    now = timezone.now()
-    erased = deleted = 0
+    now = datetime.datetime.now(datetime.UTC)
+    deleted = 0
+    do = _count if dry_run else _erase
     with telemetry.delete_memory(dry_run=dry_run) as operation:
+        with unreadable_as_stored():
+            erased = _for_each(conversations.expired_at(now), do, each, refused)
+        if dry_run:
+            conversations = conversations.unexpired_at(now)
         if idle is not None:
             with unreadable_as_stored():
-                erased = _for_each(conversations.idle_since(now - idle), _count if dry_run else _erase, each, refused)
+                erased += _for_each(conversations.idle_since(now - idle), do, each, refused)
             if dry_run:
                 conversations = conversations.active_since(now - idle)
         if history_older_than is not None:
             before = now - history_older_than
             for key in keys(for_writing(conversations.filter(_HAS_OTHER_ROWS))):
                 for around in _outlived_ranges(conversations, key, before):
-                    do = partial(_count_outlived if dry_run else _delete_outlived, before, around)
-                    deleted += _do(conversations, key, do, each, refused) or 0
+                    thin = partial(_count_outlived if dry_run else _delete_outlived, before, around)
+                    deleted += _do(conversations, key, thin, each, refused) or 0
         operation.count(deleted)
     return Pruned(erased, deleted)
+
+
+def apply_retention(
+    conversations: ConversationQuerySet,
+    *,
+    dry_run: bool = False,
+    each: Each | None = None,
+    refused: Refused | None = None,
+) -> Pruned:
+    """
+    Do to *conversations* what ``CHATMEMORY["RETENTION"]`` says: ``prune`` with the periods of the setting.
+
+    Raises ``ImproperlyConfigured`` if it is not set. It may run twice, or at the same time as another one.
+    """
+    periods = conf.retention()
+    if periods is None:
+        raise ImproperlyConfigured("CHATMEMORY['RETENTION'] is not set, for example to {'IDLE': 365}.")
+    older, idle = periods["HISTORY_OLDER_THAN"], periods["IDLE"]
+    return prune(conversations, history_older_than=older, idle=idle, dry_run=dry_run, each=each, refused=refused)
 
 
 def export(

@@ -50,8 +50,8 @@ def fork(
     The messages keep their sequences, and *through* may be any message of the history, on any branch. The memory of
     the copy contains what the original's memory has up to that message; if *through* is not in this memory, it is
     filled as by ``rewind``, limited by *window*, by default to as many messages as are in this memory now. Title
-    and metadata are copied, and so is the owner, unless *owner* is passed, which may be None. By default, a new
-    *memory_id* is generated. No messages are loaded, and no signals are sent.
+    and metadata are copied, and so are the end of a temporary conversation and the owner, unless *owner* is passed,
+    which may be None. By default, a new *memory_id* is generated. No messages are loaded, and no signals are sent.
 
     Raises:
         MessageNotFoundError: The history has no message *through*; 0 is its beginning.
@@ -167,6 +167,7 @@ class _Forking:
             owner_id=source.owner_id if self._owner_key is ... else self._owner_key,
             title=source.title,
             metadata=deepcopy(source.metadata),
+            expires_at=source.expires_at,
         )
         try:
             with transaction.atomic(using=self._using):

@@ -22,7 +22,7 @@ from rest_framework.viewsets import ViewSetMixin
 from chatmemory_django import conf
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, new_expiry
 from chatmemory_django.operations import admin_log, asynchronous, export, fork
 from chatmemory_django.operations.approving import Decision, NotPendingError, decide, pending_calls
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
@@ -89,7 +89,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """Create a conversation. If it already exists with the same content, that is not an error."""
         wanted = self.body
         owner = self.policy.owner_of_new(request)
-        conversation = Conversation(**wanted, owner_id=None if owner is None else owner.pk)
+        columns = {name: value for name, value in wanted.items() if name != "is_temporary"}
+        expires_at = new_expiry() if wanted.get("is_temporary") else None
+        conversation = Conversation(**columns, owner_id=None if owner is None else owner.pk, expires_at=expires_at)
         using = router.db_for_write(Conversation)
         try:
             with transaction.atomic(using=using):

@@ -114,6 +114,17 @@ class NewConversationSerializer(ConversationChangeSerializer):
     """A new conversation. With a memory id chosen by the client, the request can be repeated safely."""
 
     memory_id = NewMemoryIdField(required=False)
+    temporary = BooleanField(
+        required=False,
+        source="is_temporary",
+        help_text="Whether it is erased after a period that the site sets, whatever is written to it.",
+    )
+
+    def validate_temporary(self, temporary: bool) -> bool:
+        """Refuse a promise that nothing keeps: without the setting, no conversation is erased."""
+        if temporary and (conf.retention() or {}).get("TEMPORARY") is None:
+            raise serializers.ValidationError("This site has no temporary conversations; leave it out.")
+        return temporary
 
 
 @extend_schema_serializer(examples=examples.shown(examples.FORK, request=True))
@@ -305,6 +316,10 @@ class ConversationSerializer(serializers.Serializer[Any]):
     memory_tokens = serializers.IntegerField(help_text="0 if they are not counted.")
     created_at = MomentField()
     updated_at = MomentField(help_text="When the last message was added.")
+    temporary = serializers.BooleanField(source="is_temporary")
+    kept_until = MomentField(
+        allow_null=True, help_text="From when on it is erased, if nothing is added before; null: it is kept."
+    )
 
     def to_representation(self, conversation: Any) -> dict[str, Any]:
         """See ``Serializer``. A title may quote messages, so users who may read none do not read it."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connection, connections, models, transaction
 from django.db.models.signals import pre_delete
 from django.test.utils import CaptureQueriesContext
@@ -19,7 +20,7 @@ from chatmemory_django import operations
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, MessageType, NewMessage, SystemMessage, UserMessage
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, new_expiry
 from chatmemory_django.operations import Finding, NoCounterError, Pruned, Rule, whole
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from example_project.models import Feedback
@@ -606,7 +607,7 @@ class TestPrune:
             a_memory(str(number), limit=10).add(U1, U2)
         age(10 * DAY)
 
-        with django_assert_num_queries(1):
+        with django_assert_num_queries(2):  # One for temporary conversations.
             operations.prune(everyone(), history_older_than=5 * DAY)
 
     def test_pruning_is_a_write_but_not_activity(self, talk: ChatMemory):
@@ -635,6 +636,71 @@ class TestPrune:
 
         assert operations.prune(everyone(), idle=5 * DAY) == Pruned(conversations=1, messages=0)
         assert Conversation.objects.get().memory_id == "b"
+
+    def test_temporary_conversations_end_at_their_time_whatever_is_written_to_them(self):
+        now = datetime.datetime.now(datetime.UTC)
+        for memory_id, hours in [("over", -1), ("going on", 1)]:
+            a_memory(memory_id).add(U1)
+            Conversation.objects.filter(memory_id=memory_id).update(expires_at=now + hours * DAY / 24)
+
+        assert operations.prune(everyone(), idle=DAY, dry_run=True) == Pruned(1, 0)
+        assert operations.prune(everyone()) == Pruned(1, 0)
+        assert Conversation.objects.get().memory_id == "going on"
+
+    def test_the_setting_says_what_is_deleted(self, settings, talk: ChatMemory):
+        settings.CHATMEMORY = {"RETENTION": {"HISTORY_OLDER_THAN": 5, "IDLE": 6 * DAY}}
+        for memory_id, days in [("idle", 7), ("active", 5)]:
+            a_memory(memory_id).add(U1)
+            Conversation.objects.filter(memory_id=memory_id).update(updated_at=timezone.now() - days * DAY)
+
+        assert operations.apply_retention(everyone(), dry_run=True) == Pruned(1, 3)
+        assert operations.apply_retention(everyone()) == Pruned(1, 3)
+        assert {each.memory_id for each in everyone()} == {"a", "active"}
+
+        settings.CHATMEMORY = {}
+        with pytest.raises(ImproperlyConfigured, match="RETENTION"):
+            operations.apply_retention(everyone())
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite in memory is one connection")
+    @pytest.mark.parametrize("statement", STATEMENTS)
+    def test_a_conversation_that_gets_a_message_just_then_is_not_idle(self, settings, statement):
+        settings.CHATMEMORY = {"RETENTION": {"IDLE": 5}}
+        a_memory("a").add(U1)
+        Conversation.objects.update(updated_at=timezone.now() - 6 * DAY)
+
+        with another_writer(lambda: a_memory("a").add(U2), statement):
+            pruned = operations.apply_retention(everyone())
+
+        found = Conversation.objects.filter(memory_id="a").first()
+        texts = [] if found is None else [row.text for row in found.history()]
+        # The writer came before the lock, and all stays; or after the erasure, and has begun anew; or not at all.
+        assert (pruned.conversations, texts) in [(0, ["one", "two"]), (1, ["two"]), (1, [])]
+
+    @pytest.mark.parametrize("use_tz", [True, False])
+    def test_a_conversation_is_kept_until_the_first_of_its_ends(self, settings, use_tz):
+        settings.USE_TZ, settings.TIME_ZONE = use_tz, "America/Los_Angeles"
+        settings.CHATMEMORY = {"RETENTION": {"TEMPORARY": 2}}
+        usual, temporary = Conversation(memory_id="a"), Conversation(memory_id="b", expires_at=new_expiry())
+        in_two_days = datetime.datetime.now(datetime.UTC) + 2 * DAY
+
+        assert usual.kept_until is None
+        assert abs(temporary.kept_until - in_two_days) < DAY / 24
+        settings.CHATMEMORY = {"RETENTION": {"IDLE": 1, "TEMPORARY": None}}
+        assert usual.kept_until == temporary.kept_until - (temporary.updated_at - usual.updated_at)
+        assert abs(usual.kept_until - in_two_days + DAY) < DAY / 24
+        with pytest.raises(ValueError, match="TEMPORARY"):
+            new_expiry()
+
+    def test_a_fork_and_an_import_of_a_temporary_conversation_end_with_it(self):
+        a_memory("a").add(U1)
+        end = datetime.datetime.now(datetime.UTC) + DAY
+        Conversation.objects.update(expires_at=end)
+
+        operations.fork(Conversation.objects.get(), "fork")
+        operations.import_lines(list(operations.export_lines(everyone().filter(memory_id="a"))), rename=True)
+
+        assert [each.expires_at for each in everyone()] == [end] * 3
 
     def test_a_dry_run_reports_and_deletes_nothing(self, talk: ChatMemory):
         a_memory("b").add(U1)

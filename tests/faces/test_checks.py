@@ -1,6 +1,7 @@
 """Each system check, by its id: what it detects, its message and its hint."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,6 +56,7 @@ class TestValidSettings:
             {"MEMORY": memory_of(MESSAGE_WINDOW, max_messages=lambda memory_id: 5)},
             {"MEMORY": memory_of(f"{__name__}.Own", max_messages=5)},
             {"COST": f"{__name__}.by_id", "BUDGET": {"TOKENS": 5, "COST": "0.50", "PER": "day"}},
+            {"RETENTION": {"IDLE": 100_000, "HISTORY_OLDER_THAN": None, "TEMPORARY": timedelta(hours=1)}},
             {"BUDGET": f"{__name__}.by_id"},
             {"BUDGET": {"TOKENS": 0, "PER": "month"}},
             {"MEMORY": by_id},
@@ -68,6 +70,7 @@ class TestValidSettings:
             "dynamic_limit",
             "own_class",
             "cost_and_budget",
+            "retention",
             "budget_of_a_function",
             "no_tokens",
             "function",
@@ -361,7 +364,7 @@ class TestEachCheck:
                 "colour",
                 "The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, ENCRYPTION, KEEP_HISTORY, "
                 "MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, MEDIA_QUOTA, "
-                "MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST.",
+                "MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST, RETENTION.",
             ),
         ],
         ids=["misspelt", "invented"],
@@ -476,6 +479,21 @@ class TestEachCheck:
 
         assert error.id == "chatmemory.E062"
         assert "'PER': 'month'" in error.hint
+
+    @pytest.mark.parametrize(
+        ("retention", "check_id"),
+        [
+            (5, "E063"),
+            ([], "E063"),
+            *[({"IDLE": wrong}, "E064") for wrong in (0, -1, 100_001, 1.5, "5", True, timedelta(), timedelta.max)],
+            ({"IDEL": 5}, "W062"),
+        ],
+        ids=repr,
+    )
+    def test_E063_E064_W062_the_retention_is_invalid(self, settings, retention, check_id):
+        (message,) = found(settings, RETENTION=retention)
+
+        assert message.id == f"chatmemory.{check_id}"
 
     def test_W061_no_function_gives_the_costs(self, settings):
         (warning,) = found(settings, BUDGET={"COST": 5, "PER": "day"})

@@ -80,7 +80,7 @@ class TestPrune:
         make_old()
 
         assert run("prune_chatmemory", "--history-older-than", 9) == (
-            "Erased 0 idle conversations and 1 old messages of others.\n"
+            "Erased 0 idle or temporary conversations and 1 old messages of others.\n"
         )
         assert Message.objects.count() == 2
         assert run("prune_chatmemory", "--history-older-than", 9).endswith("and 0 old messages of others.\n")
@@ -106,7 +106,7 @@ class TestPrune:
         make_old()
         a_conversation("new")
 
-        assert run("prune_chatmemory", "--idle", 9).startswith("Erased 1 idle conversations")
+        assert run("prune_chatmemory", "--idle", 9).startswith("Erased 1 idle or temporary")
         assert Conversation.objects.get().memory_id == "new"
 
     def test_prune_deletes_old_calls(self):
@@ -126,7 +126,18 @@ class TestPrune:
         assert run("prune_chatmemory", "--sum-calls") == "Summed up 2 calls.\n"
         assert ModelCall.objects.count() == 3
 
-    def test_prune_requires_an_age_or_an_index(self):
+    def test_prune_does_what_the_setting_says_unless_an_option_says_something_else(self, settings):
+        settings.CHATMEMORY = {"RETENTION": {"IDLE": 9}}
+        a_conversation("old")
+        make_old()
+
+        assert run("prune_chatmemory", "--idle", 90_000).startswith("Erased 0 ")
+        assert run("prune_chatmemory", "--sum-calls") == "Summed up 0 calls.\n"
+        assert run("prune_chatmemory", "--dry-run").startswith("Would have erased 1 ")
+        assert run("prune_chatmemory").startswith("Erased 1 ")
+
+    def test_prune_requires_an_age_or_an_index(self, settings):
+        settings.CHATMEMORY = {}
         with pytest.raises(CommandError, match="--calls-older-than DAYS, --sum-calls, or --search-index") as found:
             run("prune_chatmemory")
         assert found.value.returncode == 2
@@ -151,7 +162,7 @@ class TestPrune:
         make_old()
 
         assert run("prune_chatmemory", "--idle", 9, "--history-older-than", 9, "--dry-run") == (
-            "Would have erased 1 idle conversations and 0 old messages of others.\n"
+            "Would have erased 1 idle or temporary conversations and 0 old messages of others.\n"
         )
         assert Message.objects.count() == 3
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.apps import apps
 from django.core.management.base import CommandError, CommandParser
 from django.db import router
 
+from chatmemory_django import conf
 from chatmemory_django.management.base import ConversationsCommand, days
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.approvals import forget_left_approvals
-from chatmemory_django.operations import prune, summing
+from chatmemory_django.operations import apply_retention, prune, summing
 from chatmemory_django.operations.calls import prune_calls
 from chatmemory_django.search.indexes import forget_deleted
 
@@ -23,7 +25,9 @@ class Command(ConversationsCommand):
     stopped = "Stopped. What was deleted so far stays deleted; run the command again for the rest."
     help = (
         "Delete old messages from histories, and erase conversations that have been idle for long. Messages in a "
-        "memory are never deleted because of their age. What calls of models used is deleted only by its own option."
+        "memory are never deleted because of their age. What calls of models used is deleted only by its own option. "
+        "Without options, the periods are those of CHATMEMORY['RETENTION']. Temporary conversations whose time has "
+        "passed are erased in any case."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -76,29 +80,33 @@ class Command(ConversationsCommand):
         **options: Any,
     ) -> None:
         """Prune the conversations, and print what was deleted."""
-        is_pruning = history_older_than is not None or idle is not None
-        if not is_pruning and not search_index and not sum_calls and calls_older_than is None:
+        has_periods = history_older_than is not None or idle is not None
+        is_as_set = not has_periods and not search_index and not sum_calls and calls_older_than is None
+        if is_as_set and conf.retention() is None:
             raise CommandError(
-                "Use --history-older-than DAYS, --idle DAYS, --calls-older-than DAYS, --sum-calls, or --search-index.",
+                "Use --history-older-than DAYS, --idle DAYS, --calls-older-than DAYS, --sum-calls, or --search-index, "
+                "or set CHATMEMORY['RETENTION'].",
                 returncode=2,
             )
         if search_index and not apps.is_installed("chatmemory_django.search"):
             raise CommandError("There is no search index: chatmemory_django.search is not in INSTALLED_APPS.")
-        with self.progress("messages", None, verbosity) as progress:
-            pruned = prune(
-                self.conversations(database),
-                history_older_than=history_older_than,
-                idle=idle,
-                dry_run=dry_run,
-                each=lambda conversation, count: progress.advance(count),
-                refused=self.report_refused,
-            )
+        do = apply_retention if is_as_set else partial(prune, history_older_than=history_older_than, idle=idle)
+        pruned = None
+        if has_periods or is_as_set:
+            with self.progress("messages", None, verbosity) as progress:
+                pruned = do(
+                    self.conversations(database),
+                    dry_run=dry_run,
+                    each=lambda conversation, count: progress.advance(count),
+                    refused=self.report_refused,
+                )
         if not dry_run:
             self.delete_rest(self.conversations(database).db, verbosity, may_block=search_index)
         would = "Would have erased" if dry_run else "Erased"
-        if is_pruning:
+        if pruned is not None:
             self.stdout.write(
-                f"{would} {pruned.conversations:,} idle conversations and {pruned.messages:,} old messages of others."
+                f"{would} {pruned.conversations:,} idle or temporary conversations and {pruned.messages:,} old "
+                "messages of others."
             )
         if not dry_run:
             count = summing.sum_calls(using=database)

@@ -156,6 +156,7 @@ class _Import:
             "total_messages": head.total_messages,
             "created_at": _checked_moment(self.number, head.created_at),
             "updated_at": _checked_moment(self.number, head.updated_at),
+            "expires_at": None if head.expires_at is None else _checked_moment(self.number, head.expires_at),
         }
         self.following: NumberedRecord | None = None
         """The record after the conversation, once its rows are read."""

@@ -43,6 +43,7 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     summary_sequence: _Sequence | None = None
     forgotten_through: _Number = 0
     has_lost_system: bool = False
+    expires_at: _Moment | None = None
 
 
 class MessageLine(

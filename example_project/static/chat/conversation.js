@@ -35,6 +35,11 @@ export class Conversation {
         return this.#about?.title ?? "";
     }
 
+    /** From when on the site erases the conversation, if nothing is said before; null if it is kept. */
+    get keptUntil() {
+        return this.#about?.kept_until ?? null;
+    }
+
     /** Open conversation *id*, or a new one for null. An answer in progress is shown from its beginning. */
     async open(id) {
         this.#leave();

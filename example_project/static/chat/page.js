@@ -1,10 +1,10 @@
 // The page: its parts, and the navigation between them.
 
-import {conversationPath, rest} from "./api.js";
+import {conversationPath, CONVERSATIONS, rest} from "./api.js";
 import {Composer} from "./composer.js";
 import {Conversation} from "./conversation.js";
 import {Conversations} from "./conversations.js";
-import {announce, element, text} from "./dom.js";
+import {announce, element, moment, text} from "./dom.js";
 import {draftOf, dropUnsent, forgetAll, keepDraft} from "./drafts.js";
 import {MemoryPanel} from "./memory.js";
 import {hearTabs, tellTabs} from "./tabs.js";
@@ -78,6 +78,19 @@ function open(id) {
     return opened;
 }
 
+/** Open a conversation that the site erases after a while: it exists before its first message, so that none is stored elsewhere. */
+async function openTemporary() {
+    showProblem(null);
+    try {
+        const {memory_id: id} = await rest(CONVERSATIONS, {method: "POST", body: {temporary: true}});
+        show(id);
+        composer.field.focus();
+        await loadList();
+    } catch (error) {
+        showProblem(error);
+    }
+}
+
 function idInAddress() {
     return new URLSearchParams(location.search).get("chat");
 }
@@ -96,6 +109,9 @@ function setHeading() {
     const title = conversations.titleOf(idInAddress()) || conversation.title || text("new_chat");
     at("heading").textContent = title;
     document.title = `${title} · chatmemory`;
+    const until = conversation.keptUntil;
+    at("kept").hidden = !until;
+    at("kept").textContent = until ? text("kept_until", {moment: moment(until)}) : "";
 }
 
 /** Show what went wrong; null hides it. */
@@ -165,6 +181,7 @@ memory.part("clear").addEventListener("click", () => confirmed(at("confirm-clear
 memory.part("erase").addEventListener("click", () => askToErase(conversation.id));
 for (const tab of document.querySelectorAll("#tabs button")) tab.addEventListener("click", () => view(tab.dataset.view));
 for (const button of document.querySelectorAll("[data-new]")) button.addEventListener("click", () => show(null));
+document.querySelector("[data-temporary]").addEventListener("click", openTemporary);
 for (const button of document.querySelectorAll("[data-say]")) {
     button.addEventListener("click", () => {
         conversation.send([{kind: "text", text: button.dataset.say}]);

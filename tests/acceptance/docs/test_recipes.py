@@ -74,6 +74,19 @@ class TestBackgroundTasks:
         assert get_chat_memory("c").messages()[0].text.startswith("until number")
         assert "summarize_later" in names
 
+    @pytest.mark.django_db
+    def test_a_django_task_erases_what_is_old(self, settings):
+        pytest.importorskip("django.tasks")
+        settings.CHATMEMORY = {"RETENTION": {"IDLE": 5}}
+        Conversation.objects.create(memory_id="old", updated_at=timezone.now() - timedelta(days=6))
+        Conversation.objects.create(memory_id="new")
+
+        names = execute(recipe("background-tasks.md", "apply_retention"))
+        result = names["erase_what_is_old"].enqueue()
+
+        assert result.return_value == {"conversations": 1, "messages": 0}
+        assert Conversation.objects.get().memory_id == "new"
+
     @pytest.mark.django_db(transaction=True)
     def test_a_celery_task_summarizes_evicted_messages(self, in_jobs, disconnected):
         celery = pytest.importorskip("celery")

@@ -46,6 +46,8 @@ class TestList:
             "total_messages": 7,
             "memory_messages": 3,
             "memory_tokens": 0,
+            "temporary": False,
+            "kept_until": None,
         }
         assert api.get(f"{ROOT}a/").json() == {**found, **{name: api.get(f"{ROOT}a/").json()[name] for name in moments}}
 
@@ -171,6 +173,30 @@ class TestCreate:
 
         assert response.status_code == 400
         assert paths(response) == [path]
+        assert not Conversation.objects.exists()
+
+
+    def test_of_a_temporary_one_says_until_when_it_is_kept(self, api, begin, settings):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "RETENTION": {"TEMPORARY": 2}}
+        body = {"memory_id": str(uuid.uuid4()), "temporary": True}
+        first, again = (api.post(ROOT, body, format="json") for _ in range(2))
+
+        kept = datetime.datetime.fromisoformat(first.json()["kept_until"]) - Conversation.objects.get().created_at
+        assert round(kept.total_seconds() / 3600) == 48
+        assert (first.json()["temporary"], first.status_code, again.status_code) == (True, 201, 201)
+        assert again.json() == first.json()
+        where = f"{ROOT}{body['memory_id']}/"
+        assert api.post(ROOT, {**body, "temporary": False}, format="json").status_code == 409
+        assert api.patch(where, {"temporary": False}, format="json").status_code == 400  # a promise is not taken back
+        assert api.patch(where, {"kept_until": None}, format="json").status_code == 400
+
+    @pytest.mark.parametrize("retention", [{}, {"RETENTION": {"TEMPORARY": None}}], ids=["unset", "none"])
+    def test_of_a_temporary_one_is_refused_where_nothing_would_erase_it(self, api, settings, retention):
+        settings.CHATMEMORY = {"REST": {"THROTTLE_RATES": {}}, **retention}
+
+        response = api.post(ROOT, {"temporary": True}, format="json")
+
+        assert (response.status_code, response.json()["errors"][0]["path"]) == (400, "$.temporary")
         assert not Conversation.objects.exists()
 
 
