@@ -243,7 +243,7 @@ def apply_retention(
     refused: Refused | None = None,
 ) -> Pruned:
     """
-    Do to *conversations* what ``CHATMEMORY["RETENTION"]`` says: ``prune`` with the periods of the setting.
+    Delete of *conversations* what ``CHATMEMORY["RETENTION"]`` does not keep: ``prune`` with its periods.
 
     Raises ``ImproperlyConfigured`` if it is not set. It may run twice, or at the same time as another one.
     """

@@ -647,7 +647,7 @@ class TestPrune:
         assert operations.prune(everyone()) == Pruned(1, 0)
         assert Conversation.objects.get().memory_id == "going on"
 
-    def test_the_setting_says_what_is_deleted(self, settings, talk: ChatMemory):
+    def test_the_setting_has_the_periods(self, settings, talk: ChatMemory):
         settings.CHATMEMORY = {"RETENTION": {"HISTORY_OLDER_THAN": 5, "IDLE": 6 * DAY}}
         for memory_id, days in [("idle", 7), ("active", 5)]:
             a_memory(memory_id).add(U1)
@@ -674,7 +674,7 @@ class TestPrune:
 
         found = Conversation.objects.filter(memory_id="a").first()
         texts = [] if found is None else [row.text for row in found.history()]
-        # The writer came before the lock, and all stays; or after the erasure, and has begun anew; or not at all.
+        # The writer came before the lock, and all stays; or after the erasure, and began another one; or not at all.
         assert (pruned.conversations, texts) in [(0, ["one", "two"]), (1, ["two"]), (1, [])]
 
     @pytest.mark.parametrize("use_tz", [True, False])

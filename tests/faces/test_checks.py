@@ -481,19 +481,21 @@ class TestEachCheck:
         assert "'PER': 'month'" in error.hint
 
     @pytest.mark.parametrize(
-        ("retention", "check_id"),
-        [
-            (5, "E063"),
-            ([], "E063"),
-            *[({"IDLE": wrong}, "E064") for wrong in (0, -1, 100_001, 1.5, "5", True, timedelta(), timedelta.max)],
-            ({"IDEL": 5}, "W062"),
-        ],
-        ids=repr,
+        "period", [0, -1, 100_001, 1.5, "5", True, timedelta(), timedelta(days=-1), timedelta.max], ids=repr
     )
-    def test_E063_E064_W062_the_retention_is_invalid(self, settings, retention, check_id):
-        (message,) = found(settings, RETENTION=retention)
+    def test_E064_a_period_of_the_retention_is_invalid(self, settings, period):
+        (error,) = found(settings, RETENTION={"IDLE": period})
 
-        assert message.id == f"chatmemory.{check_id}"
+        assert error.id == "chatmemory.E064"
+        assert repr(period) in error.msg
+
+    def test_E063_the_retention_is_not_a_dict(self, settings):
+        assert [error.id for error in found(settings, RETENTION=365)] == ["chatmemory.E063"]
+
+    def test_W062_the_retention_has_an_unknown_period(self, settings):
+        (warning,) = found(settings, RETENTION={"IDEL": 5})
+
+        assert (warning.id, warning.hint) == ("chatmemory.W062", "Did you mean 'IDLE'?")
 
     def test_W061_no_function_gives_the_costs(self, settings):
         (warning,) = found(settings, BUDGET={"COST": 5, "PER": "day"})

@@ -126,7 +126,7 @@ class TestPrune:
         assert run("prune_chatmemory", "--sum-calls") == "Summed up 2 calls.\n"
         assert ModelCall.objects.count() == 3
 
-    def test_prune_does_what_the_setting_says_unless_an_option_says_something_else(self, settings):
+    def test_prune_takes_the_periods_of_the_setting_unless_options_have_others(self, settings):
         settings.CHATMEMORY = {"RETENTION": {"IDLE": 9}}
         a_conversation("old")
         make_old()

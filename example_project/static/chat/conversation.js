@@ -35,7 +35,7 @@ export class Conversation {
         return this.#about?.title ?? "";
     }
 
-    /** From when on the site erases the conversation, if nothing is said before; null if it is kept. */
+    /** From when on the site erases the conversation, if nothing is added before; null if it is kept. */
     get keptUntil() {
         return this.#about?.kept_until ?? null;
     }

@@ -8,6 +8,7 @@ import textwrap
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from types import ModuleType
 
 import pytest
@@ -16,6 +17,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.cache import caches
 from django.db import connections
 from django.urls import path
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from chatmemory_django.memory import MessageWindowChatMemory
@@ -68,7 +70,7 @@ class TestBackgroundTasks:
     def test_a_django_task_summarizes_evicted_messages(self, in_jobs, disconnected):
         pytest.importorskip("django.tasks")
 
-        names = execute(recipe("background-tasks.md", "django.tasks"))
+        names = execute(recipe("background-tasks.md", "summarize_memory.enqueue"))
         self.fill()
 
         assert get_chat_memory("c").messages()[0].text.startswith("until number")

@@ -175,8 +175,7 @@ class TestCreate:
         assert paths(response) == [path]
         assert not Conversation.objects.exists()
 
-
-    def test_of_a_temporary_one_says_until_when_it_is_kept(self, api, begin, settings):
+    def test_of_a_temporary_one_returns_until_when_it_is_kept(self, api, settings):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "RETENTION": {"TEMPORARY": 2}}
         body = {"memory_id": str(uuid.uuid4()), "temporary": True}
         first, again = (api.post(ROOT, body, format="json") for _ in range(2))
