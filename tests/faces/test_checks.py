@@ -493,7 +493,7 @@ class TestEachCheck:
         assert [error.id for error in found(settings, RETENTION=365)] == ["chatmemory.E063"]
 
     def test_W062_the_retention_has_an_unknown_period(self, settings):
-        (warning,) = found(settings, RETENTION={"IDEL": 5})
+        (warning,) = found(settings, RETENTION={"IDLES": 5})
 
         assert (warning.id, warning.hint) == ("chatmemory.W062", "Did you mean 'IDLE'?")
 

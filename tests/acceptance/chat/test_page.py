@@ -832,6 +832,20 @@ class TestConversations:
         talk.page.go_back()
         talk.page.wait_for_selector(".message.user >> text=Polly")
 
+    def test_a_temporary_chat_shows_until_when_it_is_kept(self, chat):
+        talk = chat()
+
+        assert talk.page.locator("#kept").is_hidden()
+        talk.page.get_by_role("button", name="Temporary chat").click()
+        talk.page.wait_for_selector("#kept:visible >> text=Kept until")
+        talk.say("Forget this tomorrow")
+        address = talk.page.url
+        talk.page.get_by_role("button", name="New chat").click()
+        talk.page.wait_for_selector("#kept", state="hidden")
+        talk.page.goto(address)
+        talk.page.wait_for_selector("#kept:visible >> text=Kept until")
+        talk.page.wait_for_selector(".message.user >> text=Forget this tomorrow")
+
     def test_the_list_is_in_order_by_keyboard(self, chat):
         talk = chat(user="ann")
         page = talk.page

@@ -42,7 +42,8 @@ def site(settings, monkeypatch, tmp_path: Path) -> None:
         "MEMORY": {
             "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
             "OPTIONS": {"max_tokens": 1000, "token_count_estimator": ADDITIVE_WORDS},
-        }
+        },
+        "RETENTION": {"HISTORY_OLDER_THAN": 180, "IDLE": 365},
     }
     monkeypatch.chdir(tmp_path)
     anna, ben = (User.objects.create_user(name) for name in ("anna", "ben"))
@@ -195,7 +196,7 @@ def move(line: str) -> None:
 
 EFFECTS: dict[str, Callable[[str], None]] = {
     "prune_chatmemory --history-older-than 180 --idle 365 --dry-run": prune_dry_run,
-    "prune_chatmemory --history-older-than 180 --idle 365": prune,
+    "prune_chatmemory": prune,
     "erase_chatmemory --user anna > receipt.json": erase_user,
     "erase_chatmemory --memory-id support-4711 --memory-id support-4712": erase_two,
     "export_chatmemory --output conversations.jsonl": export_all,

@@ -388,8 +388,6 @@ class TestTransactions:
             result = execute(sql, params, many, context)
             if '"id"' in sql.replace("`", '"') and not begun:
                 begun.append(sql)
-            elif len(begun) == 1:
-                begun.append(sql)
                 talk.delete()
             return result
 
