@@ -76,6 +76,17 @@ class TestTranscript:
         assert "6 tokens" in html
         assert "one two three" in html
 
+    def test_it_shows_until_when_the_conversation_is_kept(self, reader, settings):
+        talk = conversation(U1)
+
+        assert "ept until" not in shown(reader, talk)
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "RETENTION": {"IDLE": 400}}
+        assert "<dt>Kept until</dt>" in shown(reader, talk)
+        end = datetime.datetime(2030, 2, 3, 14, 5, tzinfo=datetime.UTC)
+        Conversation.objects.update(expires_at=end, updated_at=end)
+        html = shown(reader, talk)
+        assert '<dt>Temporary, kept until</dt><dd><time datetime="2030-02-03T14:05:00+00:00">' in html
+
     def test_messages_in_memory_and_evicted_messages_look_different(self, reader):
         html = shown(reader, conversation(S1, U1, A1, U2, U3))
 
