@@ -509,7 +509,7 @@ class TestRealModel:
                 page = context.new_page()
                 sign_in(page, "demo")
                 talk = Chat(page)
-                assert page.locator("#chat header .note").inner_text() == "some-model"
+                assert page.locator("#chat header .note:visible").inner_text() == "some-model"
 
                 talk.say("Are you real?")
 
