@@ -78,7 +78,7 @@ OWN, OTHER = 7_000_001, 7_000_002
 READS = re.compile(r"\b(?:FROM|UPDATE|JOIN)\s+[\"`]chatmemory_(conversation|message)[\"`]")
 NAMED = {
     # By its key, as a value or as that of the conversation in the same statement; or by the id of the memory.
-    "message": re.compile(r"[\"`]conversation_id[\"`](?: = | IN | AND |\))"),
+    "message": re.compile(r"\bconversation_id[\"`]?(?: = | IN | AND |\))"),
     "conversation": re.compile(r"[\"`](?:id|memory_id)[\"`] (?:= |IN )"),
 }
 TRANSACTIONS = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "SET ")
