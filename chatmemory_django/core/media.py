@@ -173,11 +173,10 @@ def file_of(source: Source) -> File | None:
     return _decoded(match[3]) if match[2].lower().endswith(";base64") else _file(unquote_to_bytes(match[3]))
 
 
-def file_at(message: ChatMessage, index: int) -> File | None:
-    """Return the file in the content of *message* at *index*: None for text and for remote files."""
+def source_at(message: ChatMessage, index: int) -> Source | None:
+    """Return what the content of *message* at *index* holds of a file: None for text, and where there is none."""
     contents = contents_in(message)
-    source = source_of(contents[index]) if index < len(contents) else None
-    return None if source is None else file_of(source)
+    return source_of(contents[index]) if index < len(contents) else None
 
 
 def without_files(message: _Message, url_of: Callable[[int], str]) -> _Message:

@@ -33,6 +33,7 @@ from chatmemory_django.core.media import (
     put_back,
     references,
     restored,
+    source_at,
     source_of,
     with_content,
     with_url,
@@ -313,11 +314,15 @@ def whole_rows(rows: Iterable[_Row], place: ConversationKey) -> list[_Row]:
 def _whole_row(row: Any, place: ConversationKey) -> Any:
     message = to_message(row.type, row.text, row.payload)
     [restored_message] = whole([message], [row.sequence], place)
-    verbatim = row.verbatim
-    if verbatim is not None and CUT in verbatim:
-        contents = contents_of(place.pk, {each.sha256 for each in references(message)}, place.using)
-        verbatim = put_back(verbatim, contents)
+    verbatim = whole_verbatim(row.verbatim, message, place)
     return row._replace(payload=message_to_json(restored_message), verbatim=verbatim)
+
+
+def whole_verbatim(verbatim: str | None, message: ChatMessage, place: ConversationKey) -> str | None:
+    """Return *verbatim*, what another framework gave for *message*, with the files that were cut out of it."""
+    if verbatim is None or CUT not in verbatim:
+        return verbatim
+    return put_back(verbatim, contents_of(place.pk, {each.sha256 for each in references(message)}, place.using))
 
 
 def with_file_sizes(size: Combinable) -> Combinable:
@@ -354,8 +359,7 @@ def file_in(place: ConversationKey, message: ChatMessage, index: int) -> File | 
 
     None for texts, for files on other servers, and for a file that is lost; ``StorageError`` if the storage fails.
     """
-    contents = contents_in(message)
-    source = source_of(contents[index]) if index < len(contents) else None
+    source = source_at(message, index)
     if source is None or source.file is None:
         return None if source is None else file_of(source)
     content = contents_of(place.pk, [source.file.sha256], place.using).get(source.file.sha256)

@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from chatmemory_django import conf, storages
-from chatmemory_django.core.media import CUT, Extracted, put_back, references
+from chatmemory_django.core.media import Extracted, references
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.retries import tried_again
@@ -33,6 +33,7 @@ from chatmemory_django.models.files import (
     release,
     release_files,
     whole,
+    whole_verbatim,
 )
 from chatmemory_django.models.messages import MESSAGE_SIZE
 from chatmemory_django.operations.whole import (
@@ -233,9 +234,7 @@ def _back(
     message: ChatMessage, sequence: int, verbatim: str | None, place: ConversationKey
 ) -> tuple[str | None, str | None]:
     """Return payload and original of *message* with its files."""
-    if verbatim is not None and CUT in verbatim:
-        contents = contents_of(place.pk, {each.sha256 for each in references(message)}, place.using)
-        verbatim = put_back(verbatim, contents)
+    verbatim = whole_verbatim(verbatim, message, place)
     [complete] = whole([message], [sequence], place)
     return to_columns(complete).payload, verbatim
 

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from chatmemory_django.codec import message_from_json, message_to_json
 from chatmemory_django.core import media
-from chatmemory_django.core.media import File, file_at, without_files
+from chatmemory_django.core.media import File, file_of, source_at, without_files
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -30,7 +30,8 @@ from tests import strategies
 
 
 def files_of(message) -> list[File | None]:
-    return [file_at(message, index) for index in range(len(getattr(message, "contents", ())))]
+    sources = [source_at(message, index) for index in range(len(getattr(message, "contents", ())))]
+    return [None if source is None else file_of(source) for source in sources]
 
 
 PNG = b"\x89PNG\r\n\x1a\n the rest"
