@@ -249,11 +249,11 @@ class Assistant:
                         yield exchange.results[-1]
             except BaseException:
                 if self._keeps_part(options) and exchange.add_part():
-                    exchange.turn.end()
+                    exchange.end()
                 raise
             if not exchange.pending:
                 answer.read(exchange.response)
-            exchange.turn.end()
+            exchange.end()
         yield from exchange.pending
         if exchange.first and self.title:
             entitle(exchange.memory, *exchange.first, self.title)

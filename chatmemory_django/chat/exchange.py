@@ -163,15 +163,20 @@ class Exchange:
         """See ``next_request``."""
         return await in_thread(self.next_request) if self.ledger.asks_for_costs else self.next_request()
 
-    async def aend(self) -> None:
-        """End the turn and record the calls, in one step; what the memory does after that may go on by itself."""
-        if await in_thread(self._write):
-            await afterwards(self.turn.follow())
+    def end(self) -> None:
+        """End the turn, and record the calls with it."""
+        with self.ledger.recorded_with(self.turn):
+            self.turn.end()
 
-    def _write(self) -> bool:
-        has_evicted = self.turn.write()
-        self.ledger.write()
-        return has_evicted
+    def write(self) -> bool:
+        """Do the first step of ``aend``; return what ``Turn.write`` does."""
+        with self.ledger.recorded_with(self.turn):
+            return self.turn.write()
+
+    async def aend(self) -> None:
+        """See ``end``. What the memory does after the turn is stored may go on by itself."""
+        if await in_thread(self.write):
+            await afterwards(self.turn.follow())
 
     @property
     def calls(self) -> Sequence[ToolExecutionRequest]:

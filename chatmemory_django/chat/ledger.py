@@ -16,6 +16,7 @@ from chatmemory_django.chat.model import ChatModel, ChatResponse, RateLimitError
 from chatmemory_django.core.usage import Budget
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
+from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Outcome, Purpose
 from chatmemory_django.operations.calls import NOTHING, Account, Call, payer
 
@@ -85,9 +86,25 @@ class Ledger:
 
     def write(self) -> None:
         """Record the calls that are not recorded yet."""
+        self._account.write(self._taken())
+
+    @contextmanager
+    def recorded_with(self, turn: Turn) -> Iterator[None]:
+        """Record the calls in the transaction in which the block stores *turn*; after it, if that was not possible."""
+        new = self._taken()
+        records = self._account.records(new)
+        turn.record(records)
+        try:
+            yield
+        finally:
+            if not records.are_written:
+                self._account.write(new)
+
+    def _taken(self) -> list[Call]:
+        """Return the calls that are not recorded yet, which the caller records."""
         new, self._written = self._calls[self._written :], len(self._calls)
         telemetry.note_usage(self._calls, new)
-        self._account.write(new)
+        return new
 
     def __enter__(self) -> Self:
         return self

@@ -352,7 +352,7 @@ class _Work:
         try:
             keeps_part = answer.is_stopping or self._assistant.keep_partial
             if exchange is not None and (exchange.is_complete or (keeps_part and exchange.add_part())):
-                self._has_evicted = raisable(exchange.turn.write)()
+                self._has_evicted = raisable(exchange.write)()
                 self._is_stored = True
                 if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
                     entitle(exchange.memory, *exchange.first, first_words)

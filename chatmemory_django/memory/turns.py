@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from chatmemory_django.core.tool_calls import has_open_calls
 from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
-from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore
+from chatmemory_django.stores.base import Appended, AppendOptions, CallRecords, ChatMemoryStore
 
 Persist: TypeAlias = Literal["late", "early"]
 """When a turn is stored: everything at its end, or user messages at once, marked as incomplete until then."""
@@ -62,6 +62,7 @@ class Turn:
         self._is_retry = False
         self._has_evicted = False
         self._beside: Callable[[object, list[int]], object] | None = None
+        self._calls: CallRecords | None = None
 
     def begin(self) -> Self:
         """Read the memory, as ``with`` does when it is entered; ``end`` is the counterpart."""
@@ -100,6 +101,10 @@ class Turn:
         It receives what identifies the conversation, and the keys of the messages that are stored then.
         """
         self._beside = store
+
+    def record(self, calls: CallRecords) -> None:
+        """Write *calls* in the transaction in which the turn's end is stored, if the store can and there is any."""
+        self._calls = calls
 
     def add(self, *messages: ChatMessage | NewMessage) -> None:
         """
@@ -160,6 +165,8 @@ class Turn:
 
     def _write(self) -> None:
         write = partial(self._store, self._unwritten, after=self._after, completes=self._incomplete)
+        if self._calls is not None:
+            write = partial(write, calls=self._calls)
         if self._beside is None:
             write()
             return

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from django.db import IntegrityError, connections, router, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from chatmemory_django import conf
@@ -26,11 +25,13 @@ from chatmemory_django.core.serving import served
 from chatmemory_django.core.usage import TokenUsage, to_cost
 from chatmemory_django.db.moments import LATEST, to_moment
 from chatmemory_django.db.threads import from_callback, in_thread, to_its_end
-from chatmemory_django.models import Conversation, ModelCall, Outcome, Purpose
+from chatmemory_django.models import ModelCall, Outcome, Purpose
 from chatmemory_django.models.calls import MAX_NAME_LENGTH
 from chatmemory_django.operations.summing import sum_calls
 from chatmemory_django.operations.usage import usage
+from chatmemory_django.stores.base import CallRecords
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from chatmemory_django.stores.django.statements import insert_calls
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -116,6 +117,10 @@ class Account:
             cost * (1 + Decimal(sum(each.unpriced for each in cancelled)) / max(priced, 1)),
         )
 
+    def records(self, calls: Sequence[Call]) -> CallRecords:
+        """Return the records of *calls*, for a store that can write them with the answer."""
+        return CallRecords([_values(call, self.owner) for call in calls], self.database)
+
     def write(self, calls: Sequence[Call]) -> None:
         """Record *calls*, in one statement; if that fails, it is logged."""
         if not calls:
@@ -129,55 +134,29 @@ class Account:
             logger.exception("%d calls of models could not be recorded.", len(calls))
 
     def _insert(self, calls: Sequence[Call], owner: Any) -> None:
-        connection = connections[self.database]
-        rows = [self._values(call, owner) for call in calls]
-        parameters = [
-            field.get_db_prep_save(row[field.name], connection) if field.name in row else self.memory_id
-            for row in rows
-            for field in _COLUMNS
-        ]
+        connection, values = connections[self.database], [_values(call, owner) for call in calls]
         # A failure must not end the caller's transaction. Without one, each of its statements would be one more.
         is_inside = connection.in_atomic_block
         with transaction.atomic(using=connection.alias) if is_inside else nullcontext(), connection.cursor() as cursor:
-            cursor.execute(_insertion(connection, len(rows)), parameters)
-
-    def _values(self, call: Call, owner: Any) -> dict[str, Any]:
-        """Return the values of the row of *call*, without its conversation."""
-        usage = call.usage
-        return {
-            "owner": owner,
-            "purpose": call.purpose,
-            "model": call.model[:MAX_NAME_LENGTH],
-            "input_tokens": _count(usage.input),
-            "cached_input_tokens": _count(usage.cached_input),
-            "output_tokens": _count(usage.output),
-            "reasoning_tokens": _count(usage.reasoning),
-            "cost": call.cost,
-            "outcome": call.outcome,
-            "error": call.error[:MAX_NAME_LENGTH],
-            "created_at": call.began_at,
-        }
+            insert_calls(cursor, self.memory_id, values)
 
 
-_COLUMNS: tuple[Any, ...] = tuple(
-    field for field in ModelCall._meta.concrete_fields if not field.primary_key and field.name != "summed"
-)
-
-
-def _insertion(connection: BaseDatabaseWrapper, count: int) -> str:
-    """
-    Return the INSERT of *count* rows; the conversations are looked up as it runs: those erased by then are null.
-
-    As SQL: the ORM would take longer to compile it than it takes to run, and begin a transaction for several rows.
-    """
-    name = connection.ops.quote_name
-    fields: list[Any] = [Conversation._meta.get_field(each) for each in ("id", "memory_id")]
-    key, memory_id = (name(field.column) for field in fields)
-    there = f"(SELECT {key} FROM {name(Conversation._meta.db_table)} WHERE {memory_id} = %s)"  # noqa: S608  # names of models
-    row = ", ".join(there if field.name == "conversation" else "%s" for field in _COLUMNS)
-    columns = ", ".join(name(field.column) for field in _COLUMNS)
-    rows = ", ".join([f"({row})"] * count)
-    return f"INSERT INTO {name(ModelCall._meta.db_table)} ({columns}) VALUES {rows}"  # noqa: S608  # the same
+def _values(call: Call, owner: Any) -> dict[str, Any]:
+    """Return the values of the record of *call*, without its conversation."""
+    usage = call.usage
+    return {
+        "owner": owner,
+        "purpose": call.purpose,
+        "model": call.model[:MAX_NAME_LENGTH],
+        "input_tokens": _count(usage.input),
+        "cached_input_tokens": _count(usage.cached_input),
+        "output_tokens": _count(usage.output),
+        "reasoning_tokens": _count(usage.reasoning),
+        "cost": call.cost,
+        "outcome": call.outcome,
+        "error": call.error[:MAX_NAME_LENGTH],
+        "created_at": call.began_at,
+    }
 
 
 class CallRecorder:

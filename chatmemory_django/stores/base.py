@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
 
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
@@ -45,6 +46,18 @@ class Appended(NamedTuple):
     """See ``Reading.conversation``."""
 
 
+@dataclass
+class CallRecords:
+    """Records of calls of models, which a store can write together with what the models have answered."""
+
+    values: Sequence[Mapping[str, Any]]
+    """Of each call, the values by the names of its fields."""
+    using: str
+    """The database in which they belong."""
+    are_written: bool = False
+    """Whether the store has written them; otherwise, the caller does."""
+
+
 class AppendOptions(TypedDict, total=False):
     """The options of ``ChatMemoryStore.append_messages``, see there."""
 
@@ -54,6 +67,7 @@ class AppendOptions(TypedDict, total=False):
     is_complete: bool
     completes: Sequence[int]
     is_retry: bool
+    calls: CallRecords | None
 
 
 class Reading(NamedTuple):
@@ -129,6 +143,7 @@ class ChatMemoryStore(ABC):
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
+        calls: CallRecords | None = None,
         conversation: object = None,
     ) -> Appended:
         """
@@ -142,6 +157,7 @@ class ChatMemoryStore(ABC):
         whose turn ends now. With *after*, the messages of a turn that has not ended begin a branch there, and neither
         the memory nor the path changes until a later call, with the same *after*, completes them. Without *is_retry*,
         the caller has just generated the client message ids, so no message can have one of them yet.
+        *calls* are written in the same transaction, or not at all.
 
         A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
         a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.chat.assistant import Assistant
@@ -23,12 +23,14 @@ from chatmemory_django.chat.model import (
     UnavailableError,
 )
 from chatmemory_django.chat.recording import RecordedChatModel
-from chatmemory_django.memory import SummarizingChatMemory
+from chatmemory_django.memory import MessageWindowChatMemory, SummarizingChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, ModelCall
 from chatmemory_django.operations import erase
 from chatmemory_django.operations.calls import prune_calls, record_call
 from chatmemory_django.operations.usage import BY, usage
+from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS
 from tests.faces.chat.scripted import ScriptedModel, calling
@@ -167,14 +169,48 @@ class TestAnswers:
         assert SECRET not in str(list(ModelCall.objects.values()))
 
     def test_that_it_cannot_be_recorded_is_logged_and_the_answer_is_given(self, ann, monkeypatch, caplog):
-        def fail(*args: object, **options: object) -> None:
-            raise DatabaseError("The disk is full.")
+        def fail(calls: Sequence[object]) -> dict[str, object]:
+            if calls:
+                raise IntegrityError("The table was changed.")
+            return {}
 
-        monkeypatch.setattr("chatmemory_django.operations.calls._insertion", fail)
+        monkeypatch.setattr("chatmemory_django.stores.django.statements._values_of", fail)
         with caplog.at_level(logging.ERROR):
             assert Assistant(ScriptedModel("Yes")).chat("c", "Tea?", owner=ann) == "Yes"
 
         assert "1 calls of models could not be recorded." in caplog.text
+        assert [message.text for message in get_chat_memory("c").messages()[1:]] == ["Yes"]
+
+    def test_the_record_is_committed_with_the_answer(self, ann):
+        for model in (ScriptedModel("Yes"), ScriptedModel(CALLS, "Yes")):
+            with CaptureQueriesContext(connection) as captured:
+                chat(Assistant(model, tools=[look], title=None), ann)
+
+            statements = [each["sql"] for each in captured]
+            [record] = [place for place, sql in enumerate(statements) if "chatmemory_modelcall" in sql]
+            if connection.vendor == "postgresql":
+                assert "chatmemory_message" in statements[record]
+            else:
+                inside = statements[statements.index("BEGIN") : statements.index("COMMIT")]
+                assert statements[record] in inside
+                assert any(sql.startswith("INSERT") and "chatmemory_message" in sql for sql in inside)
+
+    def test_an_answer_is_stored_although_who_pays_for_it_was_erased_meanwhile(self, ann):
+        class Erasing(ScriptedModel):
+            def chat(self, request: Any) -> Any:
+                get_user_model().objects.filter(pk=ann.pk).delete()
+                return super().chat(request)
+
+        def shared(**options: Any) -> MessageWindowChatMemory:
+            return MessageWindowChatMemory(max_messages=9, id=options["id"], store=DjangoChatMemoryStore())
+
+        assistant = Assistant(Erasing("Yes"), memory=shared, title=None)
+
+        assert assistant.chat("c", "Tea?", owner=ann) == "Yes"
+        assert [message.text for message in shared(id="c").messages()[1:]] == ["Yes"]
+        assert list(ModelCall.objects.values_list("owner", "outcome", "conversation__memory_id")) == [
+            (None, "completed", "c")
+        ]
 
     def test_a_failure_leaves_the_transaction_around_it_as_it_was(self, ann):
         with transaction.atomic():

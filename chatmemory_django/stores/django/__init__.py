@@ -197,9 +197,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         conversation: object = None,
         **options: Unpack[AppendOptions],
     ) -> Appended:
-        after = options.get("after")
-        write = self._write(memory_id, conversation=conversation, create=not after)
-        appended = write.run(Addition(messages, window, **options))
+        after, calls = options.get("after"), options.pop("calls", None)
+        write = self._write(memory_id, conversation=conversation, create=not after, calls=calls)
+        appended = write.run(Addition(messages, window, **options))  # type: ignore[misc]  # calls are not among them now
         if appended is None:
             if after:
                 raise MessageNotFoundError(memory_id, after)

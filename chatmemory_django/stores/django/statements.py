@@ -29,7 +29,7 @@ from chatmemory_django.db.isolation import has_locked, sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, ExactCharField, Message
+from chatmemory_django.models import Conversation, ExactCharField, Message, ModelCall
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.stores.django.changes import Change
@@ -45,6 +45,11 @@ PLAIN = frozenset(
 NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_fields if field.column)
 """The fields of a new row."""
 
+CALL: tuple[Any, ...] = tuple(
+    field for field in ModelCall._meta.concrete_fields if not field.primary_key and field.name != "summed"
+)
+"""The fields of a new record of a call."""
+
 MAX_PARAMETERS = 999
 """How many parameters a statement may have: with more, Django 5.2 splits it for SQLite."""
 
@@ -58,7 +63,7 @@ class Slot(str):
 class Parameter(Expression):
     """A value for *column* of *model*, passed as *name* when the statement is run."""
 
-    def __init__(self, model: type[Conversation | Message], column: str, name: str = "") -> None:
+    def __init__(self, model: type[Conversation | Message | ModelCall], column: str, name: str = "") -> None:
         field: Any = model._meta.get_field(column)
         super().__init__(output_field=field)
         self.slot = Slot(name or column)
@@ -304,20 +309,55 @@ def _insert(count: int) -> Statement:
     )
 
 
+def _call(
+    index: int, conversation: tuple[str, Parameter], connection: BaseDatabaseWrapper
+) -> tuple[str, str, list[Slot]]:
+    """Return the parts of the INSERT of record *index* of calls: where to, its values, and the slots of these."""
+    quote = connection.ops.quote_name
+    table, columns = quote(ModelCall._meta.db_table), ", ".join(quote(field.column) for field in CALL)
+    values = {field.name: ("%s", Parameter(ModelCall, field.name, f"call_{field.name}_{index}")) for field in CALL}
+    values["conversation"] = conversation
+    slots = [parameter.slot for _, parameter in values.values()]
+    return f"INSERT INTO {table} ({columns})", ", ".join(sql for sql, _ in values.values()), slots
+
+
+class _InsertCalls(Statement):
+    """The INSERT of *count* records of calls; the conversation is looked up then: null if it was erased."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(lambda using: None)
+        self._count = count
+
+    def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        fields: list[Any] = [Conversation._meta.get_field(name) for name in ("id", "memory_id")]
+        names = [Conversation._meta.db_table, *(field.column for field in fields)]
+        table, key, memory_id = map(connection.ops.quote_name, names)
+        there = f"(SELECT {key} FROM {table} WHERE {memory_id} = %s)"  # noqa: S608  # names
+        conversation = there, Parameter(Conversation, "memory_id")
+        calls = [_call(index, conversation, connection) for index in range(self._count)]
+        rows = ", ".join(f"({values})" for _, values, _ in calls)
+        return f"{calls[0][0]} VALUES {rows}", [slot for *_, slots in calls for slot in slots]
+
+
+_insert_calls = cache(_InsertCalls)
+
+
 class _MoveAndInsert(Statement):
     """
-    The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation.
+    The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation, and records
+    of *calls* of models.
 
     If it *completes* others, their turns end then. New rows have values in *columns*, and the defaults of ``NewRow``
     in the rest: constants take less time to send and to plan.
     """
 
-    def __init__(self, moved: Statement, count: int, columns: frozenset[str], *, completes: bool) -> None:
+    def __init__(self, moved: Statement, count: int, columns: frozenset[str], calls: int, *, completes: bool) -> None:
         super().__init__(lambda using: None)
         self._moved = moved
         self._count = count
         self._completes = completes
         self._columns = columns
+        self._calls = calls
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         update, parameters = self._moved.on(connection)
@@ -343,9 +383,13 @@ class _MoveAndInsert(Statement):
             moved += f", completed AS (UPDATE {table} SET is_complete = true FROM moved WHERE {which})"  # noqa: S608  # names
             key, sequences = Parameter(Message, "conversation", "id"), Parameter(Message, "sequence", "completes")
             parameters = [*parameters, key.slot, sequences.slot]
+        for index in range(self._calls):
+            insert, call, slots = _call(index, ("%s", Parameter(Conversation, "id")), connection)
+            moved += f", called_{index} AS ({insert} SELECT {call} FROM moved)"  # noqa: S608  # as above
+            parameters = [*parameters, *slots]
         sql = f"WITH {moved} INSERT INTO {table} ({names}) {source}"
-        slots = [parameter.slot for index in range(self._count) for parameter in compress(_row(index).values(), given)]
-        return sql, [*parameters, *slots]
+        rows_of = [compress(_row(index).values(), given) for index in range(self._count)]
+        return sql, [*parameters, *(parameter.slot for row in rows_of for parameter in row)]
 
 
 _LITERALS = {type(None): "NULL", bool: "{}", str: "'{}'"}
@@ -446,17 +490,33 @@ def insert(cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], 
     _insert(len(rows)).run(cursor, _with_rows(values, rows))
 
 
-def move_and_insert(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
-    """Do both in one statement, for PostgreSQL; *change* has rows, few enough for one statement."""
+def insert_calls(cursor: CursorWrapper, key: str | None, calls: Sequence[Mapping[str, Any]]) -> None:
+    """Insert records of *calls* in the conversation *key*, if there is one; each has values for ``CALL``."""
+    _insert_calls(len(calls)).run(cursor, {"memory_id": key, **_values_of(calls)})
+
+
+def _values_of(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"call_{name}_{index}": value for index, call in enumerate(calls) for name, value in call.items()}
+
+
+def move_and_insert(
+    cursor: CursorWrapper, change: Change, owner: object, now: datetime, calls: Sequence[Mapping[str, Any]] = ()
+) -> bool:
+    """
+    Do both in one statement, for PostgreSQL; *change* has rows, few enough for one statement.
+
+    Records of *calls* are inserted with them; see ``insert_calls``.
+    """
     values = _with_rows(_moved(change, owner, now), change.rows)
     columns = frozenset(
         column for column, default in _DEFAULTS.items() if any(getattr(row, column) != default for row in change.rows)
     )
     values["completes"] = list(change.completes)
-    is_end = bool(change.completes)
-    return (
-        _move_and_insert(_move_of(change, owner), len(change.rows), columns, completes=is_end).run(cursor, values) > 0
+    values.update(_values_of(calls))
+    statement = _move_and_insert(
+        _move_of(change, owner), len(change.rows), columns, len(calls), completes=bool(change.completes)
     )
+    return statement.run(cursor, values) > 0
 
 
 def _move_of(change: Change, owner: object) -> Statement:

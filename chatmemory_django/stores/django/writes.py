@@ -30,7 +30,7 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.files import release_files
 from chatmemory_django.models.windows import in_memory, memory_parts
-from chatmemory_django.stores.base import ConversationErasedError
+from chatmemory_django.stores.base import CallRecords, ConversationErasedError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import UncountedError
@@ -66,7 +66,8 @@ class Write:
     A write to the conversation *key* in the database *using*, for *owner*, if there is one.
 
     If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
-    ``Reading`` does, it must still be that one; a snapshot of it is decided on first.
+    ``Reading`` does, it must still be that one; a snapshot of it is decided on first. *calls* are recorded with what is
+    written, unless that is inside a transaction of the caller, which must not fail if they cannot be.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Write:
         create: bool = True,
         conversation: object = None,
         left_signal: Signal = signals.messages_evicted,
+        calls: CallRecords | None = None,
     ) -> None:
         self._key = key
         self._using = using
@@ -90,6 +92,10 @@ class Write:
         self._conversation = conversation if seen is None else seen.state.id
         self._seen = seen if seen is not None and seen.using == using else None
         self._left_signal = left_signal
+        self._calls = calls
+        is_recorded = calls is not None and calls.using == using and not self._connection.in_atomic_block
+        self._called = calls.values if calls is not None and is_recorded else ()
+        self._has_recorded = False
         self.written: Snapshot | None = None
         """The conversation as ``run`` has written it, if the next write can be decided on that."""
         self._uploads: Uploads | None = None
@@ -105,6 +111,9 @@ class Write:
         try:
             result = tried_again(self._using, partial(self._run_counted, decide))
         except Exception as exc:
+            if self._called and isinstance(exc, DatabaseError) and not isinstance(exc, OperationalError):
+                self._called = ()  # an answer is stored even if its calls cannot be recorded, as for an erased user
+                return self.run(decide)
             if isinstance(exc, DatabaseError) and self._connection.in_atomic_block:
                 transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
             if self._uploads is not None:
@@ -112,6 +121,8 @@ class Write:
             raise
         if self._uploads is not None:
             call_after_commit(self._uploads.delete_spare, self._using)
+        if self._calls is not None:
+            self._calls.are_written = self._has_recorded
         return result
 
     def lock(self, *, may_count: bool = True) -> Snapshot | None:
@@ -170,7 +181,7 @@ class Write:
 
     def _attempt(self, decide: Decision[_T], *, may_count: bool) -> _T | None:
         refusal: Exception | None = None
-        self._holds_lock = False
+        self._holds_lock = self._has_recorded = False
         with self._connection.cursor() as cursor:
             decided: tuple[_T | None, Change | None] | None = None
             for snapshot in self._unlocked(cursor):
@@ -276,8 +287,9 @@ class Write:
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
         """Write *change* in one statement if the conversation is as it was read; return whether it was."""
         with for_owner(_owner_of(change), change.before.id):
-            is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now())
+            is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now(), self._called)
         if is_written:
+            self._has_recorded = bool(self._called)
             self._announce(change, change.rows)
         return is_written
 
@@ -299,6 +311,9 @@ class Write:
         with for_owner(_owner_of(change), change.before.id):
             for new in _batches(rows):
                 statements.insert(cursor, change.before.id, new, now)
+        if self._called:
+            statements.insert_calls(cursor, self._key, self._called)
+            self._has_recorded = True
         if self._uploads is not None:
             self._uploads.refer(_owner_of(change), change.before.id, [(row.sequence, row.files) for row in rows])
         self._announce(change, rows)
