@@ -27,7 +27,7 @@ from chatmemory_django.db.moments import LATEST, to_moment
 from chatmemory_django.db.threads import from_callback, in_thread, to_its_end
 from chatmemory_django.models import ModelCall, Outcome, Purpose
 from chatmemory_django.models.calls import MAX_NAME_LENGTH
-from chatmemory_django.operations.summing import sum_calls
+from chatmemory_django.operations.summing import midnight, sum_calls
 from chatmemory_django.operations.usage import usage
 from chatmemory_django.stores.base import CallRecords
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -223,9 +223,10 @@ def prune_calls(older_than: timedelta, *, using: str | None = None, dry_run: boo
     """
     Delete the records of calls that began more than *older_than* ago, and return their number.
 
-    What they used stays known: they are added to the sums before, and those of today, which are not yet, are kept.
+    What they used stays known: they are added to the sums before. Those of today, which are read themselves, are kept.
     """
-    before = to_moment(datetime.now(UTC) - older_than)
+    now = datetime.now(UTC)
+    before = min(to_moment(now - older_than), midnight(now))
     old = ModelCall.objects.using(using or router.db_for_write(ModelCall)).filter(created_at__lt=before)
     if dry_run:
         return old.count()

@@ -1,10 +1,10 @@
 """
 Sums the calls of models up, so that what months used is known without reading each call.
 
-A call is added to the sums of its day once that day is over, before it can be pruned, and then names the run that did
-so: all that no run has are those that the sums do not have, whenever they were recorded. Each run adds rows, and those
-of the same month, or of all owners' same day, are merged. Each step is one transaction that begins by marking what it
-sums, so several may run at once, beside writers.
+A call is added to the sums of its day once that day is over, or before it moves to another database, and then names the
+run that did so: all that no run has are those that the sums do not have, whenever they were recorded. Each run adds
+rows, and those of the same month, or of all owners' same day, are merged. Each step is one transaction that begins by
+marking what it sums, so several may run at once, beside writers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django.db.models import F, QuerySet
 
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.models.calls import MEASURES, CallSum, ModelCall, Span
+from chatmemory_django.models.calls import MEASURES, CallSum, ModelCall, ModelCallQuerySet, Span
 
 SUMMED_AT_ONCE = 50_000
 """How many calls one transaction adds to the sums."""
@@ -35,22 +35,28 @@ _DIMENSIONS: Mapping[Span, tuple[str, ...]] = {
 """What the rows of each span distinguish."""
 
 
-def sum_calls(*, using: str | None = None) -> int:
+def sum_calls(*, using: str | None = None, owner: Any = None) -> int:
     """
     Add the calls of past days to the sums, and return their number.
 
-    Days are those of UTC or, without ``USE_TZ``, of the time zone of the site.
+    Days are those of UTC or, without ``USE_TZ``, of the time zone of the site. With *owner*, the key of a user, these
+    are the calls of that user alone, and those of today, too, which can then move to another database with their sums.
+    Until the day is over, what is asked for a period that has ended earlier today counts all of them.
     """
     using = using or router.db_for_write(ModelCall)
-    today = midnight(datetime.datetime.now(datetime.UTC))
-    left = ModelCall.objects.using(using).filter(summed=None, created_at__lt=today)
-    moments = left.order_by("created_at").values_list("created_at", flat=True)
+    calls = ModelCall.objects.using(using)
+    if owner is None:
+        calls = calls.filter(created_at__lt=midnight(datetime.datetime.now(datetime.UTC)))
+    else:
+        calls = calls.filter(owner=owner)
+    moments = calls.filter(summed=None).order_by("created_at").values_list("created_at", flat=True)
     waiting, count, days = moments, 0, set()
     while (first := waiting.first()) is not None:
         begin = midnight(first)
         following = waiting[SUMMED_AT_ONCE : SUMMED_AT_ONCE + 1]
         end = min([begin + DAY, *(max(each, first + datetime.timedelta.resolution) for each in following)])
-        count += tried_again(using, partial(_add, using, begin.date(), first, end))
+        part = calls.filter(created_at__gte=first, created_at__lt=end)
+        count += tried_again(using, partial(_add, part, begin.date()))
         days.add(begin.date())
         waiting = moments.filter(created_at__gte=end)
     for day in days:
@@ -68,11 +74,10 @@ def midnight(moment: datetime.datetime) -> datetime.datetime:
     return moment.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def _add(using: str, day: datetime.date, first: datetime.datetime, end: datetime.datetime) -> int:
-    """Add the calls of *day* from *first* until *end* to the sums."""
+def _add(calls: ModelCallQuerySet, day: datetime.date) -> int:
+    """Add those of *calls* that no run has to the sums; they are all of *day*."""
     run = _new_run()
-    calls = ModelCall.objects.using(using).filter(created_at__gte=first, created_at__lt=end)
-    with transaction.atomic(using=using):
+    with transaction.atomic(using=calls.db):
         count = calls.filter(summed=None).update(summed=run)
         if count:
             for span in Span:

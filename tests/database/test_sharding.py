@@ -1,5 +1,6 @@
 """The site of docs/sharding.md and docs/moving-owners.md: a router by owner, and owners who move while they write."""
 
+import os
 import textwrap
 
 from tests.acceptance.docs.pages import block_of, site
@@ -25,7 +26,14 @@ class Migration(migrations.Migration):
 SETTINGS = """
 import base64, os
 ALIASES = ("default", "shard_1", "shard_2")
-DATABASES = {name: {**DATABASES["default"], "NAME": f"{name}.sqlite3"} for name in ALIASES}
+
+def database(alias):
+    is_file = "sqlite" in SERVER["ENGINE"]
+    name = os.path.abspath(f"{alias}.sqlite3") if is_file else f"test_{alias}_{os.getpid()}"
+    return {**SERVER, "TEST": {"NAME": name}}
+
+SERVER = DATABASES["default"] if URL is None else dj_database_url.parse(URL)
+DATABASES = {alias: database(alias) for alias in ALIASES}
 INSTALLED_APPS.remove("example_project")  # its feedback is about messages, and would have to be with them
 INSTALLED_APPS += ["shards", "chatmemory_django.encryption"]
 DATABASE_ROUTERS = ["shards.routing.ShardRouter"]
@@ -54,22 +62,28 @@ assistant = Assistant(ScriptedModel("An answer of some words"))
 """
 
 PREPARE = """
-import asyncio, base64, json, threading, uuid
+import asyncio, atexit, base64, itertools, json, threading, uuid
+from types import SimpleNamespace
+from unittest.mock import patch
 from datetime import UTC, datetime, timedelta
 from django.db import connections
 from django.test import AsyncClient, Client
+from django.test.utils import setup_databases, teardown_databases
 from rest_framework.authtoken.models import Token
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.encryption.models import OwnerKey
 from chatmemory_django.messages import Image, ImageContent, TextContent
 from chatmemory_django.models import CallSum, MediaFile, ModelCall
 from chatmemory_django.operations import check_files
+from chatmemory_django.operations import summing
+from chatmemory_django.operations.calls import prune_calls
 from chatmemory_django.operations.summing import sum_calls
 from chatmemory_django.operations.usage import usage
 from shards.models import Place
 from shards.routing import SHARDS, on_shard, shard_of
 from shards.moving import clear_up, move
 
+atexit.register(teardown_databases, setup_databases(verbosity=0, interactive=False), verbosity=0)
 users = get_user_model().objects
 anna, bert = users.create_user("anna"), users.create_superuser("bert")
 for user, shard in ((anna, "shard_1"), (bert, "shard_2")):
@@ -91,7 +105,8 @@ def run(site, *parts: str) -> None:
     files["shards/moving"] = block_of("moving-owners.md", "def move(")
     files |= {"shards/__init__": "", "shards/migrations/__init__": "", "shards/migrations/0001_initial": MIGRATION}
     code = "".join(map(textwrap.dedent, (PREPARE, *parts)))
-    site(SETTINGS, code, ("default", "shard_1", "shard_2"), assisting=ASSISTING, **files)
+    settings = f"import dj_database_url\nURL = {os.environ.get('DATABASE_URL')!r}\n{SETTINGS}"
+    site(settings, code, (), assisting=ASSISTING, **files)
 
 
 def test_what_belongs_to_an_owner_is_in_one_database(site):
@@ -220,6 +235,79 @@ def test_a_writer_loses_nothing_while_an_owner_moves(site):
         move(anna, "shard_1")  # and back, where nothing of it is left
         assert texts("shard_1") == there
         call_command("check_chatmemory", database="shard_1")
+        """,
+    )
+
+
+def test_calls_count_once_wherever_a_move_crashes_and_whatever_the_night_does_then(site):
+    run(
+        site,
+        """
+        class Crash(Exception):
+            pass
+
+        def crashing_at(number):
+            count = itertools.count()
+            def execute(run, sql, *rest):
+                if sql.lstrip().startswith(("INSERT", "UPDATE", "DELETE")) and next(count) == number:
+                    raise Crash
+                return run(sql, *rest)
+            return execute
+
+        class Tomorrow(datetime):
+            @classmethod
+            def now(cls, zone=None):
+                return datetime.now(zone) + timedelta(days=1)
+
+        def night():
+            clock = SimpleNamespace(datetime=Tomorrow, timedelta=timedelta, UTC=UTC)
+            with patch.object(summing, "datetime", clock):
+                for each in SHARDS:
+                    sum_calls(using=each)
+                    prune_calls(timedelta(days=5), using=each)
+
+        def record():  # a call of today, and one that can be pruned
+            here = Conversation.objects.using("shard_1").filter(owner=anna.pk).first()
+            for days in (0, 8):
+                began = datetime.now(UTC) - timedelta(days)
+                calls = ModelCall.objects.using("shard_1")
+                calls.create(owner_id=anna.pk, conversation=here, purpose="answer", created_at=began)
+
+        def attempt(moving, number):
+            execute = crashing_at(number)
+            try:
+                with connections["shard_1"].execute_wrapper(execute), connections["shard_2"].execute_wrapper(execute):
+                    moving()
+            except Crash:
+                return False
+            return True
+
+        with on_shard("shard_1"):
+            get_chat_memory("a", owner=anna).add(UserMessage("Hello"))
+        recorded = 0
+        for moving in (lambda: move(anna, "shard_2"), lambda: clear_up(anna, "shard_1")):
+            for number in itertools.count():
+                record()
+                recorded += 2
+                if attempt(moving, number):
+                    break
+                night()
+            assert number > 8, number
+        if ModelCall.objects.using("shard_1").exists():
+            clear_up(anna, "shard_1")
+        night()
+
+        assert texts("shard_2") == ["Hello"]
+        period = {"since": datetime.now(UTC) - timedelta(days=30), "until": datetime.now(UTC) + timedelta(days=2)}
+        for by in ("user", "day", "model"):
+            used = usage(ModelCall.objects.using("shard_2").filter(owner=anna.pk), by, **period, limit=9)
+            assert sum(each.calls for each in used) == recorded, (by, used, recorded)
+        counted = [sum(each.calls for each in usage(ModelCall.objects.using(shard), "model", **period, limit=9))
+                   for shard in SHARDS]
+        assert sum(counted) == recorded, (counted, recorded)
+        for model in (Conversation, ModelCall, CallSum):
+            left = model.objects.using("shard_1")
+            assert not (left if model is not CallSum else left.exclude(owner=None)).exists(), model
         """,
     )
 
