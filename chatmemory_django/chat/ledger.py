@@ -86,7 +86,8 @@ class Ledger:
 
     def write(self) -> None:
         """Record the calls that are not recorded yet."""
-        self._account.write(self._taken())
+        if self._written < len(self._calls):
+            self._account.write(self._taken())
 
     @contextmanager
     def recorded_with(self, turn: Turn) -> Iterator[None]:

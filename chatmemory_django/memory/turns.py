@@ -165,8 +165,9 @@ class Turn:
 
     def _write(self) -> None:
         write = partial(self._store, self._unwritten, after=self._after, completes=self._incomplete)
-        if self._calls is not None:
-            write = partial(write, calls=self._calls)
+        calls, self._calls = self._calls, None  # if this fails, the caller records them
+        if calls is not None:
+            write = partial(write, calls=calls)
         if self._beside is None:
             write()
             return

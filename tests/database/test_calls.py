@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.db import IntegrityError, connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.chat.assistant import Assistant
@@ -171,7 +171,7 @@ class TestAnswers:
     def test_that_it_cannot_be_recorded_is_logged_and_the_answer_is_given(self, ann, monkeypatch, caplog):
         def fail(calls: Sequence[object]) -> dict[str, object]:
             if calls:
-                raise IntegrityError("The table was changed.")
+                raise DatabaseError("The disk is full.")
             return {}
 
         monkeypatch.setattr("chatmemory_django.stores.django.statements._values_of", fail)

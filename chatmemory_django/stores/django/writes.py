@@ -92,10 +92,8 @@ class Write:
         self._conversation = conversation if seen is None else seen.state.id
         self._seen = seen if seen is not None and seen.using == using else None
         self._left_signal = left_signal
-        self._calls = calls
         is_recorded = calls is not None and calls.using == using and not self._connection.in_atomic_block
-        self._called = calls.values if calls is not None and is_recorded else ()
-        self._has_recorded = False
+        self._calls = calls if calls is not None and is_recorded else CallRecords((), using)
         self.written: Snapshot | None = None
         """The conversation as ``run`` has written it, if the next write can be decided on that."""
         self._uploads: Uploads | None = None
@@ -111,8 +109,11 @@ class Write:
         try:
             result = tried_again(self._using, partial(self._run_counted, decide))
         except Exception as exc:
-            if self._called and isinstance(exc, DatabaseError) and not isinstance(exc, OperationalError):
-                self._called = ()  # an answer is stored even if its calls cannot be recorded, as for an erased user
+            self._calls.are_written = False
+            if self._calls.values and isinstance(exc, DatabaseError) and not isinstance(exc, OperationalError):
+                self._calls = CallRecords(
+                    (), self._using
+                )  # an answer is stored even if its calls cannot be recorded, as for an erased user
                 return self.run(decide)
             if isinstance(exc, DatabaseError) and self._connection.in_atomic_block:
                 transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
@@ -121,8 +122,6 @@ class Write:
             raise
         if self._uploads is not None:
             call_after_commit(self._uploads.delete_spare, self._using)
-        if self._calls is not None:
-            self._calls.are_written = self._has_recorded
         return result
 
     def lock(self, *, may_count: bool = True) -> Snapshot | None:
@@ -181,7 +180,7 @@ class Write:
 
     def _attempt(self, decide: Decision[_T], *, may_count: bool) -> _T | None:
         refusal: Exception | None = None
-        self._holds_lock = self._has_recorded = False
+        self._holds_lock = self._calls.are_written = False
         with self._connection.cursor() as cursor:
             decided: tuple[_T | None, Change | None] | None = None
             for snapshot in self._unlocked(cursor):
@@ -287,9 +286,9 @@ class Write:
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
         """Write *change* in one statement if the conversation is as it was read; return whether it was."""
         with for_owner(_owner_of(change), change.before.id):
-            is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now(), self._called)
+            is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now(), self._calls.values)
         if is_written:
-            self._has_recorded = bool(self._called)
+            self._calls.are_written = True
             self._announce(change, change.rows)
         return is_written
 
@@ -311,9 +310,9 @@ class Write:
         with for_owner(_owner_of(change), change.before.id):
             for new in _batches(rows):
                 statements.insert(cursor, change.before.id, new, now)
-        if self._called:
-            statements.insert_calls(cursor, self._key, self._called)
-            self._has_recorded = True
+        if self._calls.values:
+            statements.insert_calls(cursor, self._key, self._calls.values)
+            self._calls.are_written = True
         if self._uploads is not None:
             self._uploads.refer(_owner_of(change), change.before.id, [(row.sequence, row.files) for row in rows])
         self._announce(change, rows)
