@@ -32,7 +32,9 @@ def database(alias):
     name = os.path.abspath(f"{alias}.sqlite3") if is_file else f"test_{alias}_{os.getpid()}"
     return {**SERVER, "TEST": {"NAME": name}}
 
-SERVER = DATABASES["default"] if URL is None else dj_database_url.parse(URL)
+if not URL.startswith("sqlite"):  # the options for SQLite are those of the example project
+    DATABASES["default"] = dj_database_url.parse(URL)
+SERVER = DATABASES["default"]
 DATABASES = {alias: database(alias) for alias in ALIASES}
 INSTALLED_APPS.remove("example_project")  # its feedback is about messages, and would have to be with them
 INSTALLED_APPS += ["shards", "chatmemory_django.encryption"]
@@ -105,7 +107,7 @@ def run(site, *parts: str) -> None:
     files["shards/moving"] = block_of("moving-owners.md", "def move(")
     files |= {"shards/__init__": "", "shards/migrations/__init__": "", "shards/migrations/0001_initial": MIGRATION}
     code = "".join(map(textwrap.dedent, (PREPARE, *parts)))
-    settings = f"import dj_database_url\nURL = {os.environ.get('DATABASE_URL')!r}\n{SETTINGS}"
+    settings = f"import dj_database_url\nURL = {os.environ.get('DATABASE_URL', 'sqlite')!r}\n{SETTINGS}"
     site(settings, code, (), assisting=ASSISTING, **files)
 
 
@@ -201,7 +203,7 @@ def test_a_writer_loses_nothing_while_an_owner_moves(site):
                     acknowledged.append(f"{name} {number}")
             connections.close_all()
 
-        writer = threading.Thread(target=write)
+        writer = threading.Thread(target=write, daemon=True)  # so that an error here is seen
         writer.start()
         moved.wait(30)
         move(anna, "shard_2")
