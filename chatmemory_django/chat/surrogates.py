@@ -17,6 +17,8 @@ from chatmemory_django.messages import Attributes
 
 _T = TypeVar("_T")
 
+_encode = msgspec.json.Encoder().encode
+
 
 class Halves(Generic[_T]):
     """The first halves of characters whose second halves have not come yet, by the *kind* of the piece."""
@@ -42,21 +44,11 @@ class Halves(Generic[_T]):
 
 def whole(value: _T) -> _T:
     """Return *value*, a message, a dataclass or JSON, with whole characters in all of its texts."""
-    return value if all(map(is_storable, _texts(value))) else _whole(value)
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _texts(name)
-            yield from _texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
-    else:
-        yield from _texts(list(_fields(value).values()))
+    try:
+        is_whole = b"\\u0000" not in _encode(value)
+    except (TypeError, ValueError, OverflowError):  # a lone half is a ValueError; the others are not JSON
+        is_whole = False
+    return value if is_whole else _whole(value)
 
 
 def _whole(value: Any) -> Any:

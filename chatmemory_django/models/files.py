@@ -302,13 +302,18 @@ MARK = '"file":{"sha256":'
 """What the payloads of messages have that have files in the storage; others may have it in a text."""
 
 
+def may_have_files(payloads: Iterable[str | None]) -> bool:
+    """Return whether one of the messages with *payloads* may have files in the storage."""
+    return any(payload is not None and MARK in payload for payload in payloads)
+
+
 def whole_rows(rows: Iterable[_Row], place: ConversationKey) -> list[_Row]:
     """
     Return *rows* of one conversation with their files in their payload and in what other frameworks gave.
 
     They are named tuples with type, text, payload, verbatim and sequence. Raises the same errors as ``whole``.
     """
-    return [row if row.payload is None or MARK not in row.payload else _whole_row(row, place) for row in rows]
+    return [_whole_row(row, place) if may_have_files([row.payload]) else row for row in rows]
 
 
 def _whole_row(row: Any, place: ConversationKey) -> Any:
