@@ -146,10 +146,11 @@ class Exchange:
         if self.turn.is_compacted:
             telemetry.note_compacted()
         if not self._has_answer:
-            asked = [index for index, message in enumerate(messages) if isinstance(message, UserMessage)][-1:]
-            before = messages[: asked[0]] if asked and self.resumed else messages
+            numbered = reversed([*enumerate(messages)])
+            questions = ((index, each) for index, each in numbered if isinstance(each, UserMessage))
+            asked, self._asked = next(questions, (None, None))
+            before = messages[:asked] if self.resumed else messages
             self._is_first = all(message.type != MessageType.AI for message in before)
-            self._asked = next((each for each in reversed(messages) if isinstance(each, UserMessage)), None)
         if all(isinstance(message, SystemMessage) for message in messages):
             raise QuestionTooLongError("The question does not fit in the memory's window; configure a larger window.")
         return ChatRequest(

@@ -27,7 +27,7 @@ def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
 
 def sees_committed(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a SELECT sees only what is committed, and cannot be rolled back: outside of a transaction."""
-    return connection.get_autocommit() and not connection.in_atomic_block
+    return connection.get_autocommit() and not connection.in_atomic_block and not sees_otherwise(connection)
 
 
 @dataclass(frozen=True)

@@ -784,6 +784,35 @@ def test_rolled_back_writes_decide_nothing_under_read_uncommitted():
     assert_consistent()
 
 
+@ONLY_MYSQL
+@pytest.mark.django_db(transaction=True)
+def test_a_turn_that_began_on_what_was_never_committed_ends_on_what_is_there():
+    messages_window(10).add(*numbered(1))
+    is_added, has_begun = threading.Event(), threading.Event()
+
+    def take_back() -> None:
+        with transaction.atomic():
+            messages_window(10).add(*numbered(2, 3))
+            is_added.set()
+            has_begun.wait(10)
+            transaction.set_rollback(True)
+        connections.close_all()
+
+    taking_back = threading.Thread(target=take_back)
+    taking_back.start()
+    is_added.wait(10)
+    with isolated("READ UNCOMMITTED"):
+        turn = messages_window(10).turn().begin()
+        has_begun.set()
+        taking_back.join()
+        messages_window(10).add(*numbered(4))  # this has the version that was rolled back
+        turn.add(*numbered(5))
+        turn.end()
+
+    assert messages_window(10).messages() == numbered(1, 4, 5)
+    assert_consistent()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_no_signal_is_sent_for_messages_that_were_not_stored():
     signalled: list[int] = []

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from django.db import connections, router, transaction
-from django.db.models import Case, Value, When
 from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import conf, signals
@@ -106,18 +105,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return _again(partial(self._read_memory, memory_id, window))
 
     def _read_memory(self, memory_id: object, window: Window) -> Reading:
-        key, using = memory_key(memory_id), self.using or router.db_for_read(Conversation)
-        conversation: object
-        if connections[using].vendor == "postgresql":
-            with connections[using].cursor() as cursor:
-                snapshot, rows = statements.read_with_memory(cursor, key, window.counter, self._owner_key)
-            if snapshot is not None and not snapshot.is_own:
-                raise not_own(key)
-            # What a transaction sees may be rolled back, and then another writer may store the same version.
-            conversation = snapshot if snapshot is None or sees_committed(cursor.db) else snapshot.state.id
-        else:
-            rows = self._read(key, window.counter)
-            conversation = rows[0][-1] if rows else self._own_key(key, using)
+        key = memory_key(memory_id)
+        with connections[self.using or router.db_for_read(Conversation)].cursor() as cursor:
+            snapshot, rows = statements.read_with_memory(cursor, key, window.counter, self._owner_key)
+        if snapshot is not None and not snapshot.is_own:
+            raise not_own(key)
+        # What a transaction sees may be rolled back, and then another writer may store the same version.
+        conversation = snapshot if snapshot is None or sees_committed(cursor.db) else snapshot.state.id
         messages = messages_of(rows)
         costs = costs_of(rows, messages, window)
         eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows))
@@ -134,15 +128,6 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             rows[0][Row._fields.index("conversation_id")], key, self.using or router.db_for_read(Message)
         )
         return whole(messages, sequences, place, max_bytes=conf.media("MEDIA_MAX_BYTES"), gives_urls=gives_urls)
-
-    def _own_key(self, key: str, using: str) -> object:
-        """Return the primary key of the conversation *key*, or None; ``PermissionDenied`` if it has another owner."""
-        there = Conversation.objects.using(using).filter(memory_id=key)
-        is_own = Value(1) if self.owner is None else Case(When(owner=self._owner_key, then=Value(1)), default=Value(0))
-        pk, owns = there.values_list("pk", is_own).first() or (None, 1)
-        if not owns:
-            raise not_own(key)
-        return pk
 
     def read_history(
         self, memory_id: object, *, before: int | None = None, count: int | None = None

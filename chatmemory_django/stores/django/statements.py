@@ -176,21 +176,60 @@ def _front_as_array() -> Any:
     return ArraySubquery(near.annotate(row=row).values("row"))
 
 
-@cache
-def _memory(*, owned: bool, verbatim: bool) -> Statement:
+class _Memory(Statement):
     """
-    Return the SELECT of a memory, as values for ``Row``, followed by *verbatim* if requested; if *owned*, only its
-    owner's.
+    The SELECT of a memory, as values for ``Row``, followed by *verbatim* if requested; if *owned*, only its owner's.
+
+    With *state*, there is one more row, of the part ``STATE``: its payload is an array of JSON with the conversation's
+    state and, if *owned*, with whether it is the owner's; and the memory is read whosever it is.
     """
 
-    def run(using: str) -> object:
-        conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
-        if owned:
-            conversation = conversation.filter(owner=Parameter(Conversation, "owner"))
-        # SQLite and MariaDB have no LATERAL, and SQLite plans subqueries fast.
-        return list(_parts(using, *(Subquery(conversation.values(each)[:1]) for each in _BOUNDS), verbatim=verbatim))
+    def __init__(self, *, owned: bool, verbatim: bool = False, state: bool = False) -> None:
+        super().__init__(self._select)
+        self._owned = owned
+        self._verbatim = verbatim
+        self._state = state
 
-    return Statement(run)
+    def _select(self, using: str) -> object:
+        connection = connections[using]
+        bounds: Iterable[Combinable] = [_column(each, connection) for each in _BOUNDS]
+        if not _joins(connection):
+            conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
+            if self._owned and not self._state:
+                conversation = conversation.filter(owner=Parameter(Conversation, "owner"))
+            bounds = (Subquery(conversation.values(each)[:1]) for each in _BOUNDS)
+        return list(_parts(using, *bounds, verbatim=self._verbatim))
+
+    def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        rows, parameters = super()._record(connection)
+        key, owner = (Parameter(Conversation, column).slot for column in ("memory_id", "owner"))
+        where, is_own = (f"{_column(column, connection).sql} = %s" for column in ("memory_id", "owner"))
+        table = connection.ops.quote_name(Conversation._meta.db_table)
+        joins = _joins(connection)
+        if self._state:
+            values = [_column(each, connection).sql for each in State._fields]
+            if self._owned:
+                values.append(f"coalesce({is_own}, false)")
+                parameters = [*parameters, owner]
+            array = "jsonb_build_array({})::text" if joins else "json_array({})"
+            rows += f" UNION ALL SELECT NULL, NULL, {array.format(', '.join(values))}, NULL, 0, {STATE}, 0"
+        if joins:
+            only = ("", []) if self._state or not self._owned else (f" AND {is_own}", [owner])
+            rows = f"SELECT m.* FROM {table} c CROSS JOIN LATERAL ({rows}) m WHERE {where}{only[0]}"  # noqa: S608  # names
+            return rows, [*parameters, key, *only[1]]
+        return (f"{rows} FROM {table} c WHERE {where}", [*parameters, key]) if self._state else (rows, parameters)
+
+
+_memory = cache(_Memory)
+
+
+def _joins(connection: BaseDatabaseWrapper) -> bool:
+    """
+    Return whether a conversation is joined with LATERAL: PostgreSQL takes less time to plan that than many subqueries.
+
+    SQLite and MariaDB do not have it, and SQLite plans subqueries fast.
+    """
+    return connection.vendor == "postgresql"
 
 
 _BOUNDS = ("id", "window_start", "pinned_sequence", "summary_sequence")
@@ -205,45 +244,10 @@ def _parts(using: str, key: Combinable, *bounds: Combinable, verbatim: bool) -> 
     return first.union(*others, all=True).order_by()
 
 
-class _JoinedMemory(Statement):
-    """
-    The same for PostgreSQL, which takes less time to plan a join with LATERAL than many subqueries.
-
-    With *state*, there is one more row, of the part ``STATE``: its payload is an array of JSON with the conversation's
-    state and, if *owned*, with whether it is the owner's; and the memory is read whosever it is.
-    """
-
-    def __init__(self, *, owned: bool, verbatim: bool = False, state: bool = False) -> None:
-        super().__init__(lambda using: list(_parts(using, *map(_column, _BOUNDS), verbatim=verbatim)))
-        self._owned = owned
-        self._state = state
-
-    def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
-        rows, parameters = super()._record(connection)
-        key, owner = (Parameter(Conversation, column).slot for column in ("memory_id", "owner"))
-        where, is_own = f"{_column('memory_id').sql} = %s", f"{_column('owner').sql} = %s"
-        values = [_column(each).sql for each in State._fields]
-        parameters = [*parameters, key]
-        if self._owned and self._state:
-            values.append(f"coalesce({is_own}, false)")
-            parameters.insert(-1, owner)
-        elif self._owned:
-            where = f"{where} AND {is_own}"
-            parameters.append(owner)
-        if self._state:
-            state = f"jsonb_build_array({', '.join(values)})::text"
-            rows += f" UNION ALL SELECT NULL, NULL, {state}, NULL, 0, {STATE}, 0"
-        table = connection.ops.quote_name(Conversation._meta.db_table)
-        return f"SELECT m.* FROM {table} c CROSS JOIN LATERAL ({rows}) m WHERE {where}", parameters  # noqa: S608  # names
-
-
-_joined_memory = cache(_JoinedMemory)
-
-
-def _column(name: str) -> RawSQL:
-    """Return column *name* of the conversation that PostgreSQL joins as ``c``."""
+def _column(name: str, connection: BaseDatabaseWrapper) -> RawSQL:
+    """Return column *name* of the conversation that a SELECT of its memory calls ``c``."""
     field: Any = Conversation._meta.get_field(name)
-    return RawSQL(f'c."{field.column}"', ())  # noqa: S611  # only names
+    return RawSQL(f"c.{connection.ops.quote_name(field.column)}", ())  # noqa: S611  # only names
 
 
 @cache
@@ -437,8 +441,7 @@ def read_memory(
 
     With an *owner*, only if it belongs to the owner.
     """
-    select = _joined_memory if cursor.db.vendor == "postgresql" else _memory
-    statement = select(owned=owner is not None, verbatim=verbatim)
+    statement = _memory(owned=owner is not None, verbatim=verbatim)
     statement.run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
     loaded = {"text": 1, "payload": 2, **({"verbatim": len(Row._fields)} if verbatim else {})}
     return in_order(_loaded(cursor.fetchall(), loaded, cursor.db, owner))
@@ -448,13 +451,11 @@ def read_with_memory(
     cursor: CursorWrapper, key: str, counter: str, owner: object
 ) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
     """
-    Read the conversation *key* like ``read``, and its memory like ``read_memory``, at once; for PostgreSQL.
+    Read the conversation *key* like ``read``, and its memory like ``read_memory``, at once.
 
     The memory is empty if the conversation has another owner.
     """
-    _joined_memory(owned=owner is not None, state=True).run(
-        cursor, {"memory_id": key, "counter": counter, "owner": owner}
-    )
+    _memory(owned=owner is not None, state=True).run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
     rows = in_order(cursor.fetchall())
     if not rows:
         return None, rows

@@ -185,19 +185,22 @@ class Write:
             decided: tuple[_T | None, Change | None] | None = None
             for snapshot in self._unlocked(cursor):
                 decided = self._decided_unlocked(decide, snapshot)
-                if decided is not None and (decided[1] is None or self._fits_one_statement(decided[1])):
-                    result, change = decided
-                    if change is None or self._is_written_at_once(change, cursor):
-                        if snapshot is not None and change is not None and sees_committed(self._connection):
-                            self.written = snapshot.after(change.after)
-                        return result
-                    decided = None
+                if decided is None:
+                    continue
+                result, change = decided
+                if change is not None and not self._fits_one_statement(change):
+                    break
+                if change is None or self._is_written_at_once(change, cursor):
+                    self._note_written(snapshot, change)
+                    return result
+                decided = None
             if decided is not None and decided[1] is not None:
                 self._upload(decided[1])
             with transaction.atomic(using=self._using, savepoint=False):
                 if decided is None or not self._is_written(decided[1], cursor):
                     try:
-                        decided = self._decided(decide, self.lock(may_count=may_count))
+                        snapshot = self.lock(may_count=may_count)
+                        decided = self._decided(decide, snapshot)
                         if decided[1] is not None:
                             self._upload(decided[1])
                     except DatabaseError:
@@ -209,7 +212,13 @@ class Write:
                             raise OperationalError(f"The conversation {self._key!r} changed although it was locked.")
         if refusal is not None or decided is None:
             raise refusal or AssertionError("There is always a decision when the conversation is locked.")
+        self._note_written(snapshot, decided[1])
         return decided[0]
+
+    def _note_written(self, snapshot: Snapshot | None, change: Change | None) -> None:
+        """Note that *change*, decided on *snapshot*, is written: if that is committed, the next one can build on it."""
+        if snapshot is not None and change is not None and change.only_adds and sees_committed(self._connection):
+            self.written = snapshot.after(change.after)
 
     def _unlocked(self, cursor: CursorWrapper) -> Iterator[Snapshot | None]:
         """Yield what can be decided on without a lock: the conversation as the caller has seen it, and as it is now."""
