@@ -1,5 +1,6 @@
 """The router of docs/read-replicas.md, with servers whose replicas lag on purpose."""
 
+import os
 import subprocess
 import tempfile
 import textwrap
@@ -142,6 +143,8 @@ def test_a_user_reads_what_they_wrote_while_the_replica_lags(site: Callable[...,
     try:
         binary("initdb" if vendor == "postgresql" else "mariadb-install-db")
     except FileNotFoundError as error:
+        if os.environ.get("CI"):
+            raise  # the gate has the programs of both servers
         pytest.skip(str(error))
     # Not pytest's folder, which other users may not enter: the servers run as users of their own.
     with tempfile.TemporaryDirectory(prefix="replicas-") as folder, start(Path(folder)) as (primary, replica):
