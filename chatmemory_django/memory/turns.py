@@ -16,7 +16,7 @@ from typing import Literal, Protocol, Self, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from chatmemory_django.core.tool_calls import has_open_calls
-from chatmemory_django.core.windows import Eviction, Window
+from chatmemory_django.core.windows import Entry, Eviction, Window
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.stores.base import Appended, AppendOptions, CallRecords, ChatMemoryStore
 
@@ -58,6 +58,8 @@ class Turn:
         self._unwritten: list[NewMessage] = []
         self._failed: tuple[list[NewMessage], list[NewMessage]] = ([], [])
         """The messages of an ``add`` that failed, as they were given and with their client message ids."""
+        self._entries: dict[int, Entry] = {}
+        """What was counted, by the identity of the message."""
         self._incomplete: list[int] = []
         self._is_retry = False
         self._has_evicted = False
@@ -80,7 +82,7 @@ class Turn:
         begun = self._begun()
         unseen, self._unseen = self._unseen, []
         for message in unseen:  # not earlier: a reply that is never read here need not be counted
-            begun.add(message)
+            begun.add(message, self._cost(message))
         return self._memory.readable(begun.messages())
 
     @property
@@ -190,10 +192,21 @@ class Turn:
     def _store(self, new: Sequence[NewMessage], **options: Unpack[AppendOptions]) -> list[int]:
         __traceback_hide__ = True
         options["is_retry"], self._is_retry = self._is_retry, True
+        self._note(self._begun())
+        options["costs"] = [self._cost(each.message) for each in new]
         appended = self._memory._append(new, conversation=self._conversation, **options)
         self._conversation, self._is_retry = appended.conversation, False
         self._has_evicted |= bool(appended.eviction.evicted)
+        self._note(appended.eviction)
         return appended.keys
+
+    def _note(self, eviction: Eviction) -> None:
+        """Note what was added to *eviction*, so that nothing is counted twice."""
+        self._entries.update((id(entry.message), entry) for entry in eviction.added)
+
+    def _cost(self, message: ChatMessage) -> int | None:
+        entry = self._entries.get(id(message))
+        return None if entry is None else entry.cost
 
     def _begun(self) -> Eviction:
         if self._seen is None:

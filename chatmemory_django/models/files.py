@@ -304,7 +304,7 @@ MARK = '"file":{"sha256":'
 
 def may_have_files(payloads: Iterable[str | None]) -> bool:
     """Return whether one of the messages with *payloads* may have files in the storage."""
-    return any(payload is not None and MARK in payload for payload in payloads)
+    return any(MARK in payload for payload in filter(None, payloads))
 
 
 def whole_rows(rows: Iterable[_Row], place: ConversationKey) -> list[_Row]:

@@ -67,6 +67,7 @@ class AppendOptions(TypedDict, total=False):
     is_complete: bool
     completes: Sequence[int]
     is_retry: bool
+    costs: Sequence[int | None]
     calls: CallRecords | None
 
 
@@ -143,6 +144,7 @@ class ChatMemoryStore(ABC):
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
+        costs: Sequence[int | None] = (),
         calls: CallRecords | None = None,
         conversation: object = None,
     ) -> Appended:
@@ -157,7 +159,8 @@ class ChatMemoryStore(ABC):
         whose turn ends now. With *after*, the messages of a turn that has not ended begin a branch there, and neither
         the memory nor the path changes until a later call, with the same *after*, completes them. Without *is_retry*,
         the caller has just generated the client message ids, so no message can have one of them yet.
-        *calls* are written in the same transaction, or not at all.
+        *costs* are what the window has counted for *messages* already, None where it has not. *calls* are written in
+        the same transaction, or not at all.
 
         A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
         a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises

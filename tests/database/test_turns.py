@@ -7,11 +7,11 @@ import pytest
 from django.db import connection, transaction
 
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
-from tests.estimators import ADDITIVE_WORDS
+from tests.estimators import ADDITIVE_WORDS, AdditiveWords
 
 QUESTION, ANSWER = UserMessage("how are you"), AiMessage("very well")
 
@@ -122,6 +122,29 @@ class TestStatements:
             sent = turn.messages
 
         assert chat.messages() == sent == [ANSWER, QUESTION, ANSWER]
+
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_a_message_is_counted_once(self, persist):
+        class Counting(AdditiveWords):
+            def __init__(self) -> None:
+                self.counted: list[ChatMessage] = []
+
+            def estimate_token_count_in_message(self, message: ChatMessage) -> int:
+                self.counted.append(message)
+                return super().estimate_token_count_in_message(message)
+
+        counting = Counting()
+        chat = TokenWindowChatMemory(
+            max_tokens=23, token_count_estimator=counting, id="c", store=DjangoChatMemoryStore()
+        )
+
+        with chat.turn(persist) as turn:
+            turn.add(QUESTION)
+            assert turn.messages == [QUESTION]
+            turn.add(ANSWER)
+
+        assert counting.counted == [QUESTION, ANSWER]
+        assert [row.token_count for row in Message.objects.history()] == [6, 5]
 
 
 def window(memory_id: str) -> ChatMemory:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from django.db import connections, router, transaction
@@ -43,6 +44,8 @@ from chatmemory_django.stores.django.writes import Write, call_after_commit, not
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+_payload = itemgetter(Row._fields.index("payload"))
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -121,7 +124,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         self, key: str, rows: Sequence[tuple[Any, ...]], messages: list[ChatMessage], *, gives_urls: bool = True
     ) -> list[ChatMessage]:
         """Return the *messages* of *rows*, which are like ``Row``, with their files."""
-        if not may_have_files(row[Row._fields.index("payload")] for row in rows):
+        if not may_have_files(map(_payload, rows)):
             return messages
         sequences = [row[Row._fields.index("sequence")] for row in rows]
         place = ConversationKey(

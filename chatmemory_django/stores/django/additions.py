@@ -41,6 +41,7 @@ class Addition:
         is_complete: bool = True,
         completes: Sequence[int] = (),
         is_retry: bool = True,
+        costs: Sequence[int | None] = (),
     ) -> None:
         self._after = after
         self._repeats = repeats
@@ -55,7 +56,11 @@ class Addition:
         for row in self._rows:
             row.is_complete = is_complete or row.type == MessageType.SYSTEM  # a system message awaits no answer
         _check_unique(self._rows)
-        self._costs = [window.cost(message) if window.is_additive else None for message in self._messages]
+        counted = costs or repeat(None, len(new))
+        self._costs = [
+            window.cost(message) if cost is None and window.is_additive else cost
+            for message, cost in zip(self._messages, counted, strict=True)
+        ]
         self._counted: Counted = {}
 
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
