@@ -25,6 +25,9 @@ The maximum depth of attributes. Jackson stops at 1,000, PostgreSQL at its stack
 MAX_WORD = 1_000
 """A string with more characters than this and no space among them is taken for an encoded file."""
 
+CUT = "\x02"
+"""What surrounds the SHA-256 and the size of a file that a store has taken out of a string."""
+
 BLANK = "".join(map(chr, range(0x21)))
 """The characters that LangChain4j trims to find blank texts: U+0000 to U+0020, so a no-break space counts as text."""
 
@@ -364,7 +367,7 @@ class CustomMessage(_Value, frozen=True, tag_field="type", tag="CUSTOM"):
     @property
     def text(self) -> str:
         """The strings in it, one per line, for searching and counting. Encoded files are left out."""
-        return "\n".join(text for text in _strings(self.attributes) if not _is_encoded(text))
+        return "\n".join(text for text in strings_in(self.attributes) if not _is_encoded(text))
 
 
 ChatMessage: TypeAlias = SystemMessage | UserMessage | AiMessage | ToolExecutionResultMessage | CustomMessage
@@ -474,18 +477,18 @@ def _check_attributes(value: UserMessage | AiMessage | ToolExecutionResultMessag
     force_setattr(value, "attributes", Attributes(copied))
 
 
-def _strings(value: object) -> Iterator[str]:
+def strings_in(value: object) -> Iterator[str]:
     """Yield the strings in the JSON *value*, except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (Mapping, list)):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _strings(item)
+            yield from strings_in(item)
 
 
 def _is_encoded(text: str) -> bool:
-    """Return whether *text* looks like a file in Base64 or a similar encoding: prose has spaces."""
-    return len(text) > MAX_WORD and not any(map(str.isspace, text[:MAX_WORD]))
+    """Return whether *text* looks like a file in Base64 or a similar encoding, or like its mark: prose has spaces."""
+    return (len(text) > MAX_WORD or CUT in text) and not any(map(str.isspace, text[:MAX_WORD]))
 
 
 def copy_json(value: object, where: str, max_depth: int, depth: int = 0) -> Any:

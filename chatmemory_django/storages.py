@@ -46,9 +46,10 @@ class StorageError(Exception):
 class MissingFileError(StorageError):
     """A file of a message is not in the storage."""
 
-    def __init__(self, memory_id: str, sequence: int, index: int) -> None:
+    def __init__(self, memory_id: str, sequence: int, index: int | None) -> None:
+        where = "A file in the attributes or the original" if index is None else f"The file at {index} in the contents"
         super().__init__(
-            f"The file at {index} in the contents of message {sequence} of {memory_id!r} is not in the storage. "
+            f"{where} of message {sequence} of {memory_id!r} is not in the storage. "
             "Restore it, remove the message, or set CHATMEMORY['MEDIA_MISSING'] to 'placeholder'."
         )
         self.memory_id = memory_id

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from operator import is_
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -16,7 +17,8 @@ from django.http import HttpRequest
 from django.urls import Resolver404, get_script_prefix, resolve
 
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.core.media import MAX_ADDRESS, contents_in, source_of, without_files
+from chatmemory_django.core.media import MAX_ADDRESS, contents_in, source_of
+from chatmemory_django.core.stored_files import without_files, without_marks
 from chatmemory_django.formats.files import media_type_of
 from chatmemory_django.formats.ui_messages.files import to_content, to_part
 from chatmemory_django.messages import ChatMessage, Content, DetailLevel, MessageType, UserMessage
@@ -105,8 +107,9 @@ def with_addresses(message: ChatMessage, sequence: int, files: Files) -> ChatMes
     if not isinstance(message, UserMessage):
         return without_files(message, lambda index: "")  # a page is shown only the texts of results
     contents = [_with_address(each, files.address(sequence, index)) for index, each in enumerate(message.contents)]
-    is_same = all(map(is_, contents, message.contents))
-    return message if is_same else UserMessage(contents, message.name, attributes=message.attributes)
+    if not all(map(is_, contents, message.contents)):
+        message = UserMessage(contents, message.name, attributes=message.attributes)
+    return without_marks(message, partial(files.address, sequence))
 
 
 def _with_address(content: Content | None, address: str) -> Content | None:

@@ -1,5 +1,5 @@
 """
-Files in messages, and messages without their files: images, audio, video and documents.
+Files in messages: images, audio, video and documents.
 
 A file's type is detected from its first bytes, never taken from the message. Remote files are never downloaded.
 """
@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from itertools import starmap
-from operator import is_
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
@@ -24,23 +21,18 @@ from chatmemory_django.messages import (
     ChatMessage,
     Content,
     CustomMessage,
-    FileReference,
     Image,
     ImageContent,
     PdfFile,
     PdfFileContent,
-    TextContent,
     ToolExecutionResultMessage,
     UserMessage,
     Video,
     VideoContent,
 )
-from chatmemory_django.tokens.images import image_size
 
 Source: TypeAlias = Image | Audio | Video | PdfFile
 """The objects that hold a file or its URL."""
-
-_Message = TypeVar("_Message", bound=ChatMessage)
 
 _SIGNATURES = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
@@ -58,7 +50,7 @@ _SIGNATURES = {
 }
 """The signatures of the known types. SVG is not among them: it can contain scripts."""
 
-_DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),(.*)", re.IGNORECASE | re.DOTALL)
+DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),(.*)", re.IGNORECASE | re.DOTALL)
 _SOURCES: dict[type, str] = {
     ImageContent: "image",
     AudioContent: "audio",
@@ -167,45 +159,22 @@ def file_of(source: Source) -> File | None:
         return _file(source.binary_data)
     if source.base64_data is not None:
         return _decoded(source.base64_data)
-    match = _DATA_URL.fullmatch(source.url or "")
+    match = DATA_URL.fullmatch(source.url or "")
     if match is None:
         return None
     return _decoded(match[3]) if match[2].lower().endswith(";base64") else _file(unquote_to_bytes(match[3]))
+
+
+def replaced(content: Content, source: Source) -> Content:
+    """Return *content* with *source* in place of its file."""
+    changed: Content = msgspec.structs.replace(content, **{_SOURCES[type(content)]: source})
+    return changed
 
 
 def source_at(message: ChatMessage, index: int) -> Source | None:
     """Return what the content of *message* at *index* holds of a file: None for text, and where there is none."""
     contents = contents_in(message)
     return source_of(contents[index]) if index < len(contents) else None
-
-
-def without_files(message: _Message, url_of: Callable[[int], str]) -> _Message:
-    """
-    Return *message* with each file in it replaced by the URL that *url_of* returns for the index of its content.
-
-    It is the same object if it has no files. Nothing is decoded, so broken files are replaced, too.
-    """
-    contents = contents_in(message)
-    replaced = [_without_file(content, index, url_of) for index, content in enumerate(contents)]
-    is_same = all(map(is_, contents, replaced))
-    return message if is_same else msgspec.structs.replace(message, contents=tuple(replaced))
-
-
-class Extracted(NamedTuple):
-    """A file that was taken out of a message, and what the message keeps of it."""
-
-    reference: FileReference
-    content: bytes
-    encoded: str
-    """Its Base64, as it was in the message."""
-
-
-def has_files(message: ChatMessage) -> bool:
-    """Return whether *message* has contents other than texts."""
-    for content in getattr(message, "contents", ()):  # noqa: SIM110  # any() takes three times as long
-        if content.__class__ is not TextContent:
-            return True
-    return False
 
 
 def file_bytes(message: ChatMessage) -> int:
@@ -216,136 +185,6 @@ def file_bytes(message: ChatMessage) -> int:
         + (len(source.base64_data or "") + len((source.url or "") if holds_file(source) else "")) * 3 // 4
         for source in sources
     )
-
-
-def references(message: ChatMessage) -> list[FileReference]:
-    """Return the files of *message* that are in a storage, in the order of its contents."""
-    sources = map(source_of, contents_in(message))
-    return [source.file for source in sources if source is not None and source.file is not None]
-
-
-def extracted(message: _Message, min_bytes: int) -> tuple[_Message, list[Extracted]]:
-    """
-    Return *message* with a reference in place of each file of at least *min_bytes*, and these files.
-
-    What is not Base64 as computers write it, on one line with its padding, stays as it is: it could not be restored.
-    """
-    found: list[Extracted] = []
-    contents = tuple(_extracted(content, min_bytes, found) for content in contents_in(message))
-    return (msgspec.structs.replace(message, contents=contents), found) if found else (message, found)
-
-
-def restored(message: _Message, content_of: Callable[[int, Source, FileReference], Source | Content]) -> _Message:
-    """
-    Return *message* with what *content_of* returns in place of each file that is in a storage.
-
-    It is called with the index of the content, and returns the source with its file, see ``with_content``, or another
-    content.
-    """
-
-    def whole(index: int, content: Content | None) -> Content | None:
-        source = source_of(content)
-        if content is None or source is None or source.file is None:
-            return content
-        found = content_of(index, source, source.file)
-        if isinstance(found, Source):
-            return msgspec.structs.replace(content, **{_SOURCES[type(content)]: found})
-        return found
-
-    return msgspec.structs.replace(message, contents=tuple(starmap(whole, enumerate(contents_in(message)))))
-
-
-def with_content(source: Source, content: bytes) -> Source:
-    """Return *source* as it was before its file, with that *content*, was extracted."""
-    if isinstance(source, Audio) and source.binary_data is not None:
-        return msgspec.structs.replace(source, file=None, binary_data=content)
-    encoded = base64.b64encode(content).decode()
-    if source.url is not None and source.url[:5].lower() == "data:":
-        return msgspec.structs.replace(source, file=None, url=source.url + encoded)
-    return msgspec.structs.replace(source, file=None, base64_data=encoded)
-
-
-def with_url(source: Source, url: str) -> Source:
-    """Return *source* with *url* in place of its file."""
-    return _emptied(source, url)
-
-
-def without_file(content: FileReference) -> TextContent:
-    """Return what takes the place of a file that cannot be sent."""
-    return TextContent(f"[A file of type {content.type or 'unknown'} with {content.size} bytes is not available.]")
-
-
-def _extracted(content: Content | None, min_bytes: int, found: list[Extracted]) -> Content | None:
-    source = source_of(content)
-    if content is None or source is None or source.file is not None:
-        return content
-    left: dict[str, Any]
-    encoded, decoded = "", None
-    if source.base64_data is not None:
-        encoded, left = source.base64_data, {"base64_data": None}
-        if source.url is not None and source.url[:5].lower() == "data:":
-            return content  # two files
-    elif isinstance(source, Audio) and source.binary_data is not None:
-        if len(source.binary_data) < min_bytes:
-            return content
-        decoded, left = source.binary_data, {"binary_data": b""}
-    else:
-        match = _DATA_URL.fullmatch(source.url) if source.url is not None and len(source.url) > min_bytes else None
-        if match is None or not match[2].lower().endswith(";base64"):
-            return content
-        encoded, left = match[3], {"url": match[0][: match.start(3)]}
-    if decoded is None:
-        if len(encoded) * 3 // 4 < min_bytes:
-            return content
-        decoded = _exactly_decoded(encoded)
-        if decoded is None:
-            return content
-    size = image_size(source) if isinstance(source, Image) else None
-    width, height = size or (None, None)
-    sha256 = hashlib.sha256(decoded).hexdigest()
-    reference = FileReference(sha256, len(decoded), file_type(decoded), width, height)
-    found.append(Extracted(reference, decoded, encoded))
-    return msgspec.structs.replace(
-        content, **{_SOURCES[type(content)]: msgspec.structs.replace(source, file=reference, **left)}
-    )
-
-
-def _exactly_decoded(encoded: str) -> bytes | None:
-    """Return the content of *encoded*; None if encoding it again gives something else."""
-    try:
-        decoded = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    # The last group alone can be written in several ways; everything before it was checked.
-    return decoded if base64.b64encode(decoded[-(len(decoded) % 3 or 3) :]).decode() == encoded[-4:] else None
-
-
-CUT = "\x02"
-"""What surrounds the SHA-256 of a file that was cut out of JSON, where this character is always escaped."""
-
-_CUT = re.compile(f"{CUT}(-?)([0-9a-f]{{64}}){CUT}")
-
-
-def cut_out(text: str, files: Sequence[Extracted]) -> str:
-    """Return *text*, JSON that may repeat *files*, with their SHA-256 in place of their Base64, of either alphabet."""
-    for file in files:
-        text = text.replace(file.encoded, f"{CUT}{file.reference.sha256}{CUT}") if file.encoded else text
-        safe = file.encoded.translate(_URL_SAFE)
-        text = text.replace(safe, f"{CUT}-{file.reference.sha256}{CUT}") if safe != file.encoded else text
-    return text
-
-
-def put_back(text: str, contents: Mapping[str, bytes]) -> str:
-    """Return what ``cut_out`` was given as *text*; *contents* are by SHA-256, and what is not among them is empty."""
-
-    def encoded(match: re.Match[str]) -> str:
-        data = base64.b64encode(contents.get(match[2], b"")).decode()
-        return data.translate(_URL_SAFE) if match[1] else data
-
-    return _CUT.sub(encoded, text)
-
-
-_URL_SAFE = str.maketrans("+/", "-_")
 
 
 def is_remote(url: str) -> bool:
@@ -417,20 +256,13 @@ def _check_at(where: str, url: str, *, remote: bool) -> None:
         raise AddressError(where, str(exc)) from None
 
 
-def _without_file(content: Content | None, index: int, url_of: Callable[[int], str]) -> Content | None:
-    source = source_of(content)
-    if content is None or source is None or not holds_file(source):
-        return content
-    elsewhere = _emptied(source, url=url_of(index))
-    return msgspec.structs.replace(content, **{_SOURCES[type(content)]: elsewhere})
-
-
 def contents_in(message: ChatMessage) -> tuple[Content | None, ...]:
     """Return the contents of *message*; none for a message of another kind."""
     return message.contents if isinstance(message, (UserMessage, ToolExecutionResultMessage)) else ()
 
 
-def _emptied(source: Source, url: str | None) -> Source:
+def emptied(source: Source, url: str) -> Source:
+    """Return *source* with *url* alone in place of its file."""
     nothing = {"base64_data": None, "binary_data": None} if isinstance(source, Audio) else {"base64_data": None}
     return msgspec.structs.replace(source, url=url, file=None, **nothing)
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, models, router, transaction
-from django.db.models import OuterRef, QuerySet, Subquery, Sum, Value
+from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -23,18 +24,13 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import conf, storages
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.core.media import (
-    CUT,
-    File,
-    Source,
-    contents_in,
-    file_of,
-    file_type,
+from chatmemory_django.core.media import File, Source, contents_in, file_of, file_type, source_at, source_of
+from chatmemory_django.core.stored_files import (
+    marked,
+    marked_in,
     put_back,
     references,
     restored,
-    source_at,
-    source_of,
     with_content,
     with_url,
     without_file,
@@ -42,16 +38,19 @@ from chatmemory_django.core.media import (
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.encryption.ciphers import cipher
-from chatmemory_django.messages import ChatMessage, Content, FileReference, Image
+from chatmemory_django.messages import CUT, ChatMessage, Content, FileReference, Image
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.conversations import Conversation
 from chatmemory_django.models.fields import ExactCharField
-from chatmemory_django.models.messages import Message
+from chatmemory_django.models.messages import Message, MessageQuerySet
 
 COLUMN = "file"
 """What files are encrypted for."""
 
 _Row = TypeVar("_Row", bound=Any)
+
+MAY_HAVE_FILES = Q(payload__isnull=False) | Q(verbatim__isnull=False)
+"""Which messages may have files: more than a text, and not removed."""
 
 _logger = logging.getLogger("chatmemory_django")
 
@@ -175,12 +174,26 @@ def release_files(conversations: Collection[int], using: str) -> None:
             for some in in_parts(sorted(several), BATCH)
             for sequence in as_now(
                 Message.objects.using(using)
-                .filter(conversation_id=conversation, sequence__in=some, payload__isnull=False)
+                .filter(MAY_HAVE_FILES, conversation_id=conversation, sequence__in=some)
                 .order_by()
             ).values_list("sequence", flat=True)
         }
         for gone in in_parts([each for each in referred if each[:2] not in there], BATCH):
             _drop(gone, using)
+
+
+def release_cut(messages: MessageQuerySet, using: str) -> None:
+    """Delete the references of *messages* to files that only their originals had, which were deleted."""
+    if conf.media_storage() is None:
+        return
+    for conversation, sequence, *columns in messages.values_list("conversation_id", "sequence", *_MESSAGE):
+        kept = {each.sha256 for each in references(to_message(*columns))}
+        own = MediaReference.objects.using(using).filter(conversation_id=conversation, sequence=sequence)
+        release(own.exclude(file__sha256__in=kept), using)
+
+
+_MESSAGE = ("type", "text", "payload")
+"""The columns of a message."""
 
 
 def release(references: QuerySet[MediaReference], using: str) -> None:
@@ -199,7 +212,7 @@ def _drop(gone: Sequence[tuple[int, int, int]], using: str) -> None:
     for conversation, sequence, _file in gone:
         sequences.setdefault(conversation, []).append(sequence)
     for conversation, several in sequences.items():
-        rows.filter(conversation_id=conversation, sequence__in=several).delete()
+        rows.filter(conversation_id=conversation, sequence__in=several, file_id__in=keys).delete()
     # The lock keeps others from adding a reference; those that were committed before it count.
     used = set(as_now(rows.filter(file_id__in=keys).order_by()).values_list("file_id", flat=True))
     unused = [key for key in names if key not in used]
@@ -282,29 +295,49 @@ def whole(
             max_bytes,
         )
 
+    def content(sequence: int, index: int | None, reference: FileReference) -> bytes | None:
+        """Return the content of a file; None if a text takes its place."""
+        found = contents.get(reference.sha256)
+        if found is None and reference.sha256 in read:
+            raise_if_missing(place, sequence, index)
+        return found
+
     def content_of(sequence: int, index: int, source: Source, reference: FileReference) -> Source | Content:
         if reference.sha256 in as_urls and isinstance(source, Image):
             return with_url(source, urls[known[reference.sha256][0]])
-        content = contents.get(reference.sha256)
-        if content is not None:
-            return with_content(source, content)
-        if reference.sha256 in read and conf.media("MEDIA_MISSING") != "placeholder":
-            raise storages.MissingFileError(place.memory_id, sequence, index)
-        return without_file(reference)
+        found = content(sequence, index, reference)
+        return without_file(reference) if found is None else with_content(source, found)
+
+    def attribute_of(sequence: int, reference: FileReference) -> bytes | str:
+        found = content(sequence, None, reference)
+        return without_file(reference).text if found is None else found
 
     result = list(messages)
     for index in with_files:
-        result[index] = restored(messages[index], partial(content_of, sequences[index]))
+        of = sequences[index]
+        result[index] = restored(messages[index], partial(content_of, of), partial(attribute_of, of))
     return result
 
 
-MARK = '"file":{"sha256":'
-"""What the payloads of messages have that have files in the storage; others may have it in a text."""
+def raise_if_missing(place: ConversationKey, sequence: int, index: int | None) -> None:
+    """Raise ``MissingFileError`` for a file that is lost, unless the setting ``MEDIA_MISSING`` is ``"placeholder"``."""
+    if conf.media("MEDIA_MISSING") != "placeholder":
+        raise storages.MissingFileError(place.memory_id, sequence, index)
 
 
-def may_have_files(payloads: Iterable[str | None]) -> bool:
-    """Return whether one of the messages with *payloads* may have files in the storage."""
-    return any(MARK in payload for payload in filter(None, payloads))
+def keeps_references(payload: str | None, verbatim: str | None = None) -> bool:
+    """Return whether a message with *payload* and *verbatim* may have files in the storage; others' texts may, too."""
+    is_cut = verbatim is not None and CUT in verbatim
+    return is_cut or (payload is not None and any(mark in payload for mark in _MARKS))
+
+
+_MARKS = ('"file":{"sha256":', f"\\u{ord(CUT):04x}")
+"""What payloads have that have references, or marks."""
+
+
+def references_of(message: ChatMessage, verbatim: str | None) -> dict[str, FileReference]:
+    """Return the files that are in the storage of *message* and of what another framework gave for it, by SHA-256."""
+    return {each.sha256: each for each in (*marked(verbatim), *references(message))}
 
 
 def whole_rows(rows: Iterable[_Row], place: ConversationKey) -> list[_Row]:
@@ -313,21 +346,30 @@ def whole_rows(rows: Iterable[_Row], place: ConversationKey) -> list[_Row]:
 
     They are named tuples with type, text, payload, verbatim and sequence. Raises the same errors as ``whole``.
     """
-    return [_whole_row(row, place) if may_have_files([row.payload]) else row for row in rows]
+    return [_whole_row(row, place) if keeps_references(row.payload, row.verbatim) else row for row in rows]
 
 
 def _whole_row(row: Any, place: ConversationKey) -> Any:
     message = to_message(row.type, row.text, row.payload)
     [restored_message] = whole([message], [row.sequence], place)
-    verbatim = whole_verbatim(row.verbatim, message, place)
-    return row._replace(payload=message_to_json(restored_message), verbatim=verbatim)
+    payload = None if row.payload is None else message_to_json(restored_message)
+    return row._replace(payload=payload, verbatim=whole_verbatim(row.verbatim, row.sequence, place))
 
 
-def whole_verbatim(verbatim: str | None, message: ChatMessage, place: ConversationKey) -> str | None:
-    """Return *verbatim*, what another framework gave for *message*, with the files that were cut out of it."""
-    if verbatim is None or CUT not in verbatim:
+def whole_verbatim(verbatim: str | None, sequence: int, place: ConversationKey) -> str | None:
+    """Return *verbatim*, what another framework gave for message *sequence*, with the files that were cut out of it."""
+    names = {each.sha256 for each in marked(verbatim)}
+    if verbatim is None or not names:
         return verbatim
-    return put_back(verbatim, contents_of(place.pk, {each.sha256 for each in references(message)}, place.using))
+    storages.require(place.memory_id, sequence)
+    contents = contents_of(place.pk, names, place.using)
+
+    def content_of(reference: FileReference) -> bytes:
+        if reference.sha256 not in contents:
+            raise_if_missing(place, sequence, None)
+        return contents.get(reference.sha256, b"")
+
+    return put_back(verbatim, content_of=content_of)
 
 
 def with_file_sizes(size: Combinable) -> Combinable:
@@ -355,17 +397,22 @@ def _as_urls(
         for content in contents_in(messages[index])
         if (source := source_of(content)) is not None and not isinstance(source, Image) and source.file is not None
     }
-    return {sha256 for sha256 in found - others if sha256 in known and not known[sha256][1]}
+    in_attributes = {each.sha256 for index in with_files for each in marked_in(messages[index])}
+    return {sha256 for sha256 in found - others - in_attributes if sha256 in known and not known[sha256][1]}
 
 
 def file_in(place: ConversationKey, message: ChatMessage, index: int) -> File | None:
     """
-    Return the file in the content of *message* at *index*, from the storage if it is there.
+    Return the file in the content of *message* at *index*, or behind them in its attributes, from the storage if there.
 
     None for texts, for files on other servers, and for a file that is lost; ``StorageError`` if the storage fails.
     """
     source = source_at(message, index)
-    if source is None or source.file is None:
+    behind = index - len(contents_in(message))
+    reference = None if source is None else source.file
+    if behind >= 0:
+        reference = next(islice(marked_in(message), behind, None), None)
+    if reference is None:
         return None if source is None else file_of(source)
-    content = contents_of(place.pk, [source.file.sha256], place.using).get(source.file.sha256)
+    content = contents_of(place.pk, [reference.sha256], place.using).get(reference.sha256)
     return None if content is None else File(content, file_type(content))

@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from chatmemory_django import conf, storages
-from chatmemory_django.core.media import Extracted, references
+from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.retries import tried_again
@@ -23,13 +23,15 @@ from chatmemory_django.models import Conversation, MediaFile, MediaReference, Me
 from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.files import (
     BATCH,
-    MARK,
+    MAY_HAVE_FILES,
     ConversationKey,
     contents_of,
     decoded,
     delete_files,
     encoded,
+    keeps_references,
     locked,
+    references_of,
     release,
     release_files,
     whole,
@@ -62,9 +64,8 @@ ROWS = 100
 def share_files(source: Conversation, forked: Conversation) -> None:
     """Let *forked*, whose messages were copied from *source*, refer to its files; another owner gets copies of them."""
     using: Any = forked._state.db
-    there = Message.objects.using(using).filter(
-        conversation_id=forked.pk, sequence=OuterRef("sequence"), payload__isnull=False
-    )
+    copies = Message.objects.using(using).filter(conversation_id=forked.pk, sequence=OuterRef("sequence"))
+    there = copies.filter(MAY_HAVE_FILES)
     rows = MediaReference.objects.using(using).filter(conversation_id=source.pk).filter(Exists(there)).order_by()
     found = list(rows.values_list("sequence", "file_id", "file__sha256"))
     if not found:
@@ -183,7 +184,7 @@ def move_files(
 
 def _ranges(conversation: Conversation, *, to_rows: bool) -> Iterator[tuple[int, int]]:
     """Yield ranges of the sequences of messages that may have files there, each for one transaction."""
-    rows = messages_of(conversation).filter(payload__isnull=False)
+    rows = messages_of(conversation).filter(MAY_HAVE_FILES)
     if to_rows:
         there = MediaReference.objects.filter(conversation_id=conversation.pk, sequence=OuterRef("sequence"))
         rows = rows.filter(Exists(there))
@@ -194,7 +195,7 @@ def _ranges(conversation: Conversation, *, to_rows: bool) -> Iterator[tuple[int,
 
 
 def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool, dry_run: bool) -> MovedFiles:
-    rows = messages_of(conversation).filter(sequence__range=around, payload__isnull=False)
+    rows = messages_of(conversation).filter(MAY_HAVE_FILES, sequence__range=around)
     count = size = 0
     place, uploads = ConversationKey.of(conversation), Uploads(conversation._state.db or "default")
     with uploads.for_a_write(), for_owner(conversation.owner_id, conversation.pk):
@@ -202,11 +203,12 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
             "sequence", "type", "text", "payload", "verbatim"
         ):
             message = to_message(kind, text, payload)
-            if to_rows != (payload is not None and MARK in payload and bool(references(message))):
+            there = references_of(message, verbatim) if keeps_references(payload, verbatim) else {}
+            if to_rows != bool(there):
                 continue
             files: list[Extracted] = []
             if to_rows:
-                moved = sum(each.size for each in references(message))
+                moved = sum(each.size for each in there.values())
                 changed = None if dry_run else _back(message, sequence, verbatim, place)
             else:
                 new = new_row(NewMessage(message, verbatim=verbatim))
@@ -234,7 +236,7 @@ def _back(
     message: ChatMessage, sequence: int, verbatim: str | None, place: ConversationKey
 ) -> tuple[str | None, str | None]:
     """Return payload and original of *message* with its files."""
-    verbatim = whole_verbatim(verbatim, message, place)
+    verbatim = whole_verbatim(verbatim, sequence, place)
     [complete] = whole([message], [sequence], place)
     return to_columns(complete).payload, verbatim
 
@@ -328,7 +330,7 @@ def _left_over(
 def _broken_references(using: str, *, repair: bool) -> Iterator[FileFinding]:
     rows = MediaReference.objects.using(using).order_by()
     message = Message.objects.filter(conversation_id=OuterRef("conversation_id"), sequence=OuterRef("sequence"))
-    broken = rows.exclude(Exists(message.filter(payload__isnull=False)))
+    broken = rows.exclude(Exists(message.filter(MAY_HAVE_FILES)))
     count = broken.count()
     if count:
         if repair:

@@ -153,7 +153,7 @@ def _row(conversation: Conversation) -> QuerySet[Conversation]:
 
 def as_kept(message: ChatMessage) -> ChatMessage:
     """Return *message* as its row keeps it: with references to files that go to the storage."""
-    return taken_out(message, "")[0]
+    return taken_out(message, None, "")[0]
 
 
 def stored_columns(new: NewMessage) -> tuple[str, str, str | None, str | None]:

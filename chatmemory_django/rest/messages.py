@@ -27,6 +27,7 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_columns
 from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.operations import admin_log, annotate
+from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import MessageFilter
 from chatmemory_django.rest.pagination import MessagePagination
@@ -245,7 +246,7 @@ def _is_repeated(conversation: Conversation, new: Sequence[NewMessage], key: str
             raise _reused(index)
         if not row.in_history:  # it was removed, so its content is unknown
             continue
-        same = to_columns(new[index].message) == (row.type, row.text, row.payload)
+        same = to_columns(as_kept(new[index].message)) == (row.type, row.text, row.payload)
         if not same or not is_same(_unrated(row.metadata), _unrated(new[index].metadata)):
             raise _reused(index)
     # A system message that already existed was not stored again, so its id was not stored either.

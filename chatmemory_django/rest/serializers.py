@@ -15,8 +15,8 @@ from chatmemory_django.core.limits import (
     MAX_CLIENT_MESSAGE_ID_LENGTH,
     MAX_TITLE_LENGTH,
 )
-from chatmemory_django.core.media import without_files
 from chatmemory_django.core.reasons import Reason
+from chatmemory_django.core.stored_files import without_files
 from chatmemory_django.core.usage import COST_PLACES
 from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.db.moments import aware

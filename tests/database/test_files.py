@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import random
+import re
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -22,13 +23,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from chatmemory_django import operations
 from chatmemory_django import storages as storages_module
+from chatmemory_django.codec import message_to_json
+from chatmemory_django.formats.verbatim import to_group
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
     AudioContent,
+    CustomMessage,
     Image,
     ImageContent,
+    NewMessage,
     PdfFile,
     PdfFileContent,
     TextContent,
@@ -63,14 +68,15 @@ def assert_consistent() -> None:
     there = {name for name, _ in contents(storages["chats"])}
     named = dict(MediaFile.objects.values_list("name", "pk"))
     assert there == set(named)
-    referred = set()
-    for conversation, sequence, payload in Message.objects.exclude(payload=None).values_list(
-        "conversation_id", "sequence", "payload"
-    ):
-        for content in json.loads(payload).get("contents", []):
-            source = content.get("image") or content.get("audio") or content.get("pdfFile") or {}
-            if "file" in source:
-                referred.add((conversation, sequence, source["file"]["sha256"]))
+    referred = {
+        (conversation, sequence, sha256)
+        for conversation, sequence, *columns in Message.objects.values_list(
+            "conversation_id", "sequence", "payload", "verbatim"
+        )
+        for sha256 in re.findall(r'"sha256":"(\w{64})"|(?:\\u0002|\x02)-?(\w{64}):', "".join(filter(None, columns)))
+        for sha256 in sha256
+        if sha256
+    }
     assert referred == set(MediaReference.objects.values_list("conversation_id", "sequence", "file__sha256"))
     assert set(named.values()) == set(MediaReference.objects.values_list("file_id", flat=True))
 
@@ -92,6 +98,18 @@ def a_file(seed: int = 0, size: int = 2000) -> bytes:
 def picture(seed: int = 0, text: str = "What is this?") -> UserMessage:
     data = base64.b64encode(a_file(seed)).decode()
     return UserMessage([TextContent(text), ImageContent(Image(base64_data=data, mime_type="image/png"))])
+
+
+def custom(seed: int = 0) -> CustomMessage:
+    """Another framework's message, with the same file as ``picture`` in its own JSON."""
+    data = base64.b64encode(a_file(seed)).decode()
+    return CustomMessage({"type": "image_generation_call", "result": data, "status": ["completed", 1, None]})
+
+
+def entry(seed: int = 0) -> list[NewMessage]:
+    """An entry of two messages, whose last one has the original of both."""
+    given = {"parts": [json.loads(message_to_json(picture(seed))), "And this?"]}
+    return to_group(given, "entries", lambda _: [picture(seed), UserMessage("And this?")], "$")
 
 
 def a_memory(memory_id: str = "a", owner: User | None = None, *, limit: int = 100, keep_history: bool = True):
@@ -130,6 +148,68 @@ def test_each_kind_of_file_comes_back_as_it_was_given_and_none_is_in_a_row():
         "height": 256,
     }
     assert [content for _, content in contents(storages["chats"])] == [data]
+
+
+def test_base64_in_other_json_is_a_file_as_well_and_comes_back_as_it_was_given():
+    data = a_file(1) + b"\xfb\xff"
+    encoded = base64.b64encode(data).decode()
+    messages = [
+        custom(1),
+        CustomMessage({"url": f"data:image/png;base64,{encoded}", "safe": base64.urlsafe_b64encode(data).decode()}),
+        CustomMessage({"short": encoded[:900], "broken": encoded[:-1], "words": "AAAA " * 500, "é": f"é{encoded}="}),
+        UserMessage("Look", attributes={"parts": [{"data": encoded}]}),
+        AiMessage("A cat", attributes={"image": encoded}),
+    ]
+    texts = [message.text for message in messages[:3]]
+    memory = a_memory()
+    memory.add(*messages)
+
+    assert memory.messages() == messages
+    assert [row.chat_message for row in memory.store.read_history("a")][::-1] == messages
+    assert list(Message.objects.order_by("sequence").values_list("text", flat=True))[:3] == texts
+    rows = list(Message.objects.order_by("sequence").values_list("payload", flat=True))
+    assert [encoded[:1000] in row for row in rows] == [False, False, True, False, False]
+    assert "_" in base64.urlsafe_b64encode(data).decode()
+    assert sorted(content for _, content in contents(storages["chats"])) == sorted([a_file(1), data])
+    assert memory.pop() == messages[-1]
+    lines = "".join(operations.export(Conversation.objects.all())).splitlines()
+    operations.import_lines(lines, rename=True)
+    assert "".join(operations.export(Conversation.objects.filter(memory_id="a"))).splitlines() == lines
+
+
+def test_an_entry_of_several_messages_keeps_the_files_of_all_of_them():
+    memory = a_memory()
+    given = entry(1)
+    memory.add(*given, AiMessage("A cat"))
+
+    rows = memory.store.read_history("a")
+    assert rows[1].verbatim == given[1].verbatim
+    assert all("AAAA" not in (verbatim or "") for verbatim in Message.objects.values_list("verbatim", flat=True))
+    assert len(Message.objects.get(sequence=2).verbatim or "") < 1_000
+    operations.fork(Conversation.objects.get(), "b", owner=User.objects.create_user("ann"))
+    memory.remove(1)  # and so its original, of which the second message is the end
+    assert memory.store.read_history("a")[1].verbatim is None
+    assert MediaReference.objects.filter(conversation__memory_id="a").count() == 0
+    fork = DjangoChatMemoryStore()
+    assert fork.read_history("b")[1].verbatim == given[1].verbatim
+    lines = "".join(operations.export(Conversation.objects.filter(memory_id="b"))).splitlines()
+    operations.erase(Conversation.objects.all())
+    operations.import_lines(lines)
+    assert fork.read_history("b")[1].verbatim == given[1].verbatim
+
+
+def test_a_lost_file_of_other_json_is_an_error_or_a_text(storage, settings):
+    a_memory().add(custom(1))
+    a_memory("b").add(*entry(1))
+    storage.delete(MediaFile.objects.get().name)
+
+    with pytest.raises(MissingFileError, match="A file in the attributes or the original of message 1 of 'a'"):
+        a_memory().messages()
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_MISSING": "placeholder"}
+    [message] = a_memory().messages()
+    assert message.attributes["result"] == "[A file of type unknown with 2000 bytes is not available.]"
+    assert json.loads(a_memory("b").store.read_history("b")[0].verbatim)["entries"]["parts"][1] == "And this?"
+    operations.erase(Conversation.objects.all())
 
 
 def test_a_window_reads_each_file_once_with_one_more_statement_and_a_text_costs_none(django_assert_num_queries):
@@ -176,12 +256,20 @@ def test_a_reference_that_someone_sends_is_no_key_to_a_file():
 
     with pytest.raises(ValueError, match="has the field 'file', which only the store sets"):
         a_memory("yours").add(theirs)
+    a_memory("mine").add(custom())
+    message = Message.objects.get(sequence=2).chat_message
+    for forged in (message, NewMessage(UserMessage("Hi"), verbatim=f'{{"x": "{message.attributes["result"]}"}}')):
+        with pytest.raises(ValueError, match="or the mark of one"):
+            a_memory("yours").add(forged)
 
 
 @pytest.mark.parametrize("way", ["remove", "erase", "delete", "prune", "evict", "clear and forget", "set"])
-def test_the_file_goes_with_the_last_message_that_has_it(way, storage):
+@pytest.mark.parametrize(
+    "message", [picture(1), custom(1), NewMessage(UserMessage("Look"), verbatim=message_to_json(custom(1)))]
+)
+def test_the_file_goes_with_the_last_message_that_has_it(way, message, storage):
     memory = a_memory(keep_history=way not in {"evict", "clear and forget", "set"}, limit=2)
-    memory.add(picture(1))
+    memory.add(message)
     other = a_memory("other")
     other.add(picture(2))
     match way:
@@ -248,21 +336,22 @@ def test_an_export_has_the_files_and_an_import_restores_them(settings):
 def test_files_move_there_and_back_and_a_second_run_moves_nothing(settings, capsys):
     with_storage = settings.CHATMEMORY
     settings.CHATMEMORY = {**with_storage, "MEDIA_STORAGE": None}
-    a_memory().add(picture(1), picture(1), UserMessage("Hi"))
-    before = list(Message.objects.order_by("sequence").values_list("payload", flat=True))
+    messages = [picture(1), picture(1), UserMessage("Hi"), custom(2), *entry(3)]
+    a_memory().add(*messages)
+    before = list(Message.objects.order_by("sequence").values_list("payload", "verbatim"))
     assert MediaFile.objects.count() == 0
     settings.CHATMEMORY = with_storage
 
     call_command("move_media_chatmemory", dry_run=True)
     assert MediaFile.objects.count() == 0
     call_command("move_media_chatmemory")
-    assert a_memory().messages() == [picture(1), picture(1), UserMessage("Hi")]
-    assert MediaFile.objects.count() == 1
+    assert a_memory().messages() == [each.message if isinstance(each, NewMessage) else each for each in messages]
+    assert MediaFile.objects.count() == 3
     call_command("move_media_chatmemory")
     call_command("move_media_chatmemory", to_rows=True)
 
-    assert list(Message.objects.order_by("sequence").values_list("payload", flat=True)) == before
-    moved = "files with 4,000 bytes of 2 messages"
+    assert list(Message.objects.order_by("sequence").values_list("payload", "verbatim")) == before
+    moved = "files with 10,000 bytes of 5 messages"
     assert capsys.readouterr().out.splitlines() == [
         f"{moved} to move.",
         f"Moved {moved}.",
@@ -537,7 +626,7 @@ class WithFiles(RuleBasedStateMachine):
 
     @rule(seeds=seeds)
     def add(self, seeds):
-        self.do(lambda memory: memory.add(*map(picture, seeds), UserMessage("Hi")))
+        self.do(lambda memory: memory.add(*map(picture, seeds), *map(custom, seeds), UserMessage("Hi")))
 
     @rule(seeds=seeds)
     def set(self, seeds):

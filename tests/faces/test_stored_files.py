@@ -115,6 +115,15 @@ def test_openais_items_have_the_file_and_a_reference_from_outside_is_refused(ann
     assert "which only the store sets" in response.content.decode()
 
 
+def test_a_repeated_request_stores_a_file_only_once(ann):
+    Conversation.objects.create(memory_id="c", owner=ann)
+    body = {"messages": [{"message": {"type": "USER", "contents": [{"type": "IMAGE", "image": {"url": URL}}]}}]}
+    for _ in range(2):
+        response = client_of(ann).post("/api/conversations/c/messages/", body, "json", headers={"Idempotency-Key": "a"})
+        assert response.status_code == 201, response.content
+    assert Message.objects.count() == 1
+
+
 def test_a_storage_that_is_down_refuses_and_stores_nothing(ann, monkeypatch):
     def save(*args):
         raise OSError("down")

@@ -28,7 +28,7 @@ from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.models.files import ConversationKey, files_of, may_have_files, whole, whole_rows
+from chatmemory_django.models.files import ConversationKey, files_of, keeps_references, whole, whole_rows
 from chatmemory_django.storages import MissingFileError
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
@@ -124,7 +124,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         self, key: str, rows: Sequence[tuple[Any, ...]], messages: list[ChatMessage], *, gives_urls: bool = True
     ) -> list[ChatMessage]:
         """Return the *messages* of *rows*, which are like ``Row``, with their files."""
-        if not may_have_files(map(_payload, rows)):
+        if not any(map(keeps_references, filter(None, map(_payload, rows)))):
             return messages
         sequences = [row[Row._fields.index("sequence")] for row in rows]
         place = ConversationKey(
@@ -153,7 +153,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _whole_history(self, memory_id: object, rows: list[HistoryRow]) -> list[HistoryRow]:
         """Return *rows* with their files in their payloads, as what other frameworks are given of them needs it."""
-        if not may_have_files(row.payload for row in rows):
+        if not any(keeps_references(row.payload, row.verbatim) for row in rows):
             return rows
         conversation = self.named(memory_id, self.using or router.db_for_read(Message))
         place = ConversationKey(

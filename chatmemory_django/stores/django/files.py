@@ -9,7 +9,7 @@ from typing import Any
 from django.db import DatabaseError, OperationalError, transaction
 
 from chatmemory_django import conf, storages
-from chatmemory_django.core.media import Extracted, extracted, has_files, references
+from chatmemory_django.core.stored_files import Extracted, cut_out, extracted, has_files, marked, references
 from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import ChatMessage, FileReference
 from chatmemory_django.models import Conversation
@@ -19,31 +19,38 @@ TRIES = 3
 """How often a file is stored again that others have deleted in the meantime, before the write is given up."""
 
 
-def taken_out(message: ChatMessage, where: str) -> tuple[ChatMessage, Sequence[Extracted]]:
+def taken_out(
+    message: ChatMessage, verbatim: str | None, where: str
+) -> tuple[ChatMessage, str | None, Sequence[Extracted]]:
     """
-    Return *message* as its row keeps it, and the files that go to the storage; *where* it is, for errors.
+    Return *message* and *verbatim* as their row keeps them, and the files that go to the storage, each one once.
 
     Raises:
-        ValueError: It has a reference instead of a file, or files with more than ``MEDIA_MAX_BYTES``.
+        ValueError: There is a reference or a mark in place of a file, or files with more than ``MEDIA_MAX_BYTES``. The
+            error names *where* the message is.
 
     """
-    if not has_files(message):
-        return message, ()
-    if references(message):
+    if verbatim is None and not has_files(message):
+        return message, None, ()
+    if references(message) or any(marked(verbatim)):
         raise ValueError(
-            f"{where}{type(message).__name__} has the field 'file', which only the store sets; pass the file itself, "
-            "or its URL."
+            f"{where}{type(message).__name__} has the field 'file', which only the store sets, or the mark of one; "
+            "pass the file itself, or its URL."
         )
     if conf.media_storage() is None:
-        return message, ()
-    kept, files = extracted(message, conf.media("MEDIA_MIN_BYTES"))
+        return message, verbatim, ()
+    min_bytes: int = conf.media("MEDIA_MIN_BYTES")
+    message, found = extracted(message, min_bytes)
+    if verbatim is not None:
+        verbatim = cut_out(verbatim, min_bytes=min_bytes, found=found)
+    files = list({file.reference.sha256: file for file in found}.values())
     size = sum(file.reference.size for file in files)
     if size > (limit := conf.media("MEDIA_MAX_BYTES")):
         raise ValueError(
             f"{where}{type(message).__name__} has files with {size} bytes, "
             f"but CHATMEMORY['MEDIA_MAX_BYTES'] is {limit}."
         )
-    return kept, files
+    return message, verbatim, files
 
 
 def owner_key(conversation: Conversation) -> str | None:
@@ -68,7 +75,7 @@ class Uploads:
     @staticmethod
     def file(sha256: str, content: bytes) -> Extracted:
         """Return a file with that *content* for ``store`` and ``refer``."""
-        return Extracted(FileReference(sha256, len(content)), content, "")
+        return Extracted(FileReference(sha256, len(content)), content)
 
     def store(self, owner: str | None, conversation: int, files: Iterable[Extracted]) -> None:
         """Store those of *files* that the owner does not have yet. ``StorageError`` if that fails."""

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
 from chatmemory_django.core.branches import summaries_with
-from chatmemory_django.core.media import references
 from chatmemory_django.core.shortening import title_of
+from chatmemory_django.core.stored_files import references
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.messages import MessageType

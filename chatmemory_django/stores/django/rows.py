@@ -10,7 +10,7 @@ import msgspec
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import checked_client_message_id
-from chatmemory_django.core.media import Extracted, cut_out
+from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.core.windows import Eviction
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.messages import Metadata, NewMessage
@@ -113,10 +113,8 @@ def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> New
 
     If its message *is_stored* already, its files are where they are.
     """
-    verbatim = new.verbatim
-    message, files = (new.message, ()) if is_stored else taken_out(new.message, where)
-    if files and verbatim is not None:
-        verbatim = cut_out(verbatim, files)
+    kept = (new.message, new.verbatim, ()) if is_stored else taken_out(new.message, new.verbatim, where)
+    message, verbatim, files = kept
     columns, metadata = to_columns(message), to_metadata(new.metadata)
     name = checked_client_message_id(new.client_message_id, f"{where}client_message_id")
     size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")

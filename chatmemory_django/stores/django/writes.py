@@ -21,14 +21,14 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from chatmemory_django import signals
-from chatmemory_django.core.media import Extracted
+from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
-from chatmemory_django.models.files import release_files
+from chatmemory_django.models.files import release_cut, release_files
 from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import CallRecords, ConversationErasedError
 from chatmemory_django.stores.django import statements
@@ -352,7 +352,9 @@ class Write:
         for batch in in_parts(change.emptied, MAX_ROWS):
             messages.filter(sequence__in=batch).update(**_EMPTY)
         if change.originals:
-            messages.filter(sequence__in=change.originals).update(verbatim=None)
+            originals = messages.filter(sequence__in=change.originals)
+            originals.update(verbatim=None)
+            release_cut(originals, self._using)
         if change.emptied:
             forget_copies(self._using, {before.id: self._key})
         if change.titles:

@@ -7,6 +7,7 @@ import pytest
 from chatmemory_django.messages import (
     Audio,
     AudioContent,
+    CustomMessage,
     Image,
     ImageContent,
     PdfFile,
@@ -139,3 +140,18 @@ def test_a_current_etag_avoids_another_transfer(api):
     etag = api.get(f"{MESSAGES}1/media/1/")["ETag"]
 
     assert api.get(f"{MESSAGES}1/media/1/", headers={"If-None-Match": etag}).status_code == 304
+
+
+def test_files_in_attributes_that_are_in_the_storage_have_addresses_as_well(client_of, begin, kept_in):
+    api, content = client_of("staff who read"), PNG + PNG
+    begin("d", CustomMessage({"type": "image_generation_call", "result": encoded(content), "prompt": "A cat"}))
+
+    shown = api.get(f"{ROOT}d/messages/1/").json()["message"]["attributes"]
+
+    if kept_in == "rows":
+        assert shown["result"] == encoded(content)
+    else:
+        address = f"http://testserver{ROOT}d/messages/1/media/0/"
+        assert shown == {"type": "image_generation_call", "result": address, "prompt": "A cat"}
+        assert api.get(address).content == content
+        assert api.get(address.replace("/0/", "/1/")).status_code == 404
