@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from chatmemory_django.codec import message_to_json
+from chatmemory_django.core.stored_files import without_files
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -59,7 +60,10 @@ class AdditiveLetters(Words):
     tokens_per_list = 1
 
     def estimate_token_count_in_message(self, message: ChatMessage) -> int:
-        return len(message_to_json(message)) // 10
+        # Files count nothing, as they are not there when the messages of a row are recounted.
+        if isinstance(message, CustomMessage):
+            return 4 + len(message.text) // 10
+        return len(message_to_json(without_files(message, lambda _: ""))) // 10
 
     def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
         return 1 + sum(map(self.estimate_token_count_in_message, messages))

@@ -3,8 +3,6 @@
 import base64
 import hashlib
 import json
-import random
-import re
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,15 +14,10 @@ from django.core.files.storage import InMemoryStorage, storages
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.utils import timezone
-from hypothesis import HealthCheck
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from chatmemory_django import operations
 from chatmemory_django import storages as storages_module
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.formats.verbatim import to_group
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -42,74 +35,20 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
 from chatmemory_django.models.files import stored_bytes
 from chatmemory_django.storages import MissingFileError, StorageError
-from chatmemory_django.stores import InMemoryChatMemoryStore
-from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.database.interleaving import Connected, another_writer
 from tests.database.test_writes import isolated
+from tests.pictures import a_file, assert_consistent, custom, entry, picture, stored_in, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\0\0\0\x01\0\x08\x02\0\0\0"
-"""The beginning of an image of 512 x 256 pixels."""
 
 
 @pytest.fixture(autouse=True)
 def storage(settings) -> Iterator[InMemoryStorage]:
-    settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_STORAGE": "chats", "MEDIA_MIN_BYTES": 1000}
+    use_storage(settings)
     yield storages["chats"]
-    assert_consistent()
-
-
-def assert_consistent() -> None:
-    """Check by the tables and the storage alone that each file has a message, and each message its files."""
-    there = {name for name, _ in contents(storages["chats"])}
-    named = dict(MediaFile.objects.values_list("name", "pk"))
-    assert there == set(named)
-    referred = {
-        (conversation, sequence, sha256)
-        for conversation, sequence, *columns in Message.objects.values_list(
-            "conversation_id", "sequence", "payload", "verbatim"
-        )
-        for sha256 in re.findall(r'"sha256":"(\w{64})"|(?:\\u0002|\x02)-?(\w{64}):', "".join(filter(None, columns)))
-        for sha256 in sha256
-        if sha256
-    }
-    assert referred == set(MediaReference.objects.values_list("conversation_id", "sequence", "file__sha256"))
-    assert set(named.values()) == set(MediaReference.objects.values_list("file_id", flat=True))
-
-
-def contents(storage: InMemoryStorage) -> list[tuple[str, bytes]]:
-    found = []
-    if storage.exists("chatmemory"):
-        for folder in storage.listdir("chatmemory")[0]:
-            for name in storage.listdir(f"chatmemory/{folder}")[1]:
-                path = f"chatmemory/{folder}/{name}"
-                found.append((path, storage.open(path).read()))
-    return found
-
-
-def a_file(seed: int = 0, size: int = 2000) -> bytes:
-    return PNG + random.Random(seed).randbytes(size - len(PNG))
-
-
-def picture(seed: int = 0, text: str = "What is this?") -> UserMessage:
-    data = base64.b64encode(a_file(seed)).decode()
-    return UserMessage([TextContent(text), ImageContent(Image(base64_data=data, mime_type="image/png"))])
-
-
-def custom(seed: int = 0) -> CustomMessage:
-    """Another framework's message, with the same file as ``picture`` in its own JSON."""
-    data = base64.b64encode(a_file(seed)).decode()
-    return CustomMessage({"type": "image_generation_call", "result": data, "status": ["completed", 1, None]})
-
-
-def entry(seed: int = 0) -> list[NewMessage]:
-    """An entry of two messages, whose last one has the original of both."""
-    given = {"parts": [json.loads(message_to_json(picture(seed))), "And this?"]}
-    return to_group(given, "entries", lambda _: [picture(seed), UserMessage("And this?")], "$")
+    assert_consistent(storages["chats"])
 
 
 def a_memory(memory_id: str = "a", owner: User | None = None, *, limit: int = 100, keep_history: bool = True):
@@ -147,7 +86,7 @@ def test_each_kind_of_file_comes_back_as_it_was_given_and_none_is_in_a_row():
         "width": 512,
         "height": 256,
     }
-    assert [content for _, content in contents(storages["chats"])] == [data]
+    assert [content for _, content in stored_in(storages["chats"])] == [data]
 
 
 def test_base64_in_other_json_is_a_file_as_well_and_comes_back_as_it_was_given():
@@ -170,7 +109,7 @@ def test_base64_in_other_json_is_a_file_as_well_and_comes_back_as_it_was_given()
     rows = list(Message.objects.order_by("sequence").values_list("payload", flat=True))
     assert [encoded[:1000] in row for row in rows] == [False, False, True, False, False]
     assert "_" in base64.urlsafe_b64encode(data).decode()
-    assert sorted(content for _, content in contents(storages["chats"])) == sorted([a_file(1), data])
+    assert sorted(content for _, content in stored_in(storages["chats"])) == sorted([a_file(1), data])
     assert memory.pop() == messages[-1]
     lines = "".join(operations.export(Conversation.objects.all())).splitlines()
     operations.import_lines(lines, rename=True)
@@ -290,7 +229,7 @@ def test_the_file_goes_with_the_last_message_that_has_it(way, message, storage):
         case "set":
             memory.set([UserMessage("1")])
 
-    assert [content for _, content in contents(storage)] == [a_file(2)]
+    assert [content for _, content in stored_in(storage)] == [a_file(2)]
     assert other.messages() == [picture(2)]
 
 
@@ -317,7 +256,7 @@ def test_forks_share_files_and_another_owner_gets_copies(storage):
 
     assert a_memory("same", ann).messages() == [picture(1)]
     assert a_memory("bobs", bob).messages() == [picture(1), picture(2)]
-    assert len(contents(storage)) == 3
+    assert len(stored_in(storage)) == 3
 
 
 def test_an_export_has_the_files_and_an_import_restores_them(settings):
@@ -459,7 +398,7 @@ def test_a_repair_removes_references_whose_messages_are_gone(storage):
     found = []
     assert operations.check_files("default", found.append, repair=True) == 1
     assert found[0].detail == "1 references are to messages that are gone."
-    assert [content for _, content in contents(storage)] == [a_file(2)]
+    assert [content for _, content in stored_in(storage)] == [a_file(2)]
 
 
 @pytest.mark.skipif("connection.vendor == 'sqlite'", reason="has one writer at a time")
@@ -566,7 +505,7 @@ def test_an_import_above_the_quota_stores_nothing():
         with pytest.raises(operations.JsonLinesError, match=f"have 4000 bytes, .* 4000; .* {limit} at most"):
             operations.import_lines(lines, ann, rename=True, limits=operations.ImportLimits(max_file_bytes=limit))
         assert Conversation.objects.count() == 1
-        assert_consistent()
+        assert_consistent(storages["chats"])
     operations.import_lines(lines, ann, rename=True, limits=operations.ImportLimits(max_file_bytes=8000))
     assert stored_bytes(ann.pk) == 4000
 
@@ -598,78 +537,3 @@ def test_without_a_storage_nothing_is_asked_and_nothing_is_written(settings, dja
         memory.add(picture(2))
     assert len(asked) <= writes
     assert not any("media" in each["sql"] for each in asked)
-
-
-class WithFiles(RuleBasedStateMachine):
-    """Memories with files, next to one in this process, which has them in its messages."""
-
-    seeds = st.lists(st.integers(1, 3), min_size=1, max_size=3)
-
-    @initialize(keep_history=st.booleans(), limit=st.integers(1, 5))
-    def begin(self, keep_history, limit):
-        Conversation.objects.all().delete()
-        stores = [
-            DjangoChatMemoryStore(keep_history=keep_history),
-            InMemoryChatMemoryStore(keep_history=keep_history),
-        ]
-        self.memories = [MessageWindowChatMemory(max_messages=limit, id="a", store=store) for store in stores]
-
-    def do(self, verb):
-        def outcome(memory):
-            try:
-                return verb(memory)
-            except MessageNotFoundError:
-                return "not found"
-
-        one, other = map(outcome, self.memories)
-        assert one == other
-
-    @rule(seeds=seeds)
-    def add(self, seeds):
-        self.do(lambda memory: memory.add(*map(picture, seeds), *map(custom, seeds), UserMessage("Hi")))
-
-    @rule(seeds=seeds)
-    def set(self, seeds):
-        self.do(lambda memory: memory.set([*memory.messages()[1:], *map(picture, seeds)]))
-
-    @rule()
-    def pop(self):
-        self.do(lambda memory: memory.pop())
-
-    @rule()
-    def clear(self):
-        self.do(lambda memory: memory.clear())
-
-    @rule(sequence=st.integers(1, 12))
-    def remove(self, sequence):
-        self.do(lambda memory: memory.remove(sequence))
-
-    @rule(sequence=st.integers(0, 12))
-    def rewind(self, sequence):
-        self.do(lambda memory: memory.rewind(sequence))
-
-    @rule(seed=st.integers(1, 3))
-    def take_a_turn(self, seed):
-        def turn(memory):
-            with memory.turn() as taken:
-                taken.add(picture(seed))
-                return taken.messages
-
-        self.do(turn)
-
-    @rule()
-    def move_there_and_back(self):
-        operations.move_files(Conversation.objects.all(), to_rows=True)
-        assert contents(storages["chats"]) == []
-        operations.move_files(Conversation.objects.all())
-
-    @invariant()
-    def both_have_the_same_files(self):
-        if hasattr(self, "memories"):
-            assert self.memories[0].messages() == self.memories[1].messages()
-            assert_consistent()
-
-
-def test_memories_with_files_and_without_a_database_stay_the_same():
-    quiet = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-    run_state_machine_as_test(WithFiles, settings=hypothesis_settings(max_examples=8, stateful_step_count=12, **quiet))

@@ -1,7 +1,5 @@
 """Files in S3, by django-storages against moto's server: stored, read, signed, listed and deleted."""
 
-import base64
-import random
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -15,9 +13,9 @@ from django.core.files.storage import storages  # noqa: E402
 
 from chatmemory_django import operations  # noqa: E402
 from chatmemory_django.memory import MessageWindowChatMemory  # noqa: E402
-from chatmemory_django.messages import Image, ImageContent, UserMessage  # noqa: E402
 from chatmemory_django.models import Conversation, MediaFile  # noqa: E402
 from chatmemory_django.stores.django import DjangoChatMemoryStore  # noqa: E402
+from tests.pictures import picture, use_storage  # noqa: E402
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -40,24 +38,18 @@ def bucket(settings, address) -> str:
     )
     client.create_bucket(Bucket="chats")
     options = {"bucket_name": "chats", "endpoint_url": address, "addressing_style": "path", **ACCESS}
-    settings.STORAGES = {
-        **settings.STORAGES,
-        "chats": {"BACKEND": "storages.backends.s3.S3Storage", "OPTIONS": options},
-    }
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_STORAGE": "chats"}
+    use_storage(settings, {"BACKEND": "storages.backends.s3.S3Storage", "OPTIONS": options})
     return "chats"
 
 
 def test_files_in_s3_are_read_signed_found_and_deleted(settings):
-    data = random.Random(1).randbytes(50_000)
-    picture = UserMessage([ImageContent(Image(base64_data=base64.b64encode(data).decode(), mime_type="image/png"))])
     memory = MessageWindowChatMemory(max_messages=10, id="a", store=DjangoChatMemoryStore())
-    memory.add(picture, picture)
-    assert memory.messages() == [picture, picture]
+    memory.add(picture(), picture())
+    assert memory.messages() == [picture(), picture()]
     name = MediaFile.objects.get().name
 
     settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_URLS": 60}
-    image = memory.messages()[0].contents[0].image
+    image = memory.messages()[0].contents[1].image
     assert (image.base64_data, image.mime_type, image.file) == (None, "image/png", None)
     assert f"/chats/{name}?" in image.url
     assert "Expires=" in image.url

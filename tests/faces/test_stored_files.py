@@ -1,6 +1,5 @@
 """Files in a storage by every way in and out: in no row, read by who may read the message, refused when it is down."""
 
-import base64
 import json
 
 import pytest
@@ -21,24 +20,21 @@ from tests.faces.test_file_addresses import (
     by_rest_in_openais_format,
     client_of,
 )
+from tests.pictures import a_file, encoded, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 10
-ENCODED = base64.b64encode(PNG).decode()
+PNG = a_file()
+ENCODED = encoded(PNG)
 URL = f"data:image/png;base64,{ENCODED}"
 
 
 @pytest.fixture(autouse=True)
 def model(settings) -> ScriptedModel:
     model = ScriptedModel(*["a file"] * 3)
-    settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
-    settings.CHATMEMORY = {
-        "MEDIA_STORAGE": "chats",
-        "MEDIA_MIN_BYTES": 100,
-        "REST": {"THROTTLE_RATES": {}},
-        "CHAT": {"ASSISTANT": Assistant(model), "THROTTLE_RATE": None},
-    }
+    chat = {"ASSISTANT": Assistant(model), "THROTTLE_RATE": None}
+    settings.CHATMEMORY = {}
+    use_storage(settings, REST={"THROTTLE_RATES": {}}, CHAT=chat)
     cache.clear()
     return model
 
@@ -135,9 +131,9 @@ def test_a_storage_that_is_down_refuses_and_stores_nothing(ann, monkeypatch):
 
 
 def test_a_user_has_a_quota(ann, settings):
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_QUOTA": 4_000}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_QUOTA": 3_000}
     assert by_rest(ann, URL).status_code == 201
     for way in (by_rest, by_openai, by_chat, by_import):
         response = way(ann, URL)
         assert response.status_code == 400, way
-        assert "and may have 4000 at most" in response.content.decode()
+        assert "and may have 3000 at most" in response.content.decode()

@@ -14,6 +14,7 @@ from chatmemory_django.messages import Image, ImageContent, UserMessage
 from chatmemory_django.models import Conversation, MediaFile
 from chatmemory_django.operations import fork
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.pictures import stored_in, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,11 +28,11 @@ def key(name: str) -> str:
 
 @pytest.fixture(params=[False, True], ids=["the site's key", "owners' keys"])
 def use(request, settings):
-    settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
+    use_storage(settings)
 
     def use(*names: str) -> None:
         encryption = {"KEYS": [key(name) for name in names], "OWNER_KEYS": request.param}
-        settings.CHATMEMORY = {"MEDIA_STORAGE": "chats", "MEDIA_MIN_BYTES": 100, "ENCRYPTION": encryption}
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "ENCRYPTION": encryption}
 
     use("one")
     return use
@@ -42,10 +43,7 @@ def a_memory(memory_id: str, owner) -> MessageWindowChatMemory:
 
 
 def stored() -> list[bytes]:
-    storage = storages["chats"]
-    folders = storage.listdir("chatmemory")[0]
-    paths = [f"chatmemory/{each}/{name}" for each in folders for name in storage.listdir(f"chatmemory/{each}")[1]]
-    return [storage.open(path).read() for path in paths]
+    return [content for _, content in stored_in(storages["chats"])]
 
 
 def test_files_are_encrypted_read_and_renewed_with_another_key(use):

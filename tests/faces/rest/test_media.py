@@ -1,13 +1,10 @@
 """Files in messages: served at addresses of their own rather than in pages."""
 
-import base64
-
 import pytest
 
 from chatmemory_django.messages import (
     Audio,
     AudioContent,
-    CustomMessage,
     Image,
     ImageContent,
     PdfFile,
@@ -18,23 +15,19 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from tests.faces.rest.conftest import MEMORY, MESSAGES, ROOT, adding
+from tests.pictures import a_file, custom, encoded, use_storage
 
 pytestmark = pytest.mark.django_db
 
-PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 1000
+PNG = a_file()
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
 ADDRESS = f"http://testserver{MESSAGES}1/media"
-
-
-def encoded(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 @pytest.fixture(params=["rows", "storage"])
 def kept_in(request, settings) -> str:
     if request.param == "storage":
-        settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
-        settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_STORAGE": "chats", "MEDIA_MIN_BYTES": 1}
+        use_storage(settings, MEDIA_MIN_BYTES=1)
     return request.param
 
 
@@ -143,15 +136,15 @@ def test_a_current_etag_avoids_another_transfer(api):
 
 
 def test_files_in_attributes_that_are_in_the_storage_have_addresses_as_well(client_of, begin, kept_in):
-    api, content = client_of("staff who read"), PNG + PNG
-    begin("d", CustomMessage({"type": "image_generation_call", "result": encoded(content), "prompt": "A cat"}))
+    api = client_of("staff who read")
+    begin("d", custom())
 
     shown = api.get(f"{ROOT}d/messages/1/").json()["message"]["attributes"]
 
     if kept_in == "rows":
-        assert shown["result"] == encoded(content)
+        assert shown == custom().attributes
     else:
         address = f"http://testserver{ROOT}d/messages/1/media/0/"
-        assert shown == {"type": "image_generation_call", "result": address, "prompt": "A cat"}
-        assert api.get(address).content == content
+        assert shown == {**custom().attributes, "result": address}
+        assert api.get(address).content == a_file()
         assert api.get(address.replace("/0/", "/1/")).status_code == 404
