@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.soak.records import encode
+from benchmarks.soak.records import FILES, encode
 from benchmarks.soak.servers import stop
 from benchmarks.soak.worker import DRAIN_SECONDS, Orders
 
@@ -23,6 +23,11 @@ RESTART_SECONDS = 40
 
 CALM_SECONDS = 3
 """The undisturbed seconds at the end."""
+
+
+def environment(databases: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Return the environment of a process that works in *databases*, with the files of the soak in *folder*."""
+    return {**os.environ, "SOAK_DATABASES": json.dumps(databases), "SOAK_FILES": str(folder / FILES)}
 
 
 class Crowd:
@@ -97,7 +102,7 @@ class Crowd:
         with (self.folder / f"{name}.stderr").open("wb") as errors:
             return subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.soak", "--orders", encode(orders)],
-                env={**os.environ, "SOAK_DATABASES": json.dumps(databases)},
+                env=environment(databases, self.folder),
                 stderr=errors,
                 start_new_session=True,  # so that Ctrl-C reaches only the process that cleans up
             )

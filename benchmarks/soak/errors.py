@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import DatabaseError, InterfaceError, InternalError, OperationalError
 from django.db.transaction import TransactionManagementError
 
+from chatmemory_django.storages import MissingFileError
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 
 LOCK_TIMEOUT = "lock time-out"
@@ -14,6 +15,7 @@ CONNECTION = "connection lost"
 LOST_TRANSACTION = "aborted transaction"
 ERASED = "erased concurrently"
 NO_MESSAGE = "no such message"
+NO_FILE = "file of a removed message"
 
 SQLSTATES = {
     "55P03": LOCK_TIMEOUT,
@@ -40,6 +42,8 @@ def kind_of(error: Exception) -> tuple[str, bool]:
         return ERASED, True
     if isinstance(error, MessageNotFoundError):
         return NO_MESSAGE, True
+    if isinstance(error, MissingFileError):
+        return NO_FILE, True
     if isinstance(error, InterfaceError):
         return CONNECTION, True
     if isinstance(error, DatabaseError):

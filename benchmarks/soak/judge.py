@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
-from benchmarks.soak.errors import CONNECTION, DEADLOCK, LOST_TRANSACTION, NO_MESSAGE, SERIALIZATION
+from benchmarks.soak.errors import CONNECTION, DEADLOCK, LOST_TRANSACTION, NO_FILE, NO_MESSAGE, SERIALIZATION
 from benchmarks.soak.questions import is_absent, is_copied_as, is_done, is_seen
-from benchmarks.soak.records import ESTIMATORS, Announced, Fault, Intent, Outcome, Seen, label_of, part_of
+from benchmarks.soak.records import ESTIMATORS, FILE_BYTES, Announced, Fault, Intent, Outcome, Seen, label_of, part_of
 from benchmarks.soak.reference import WINDOWS, ImpossibleError, rearranges
 from benchmarks.soak.replay import Columns, Question, Row, State, Story, by_version
 from benchmarks.soak.triggers import written
 from benchmarks.soak.verbs import labels
 from chatmemory_django.codec import messages_from_json
+from chatmemory_django.core.stored_files import extracted
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_message
@@ -60,6 +61,7 @@ NEVER = (
     "unexpected error",
     "crash",
     "finding of check_chatmemory",
+    "wrong files",
 )
 """Findings that must not occur at all."""
 
@@ -438,6 +440,8 @@ class Judge:
             return fault.in_transaction or fault.verb in self.tried_once
         if fault.kind == NO_MESSAGE:
             return fault.verb in self.naming
+        if fault.kind == NO_FILE:  # what sees the past, or what is not committed, sees messages that have no file
+            return fault.in_transaction or fault.is_dirty
         return fault.is_known and (self.disturbed or fault.kind != CONNECTION)
 
     # Look-ups
@@ -468,8 +472,8 @@ def is_copy(story: Story) -> bool:
 
 @cache
 def messages_of_part(part: str) -> list[ChatMessage]:
-    """Return the messages of a part of a verb."""
-    return messages_from_json(part)
+    """Return the messages of a part of a verb as their rows keep them: with references to their files."""
+    return [extracted(message, FILE_BYTES)[0] for message in messages_from_json(part)]
 
 
 def _aware(moment: Any) -> datetime.datetime:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import zlib
+from base64 import b64encode
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -10,7 +12,7 @@ import msgspec
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.base import MemoryOptions
-from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent
+from chatmemory_django.messages import AiMessage, ChatMessage, ImageContent, SystemMessage, TextContent
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -31,6 +33,14 @@ to them for a moment.
 
 LOSING_ROWS = ("forgetful", "fleeting")
 """The kinds of conversation that lose rows."""
+
+
+FILES = "files"
+"""The folder of the files in messages."""
+
+FILE_BYTES = 900
+PICTURES = [b64encode(random.Random(number).randbytes(FILE_BYTES)).decode() for number in range(200)]
+"""All files that there are: so few that workers add those that others have, or have just removed the last of."""
 
 
 class JointWords:
@@ -137,6 +147,12 @@ def text_of(message: ChatMessage) -> str:
     return " ".join(content.text for content in message.contents if isinstance(content, TextContent))  # type: ignore[union-attr]
 
 
+def pictures_in(message: ChatMessage) -> list[str]:
+    """Return the files in a message, of the kinds that workers write, in Base64."""
+    images = [each.image for each in getattr(message, "contents", ()) if isinstance(each, ImageContent)]
+    return [*(image.base64_data or "" for image in images), *getattr(message, "attributes", {}).values()]
+
+
 def label_of(text: str) -> str:
     """Return the first word of a message's text, which identifies it: ``WORKER-NUMBER/PART.INDEX``."""
     return text.partition(" ")[0]
@@ -239,6 +255,8 @@ class Fault(msgspec.Struct, tag="fault", omit_defaults=True):
     is_known: bool
     detail: str = ""
     verb: str = ""
+    is_dirty: bool = False
+    """Whether the worker had asked for uncommitted data."""
 
 
 class Seen(msgspec.Struct, tag="seen", omit_defaults=True):

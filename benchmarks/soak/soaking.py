@@ -12,11 +12,12 @@ from django.db import connections
 
 from benchmarks.report import table
 from benchmarks.soak.crowd import Crowd
+from benchmarks.soak.files import left_over, wrong_files
 from benchmarks.soak.judge import NEVER, Judge
 from benchmarks.soak.records import read_log
 from benchmarks.soak.triggers import create_triggers, written
 from chatmemory_django import operations
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, MediaReference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +77,9 @@ class Soaking:
             judge.find("crash", crash)
         for finding in check(self.server.name):
             judge.find("finding of check_chatmemory", finding)
+        left = left_over(self.server)
+        for wrong in wrong_files(self.server):
+            judge.find("wrong files", wrong)
         states = Counter(outcome.states[-1] if outcome.states else "undone" for outcome in judge.outcomes.values())
         self.figures = {
             "verbs": len(judge.intents),
@@ -85,6 +89,8 @@ class Soaking:
             "states replayed": sum(len(story.states) for story in judge.stories.values()),
             "messages acknowledged": judge.acknowledged,
             "reads": len(judge.seen),
+            "files in messages": MediaReference.objects.using(self.server.name).count(),
+            "files left by what was killed or rolled back": left,
             **crowd.done,
             **{f"errors: {kind}": count for kind, count in sorted(judge.errors().items())},
             "dirty reads (READ UNCOMMITTED)": judge.dirty_reads,

@@ -16,6 +16,7 @@ from benchmarks.soak.records import (
     APPENDED,
     LIMITS,
     LOSING_ROWS,
+    PICTURES,
     WINDOWS,
     Intent,
     digest,
@@ -29,8 +30,11 @@ from benchmarks.soak.records import (
 from chatmemory_django.codec import messages_from_json, messages_to_json
 from chatmemory_django.messages import (
     AiMessage,
+    Image,
+    ImageContent,
     NewMessage,
     SystemMessage,
+    TextContent,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
     UserMessage,
@@ -191,11 +195,11 @@ class Verbs:
             answers.append([])
 
     def _one(self, intent: Intent) -> None:
-        self._say(intent, [self.random.choice((UserMessage, AiMessage))(self._text(intent, 0))])
+        self._say(intent, [self._message(self._text(intent, 0))])
 
     def _many(self, intent: Intent) -> None:
-        kinds = self.random.choices((UserMessage, AiMessage), k=self.random.choice((2, 3, 5, 9)))
-        self._say(intent, [kind(self._text(intent, index)) for index, kind in enumerate(kinds)])
+        count = self.random.choice((2, 3, 5, 9))
+        self._say(intent, [self._message(self._text(intent, index)) for index in range(count)])
 
     def _system(self, intent: Intent) -> None:
         users = [UserMessage(self._text(intent, 1))] * self.random.randrange(2)
@@ -220,13 +224,13 @@ class Verbs:
 
     def _late_turn(self, intent: Intent) -> None:
         self._turn(intent)
-        intent.parts = [messages_to_json([UserMessage(self._text(intent, 0)), AiMessage(self._text(intent, 1))])]
+        intent.parts = [messages_to_json([self._asked(self._text(intent, 0)), AiMessage(self._text(intent, 1))])]
 
     def _early_turn(self, intent: Intent) -> None:
         self._turn(intent)
         if intent.to is not None and not intent.keep_history:
             return self._late_turn(intent)  # without a history, this is what it is
-        sent = (UserMessage(self._text(intent, 0)), AiMessage(self._text(intent, 0, part=1)))
+        sent = (self._asked(self._text(intent, 0)), AiMessage(self._text(intent, 0, part=1)))
         intent.parts = [messages_to_json([message]) for message in sent]
         return None
 
@@ -242,7 +246,7 @@ class Verbs:
         present = [] if self.is_dirty else self._memory(intent)
         style = self.random.choice(("cut", "cut and new", "digest", "nothing"))
         kept = present[self.random.randrange(len(present) + 1) :]
-        new = [UserMessage(self._text(intent, index)) for index in range(self.random.choice((1, 2, 4)))]
+        new = [self._message(self._text(intent, index)) for index in range(self.random.choice((1, 2, 4)))]
         by_style = {"cut": kept, "cut and new": [*kept, *new], "digest": [*new, *kept], "nothing": []}
         intent.parts = [messages_to_json(by_style[style])]
 
@@ -302,6 +306,16 @@ class Verbs:
         # Where rows are deleted, so are their client ids.
         if has_all_rows(intent.conversation) and self.random.random() < 0.6:
             intent.client_ids = [f"{intent.verb}.{index}" for index in range(len(messages))]
+
+    def _message(self, text: str) -> ChatMessage:
+        return AiMessage(text) if self.random.random() < 0.4 else self._asked(text)
+
+    def _asked(self, text: str) -> UserMessage:
+        """Return a message of a user with *text*, and sometimes with a file as its content, or in its attributes."""
+        picture, chance = self.random.choice(PICTURES), self.random.random()
+        if chance < 0.15:
+            return UserMessage([TextContent(text), ImageContent(Image(base64_data=picture))])
+        return UserMessage(text, attributes={"data": picture}) if chance < 0.25 else UserMessage(text)
 
     def _text(self, intent: Intent, index: int, part: int = 0) -> str:
         return " ".join([f"{intent.verb}/{part}.{index}", *["word"] * self.random.choice((0, 1, 2, 5, 9))])

@@ -22,12 +22,14 @@ from benchmarks.soak.errors import CONNECTION, kind_of
 from benchmarks.soak.records import (
     CONVERSATIONS,
     LIMITS,
+    PICTURES,
     Announced,
     Fault,
     Outcome,
     Seen,
     encode,
     memory_of,
+    pictures_in,
     unfinished,
 )
 from benchmarks.soak.verbs import Undone, Verbs, labels
@@ -210,7 +212,10 @@ class Worker:
 
     def _see(self, name: str, before: Place, log: Callable[[Seen], None]) -> None:
         window = self.random.randrange(len(LIMITS))
-        self._seen(name, window, before, labels(memory_of(name, window).messages()), log)
+        messages = memory_of(name, window).messages()
+        if not all(picture in PICTURES for message in messages for picture in pictures_in(message)):
+            raise AssertionError(f"{name} has other files than were added.")
+        self._seen(name, window, before, labels(messages), log)
 
     def _seen(
         self,
@@ -248,7 +253,7 @@ class Worker:
         kind, is_known = kind_of(error)
         detail = "" if is_known else "".join(traceback.format_exception(error)[-14:])
         verb = attempt.intent.id if attempt is not None and attempt.intent is not None else ""
-        self._log(Fault(kind, in_transaction, is_known, detail, verb))
+        self._log(Fault(kind, in_transaction, is_known, detail, verb, self.orders.is_dirty))
         if kind == CONNECTION and not connection.in_atomic_block:
             connection.close()
             time.sleep(0.02)
