@@ -15,12 +15,17 @@ from typing import TYPE_CHECKING
 from benchmarks.report import TIMES, Report, table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from chatmemory_django.memory import ChatMemory
     from chatmemory_django.messages import UserMessage
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
 
 PICTURES = 40
+CONVERSATIONS = 20
+"""How many conversations of as many pictures the storage takes: MariaDB's tables grow by 1 MB at a time."""
+
 BYTES = 2_000_000
 """The size of a picture, as of a camera in a phone after the page made it smaller."""
 
@@ -41,13 +46,18 @@ def main(servers: list[str], report: Report) -> None:
             backend = "django.core.files.storage.FileSystemStorage"
             storages = {"files": {"BACKEND": backend, "OPTIONS": {"location": folder}}}
             sites = {"rows": None, "storage": "files"}
+            several = {
+                "rows": ["rows"],
+                "storage": ["storage", *(f"more-{number}" for number in range(1, CONVERSATIONS))],
+            }
             grown, taken = {}, {}
             with override_settings(STORAGES=storages):
                 for name, alias in sites.items():
                     with override_settings(CHATMEMORY={"MEDIA_STORAGE": alias}):
                         before = _size(server)
-                        _fill(server, name, [_picture(index) for index in range(PICTURES)])
-                        grown[name] = _size(server) - before
+                        for number, each in enumerate(several[name]):
+                            _fill(server, each, (_picture(PICTURES * number + index) for index in range(PICTURES)))
+                        grown[name] = (_size(server) - before) / len(several[name])
                 _fill(server, "texts", [_text(index) for index in range(PICTURES)])
                 for _ in range(ROUNDS):
                     for name in random.sample(["texts", *sites], 3):
@@ -56,13 +66,13 @@ def main(servers: list[str], report: Report) -> None:
                                 begun = time.perf_counter()
                                 do(server, name)
                                 taken.setdefault((what, name), []).append(time.perf_counter() - begun)
-            medians = {key: statistics.median(several) * 1e3 for key, several in taken.items()}
+            medians = {key: statistics.median(each) * 1e3 for key, each in taken.items()}
             total = PICTURES * BYTES
             rows = [
                 [
-                    f"the database grows by, of {total / 1e6:,.0f} MB",
+                    f"the database grows by, of each {total / 1e6:,.0f} MB",
                     f"{grown['rows'] / 1e6:,.1f} MB · {grown['rows'] / total:.1%}",
-                    f"{grown['storage'] / 1e6:,.1f} MB · **{grown['storage'] / total:.2%}**",
+                    f"{grown['storage'] / 1e6:,.3f} MB · **{grown['storage'] / total:.2%}**",
                 ],
                 *(
                     [
@@ -80,7 +90,7 @@ def main(servers: list[str], report: Report) -> None:
             report.section(f"media-{server}", table(["", "in rows", "in a storage"], rows))
 
 
-def _fill(server: str, name: str, messages: list[UserMessage]) -> None:
+def _fill(server: str, name: str, messages: Iterable[UserMessage]) -> None:
     for message in messages:
         _memory(server, name).add(message)
 
