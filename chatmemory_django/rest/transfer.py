@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db import router, transaction
+from django.db import router
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions
@@ -76,8 +76,8 @@ class ImportView(ChatMemoryView):
         def store() -> None:
             spooled.seek(0)
             imported.clear()
-            with transaction.atomic(using=using):
-                import_lines(spooled, owner, trusted=False, rename=rename, limits=limits, using=using, each=note)
+            options: dict[str, Any] = {"rename": rename, "limits": limits, "using": using, "each": note}
+            import_lines(spooled, owner, trusted=False, all_or_none=True, **options)
 
         settings = conf.rest()
         limits = ImportLimits(

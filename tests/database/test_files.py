@@ -5,6 +5,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -508,6 +509,24 @@ def test_an_import_above_the_quota_stores_nothing():
         assert_consistent(storages["chats"])
     operations.import_lines(lines, ann, rename=True, limits=operations.ImportLimits(max_file_bytes=8000))
     assert stored_bytes(ann.pk) == 4000
+
+
+@pytest.mark.parametrize("in_a_transaction", [False, True])
+def test_an_import_that_is_refused_halfway_leaves_no_file_and_takes_none_away(in_a_transaction, storage):
+    for name, seeds in {"a": (1, 2), "b": (3,), "c": (2,)}.items():
+        a_memory(name).add(*map(picture, seeds))
+    there = Conversation.objects.filter(memory_id__in=["a", "b"]).order_by("memory_id")
+    lines = "".join(operations.export(there)).splitlines()
+    operations.erase(there.filter(memory_id="a"))
+
+    with transaction.atomic() if in_a_transaction else nullcontext():
+        with pytest.raises(operations.ConversationExistsError):
+            operations.import_lines(lines, all_or_none=True)
+        assert Conversation.objects.count() == 2
+    assert_consistent(storage)
+    operations.erase(there)
+    assert operations.import_lines(lines, all_or_none=True) == 2
+    assert a_memory("a").messages() == [picture(1), picture(2)]
 
 
 @pytest.mark.skipif("connection.vendor != 'mysql'", reason="only there, a transaction sees what was before")

@@ -1,6 +1,7 @@
 """Files in a storage by every way in and out: in no row, read by who may read the message, refused when it is down."""
 
 import json
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
@@ -10,6 +11,7 @@ from django.test import Client
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.models import Conversation, MediaFile, Message
+from chatmemory_django.operations import erase, export_lines
 from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.test_file_addresses import (
     NAMED,
@@ -20,7 +22,7 @@ from tests.faces.test_file_addresses import (
     by_rest_in_openais_format,
     client_of,
 )
-from tests.pictures import a_file, encoded, use_storage
+from tests.pictures import a_file, encoded, stored_in, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -128,6 +130,21 @@ def test_a_storage_that_is_down_refuses_and_stores_nothing(ann, monkeypatch):
     assert by_rest(ann, URL).status_code == 503
     assert by_openai(ann, URL).status_code == 503
     assert not Message.objects.exists()
+
+
+def test_an_import_that_is_refused_at_its_second_conversation_leaves_no_file(ann):
+    Conversation.objects.create(memory_id=(second := str(uuid4())), owner=ann)
+    assert by_import(ann, URL).status_code == 201
+    lines = [json.loads(line) for line in export_lines(Conversation.objects.filter(memory_id=NAMED))]
+    erase(Conversation.objects.filter(memory_id=NAMED))
+    lines += [{**lines[0], "memory_id": second}, *lines[1:]]
+    body = "\n".join(map(json.dumps, lines))
+
+    response = client_of(ann).post("/api/import/", body, content_type="application/jsonl")
+
+    assert response.status_code == 409
+    assert not MediaFile.objects.exists()
+    assert stored_in(storages["chats"]) == []
 
 
 def test_a_user_has_a_quota(ann, settings):

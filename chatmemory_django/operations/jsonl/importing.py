@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from operator import itemgetter
@@ -58,6 +59,7 @@ def import_lines(
     limits: ImportLimits | None = None,
     using: str | None = None,
     each: Callable[[Conversation, str], object] | None = None,
+    all_or_none: bool = False,
 ) -> int:
     """
     Store the conversations in *lines* as those of *owner*, each completely or not at all, and return their number.
@@ -68,20 +70,24 @@ def import_lines(
     conversation after it is stored, and with the memory id in its line.
 
     Each conversation is read completely before its transaction begins, so slow lines block no other writer; and each
-    has its own transaction, so two imports cannot deadlock, unless the caller wraps them in a transaction. To store
-    nothing if any line is invalid, call ``check_lines`` first.
+    has its own transaction, so two imports cannot deadlock. With *all_or_none*, they have one together, and the files
+    of a refused import are deleted. To store nothing if any line is invalid, call ``check_lines`` first.
 
     Raises:
-        JsonLinesError: A line is invalid. The conversations before it are stored.
+        JsonLinesError: A line is invalid. The conversations before it are stored, unless *all_or_none*.
         ConversationExistsError: A conversation with that memory id exists, and is not to be skipped.
 
     """
     using = using or router.db_for_write(Conversation)
     owner_id = None if owner is None else owner.pk
     count = 0
-    with SpooledTemporaryFile(SPOOL_BYTES) as spool:
+    with SpooledTemporaryFile(SPOOL_BYTES) as spool, ExitStack() as stack:
+        together = Uploads(using) if all_or_none else None
+        if together is not None:
+            stack.enter_context(together.for_a_write())
+            stack.enter_context(transaction.atomic(using=using))
         for importing in _imports(lines, limits, owner_id=owner_id, trusted=trusted, rename=rename):
-            conversation = importing.store(spool, using, skip_existing=skip_existing)
+            conversation = importing.store(spool, together or Uploads(using), using, skip_existing=skip_existing)
             if conversation is not None:
                 count += 1
                 if each is not None:
@@ -181,7 +187,7 @@ class _Import:
         self.following = following
         self._end()
 
-    def store(self, spool: IO[bytes], using: str, *, skip_existing: bool) -> Conversation | None:
+    def store(self, spool: IO[bytes], uploads: Uploads, using: str, *, skip_existing: bool) -> Conversation | None:
         """Store the conversation with its rows, which are in *spool*; return None if it exists and is to be skipped."""
         spool.seek(0)
         spool.truncate()
@@ -190,7 +196,7 @@ class _Import:
             pickle.dump([columns for columns, _ in batch], spool)
             count += 1
         try:
-            return tried_again(using, partial(self._store, spool, count, using))
+            return tried_again(using, partial(self._store, spool, count, uploads, using))
         except IntegrityError:
             memory_id = self.columns["memory_id"]
             if not is_there(memory_id, using):
@@ -199,10 +205,9 @@ class _Import:
                 raise ConversationExistsError(self.number, f"the conversation {memory_id!r} exists already.") from None
             return None
 
-    def _store(self, spool: IO[bytes], batches: int, using: str) -> Conversation:
+    def _store(self, spool: IO[bytes], batches: int, uploads: Uploads, using: str) -> Conversation:
         spool.seek(0)
         conversation = Conversation(**self.columns)
-        uploads = Uploads(using)
         owner = owner_key(conversation)
         with uploads.for_a_write(), transaction.atomic(using=using):
             conversation.save(using=using, force_insert=True)

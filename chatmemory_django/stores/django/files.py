@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import DatabaseError, OperationalError, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 
 from chatmemory_django import conf, storages
 from chatmemory_django.core.stored_files import Extracted, cut_out, extracted, has_files, marked, references
@@ -108,7 +108,7 @@ class Uploads:
                 break
             # Someone else has removed the last message with it since it was looked for.
             missing = {(owner or "", sha256): files[sha256].content for sha256 in files.keys() - there.keys()}
-            self._save(owner, conversation, missing)
+            self._save(owner, conversation, {key: missing[key] for key in missing.keys() - self._new.keys()})
         else:
             raise OperationalError("Others delete the files of this message as often as they are stored; try again.")
         MediaReference.objects.using(self._using).bulk_create(
@@ -122,9 +122,7 @@ class Uploads:
 
     def delete_spare(self) -> None:
         """Delete what was stored but is not referred to after the commit of the write: others were faster, perhaps."""
-        spare = [name for name, _ in self._new.values() if name not in self._used]
-        if spare:
-            storages.delete(spare)
+        self._delete(self._used)
 
     @contextmanager
     def for_a_write(self) -> Iterator[None]:
@@ -139,10 +137,19 @@ class Uploads:
 
     def discard(self, error: BaseException) -> None:
         """Delete what was stored for a write that failed, unless it may have been committed."""
-        if not isinstance(error, DatabaseError):
-            unused = [name for key, (name, _) in self._new.items() if key not in self._referred]
-            if unused:
-                storages.delete(unused)
+        if not self._new or isinstance(error, DatabaseError):
+            return
+        kept = {name for key, (name, _) in self._new.items() if key in self._referred}
+        if kept and not connections[self._using].needs_rollback:  # then what a row names can be asked
+            rows = MediaFile.objects.using(self._using).filter(name__in=kept)
+            kept = set(rows.values_list("name", flat=True))
+        self._delete(kept)
+
+    def _delete(self, kept: Collection[str]) -> None:
+        """Delete what was stored for this write, except for *kept*."""
+        if unused := [name for name, _ in self._new.values() if name not in kept]:
+            storages.delete(unused)
+            self._new = {key: new for key, new in self._new.items() if new[0] in kept}
 
     def _save(self, owner: str | None, conversation: int, wanted: dict[tuple[str, str], bytes]) -> None:
         contents: dict[str, bytes] = {}
