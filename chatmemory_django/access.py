@@ -17,10 +17,10 @@ from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import is_uuid, memory_key
-from chatmemory_django.core.media import file_bytes
+from chatmemory_django.core.stored_files import extracted
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ModelCall, ModelCallQuerySet
-from chatmemory_django.models.files import stored_bytes
+from chatmemory_django.models.files import lock_files_of, stored_bytes
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -208,12 +208,21 @@ class AccessPolicy:
         """
         return conf.media("MEDIA_QUOTA")  # type: ignore[no-any-return]
 
-    def check_quota(self, request: HttpRequest, message: ChatMessage) -> None:
-        """Raise ``ValueError`` if the user's files would have more bytes than allowed with those of *message*."""
-        size = 0 if conf.media_storage() is None else file_bytes(message)
-        limit = self.max_file_bytes(request) if size else None
-        if limit is not None and (stored := stored_bytes(request.user.pk)) + size > limit:
-            raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
+    def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
+        """
+        Raise ``ValueError`` if the user's files would have more bytes than allowed with those of *messages*.
+
+        In a transaction, others who ask this for the user wait until it ends, so that no two may exceed it together.
+        """
+        limit = None if conf.media_storage() is None else self.max_file_bytes(request)
+        if limit is None:
+            return
+        min_bytes = conf.media("MEDIA_MIN_BYTES")
+        found = [each.reference for message in messages for each in extracted(message, min_bytes)[1]]
+        if size := sum({each.sha256: each.size for each in found}.values()):
+            lock_files_of(request.user.pk)
+            if (stored := stored_bytes(request.user.pk)) + size > limit:
+                raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
 
     def calls(self, request: HttpRequest) -> ModelCallQuerySet:
         """

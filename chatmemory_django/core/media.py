@@ -177,16 +177,6 @@ def source_at(message: ChatMessage, index: int) -> Source | None:
     return source_of(contents[index]) if index < len(contents) else None
 
 
-def file_bytes(message: ChatMessage) -> int:
-    """Return how many bytes the files in *message* have, about: none is decoded."""
-    sources = [source for content in contents_in(message) if (source := source_of(content)) is not None]
-    return sum(
-        len(source.binary_data or b"" if isinstance(source, Audio) else b"")
-        + (len(source.base64_data or "") + len((source.url or "") if holds_file(source) else "")) * 3 // 4
-        for source in sources
-    )
-
-
 def is_remote(url: str) -> bool:
     """Return whether *url* is a complete http or https URL."""
     if len(url) > MAX_ADDRESS or _REMOTE.fullmatch(url) is None:  # first, because urlsplit() keeps what it was given

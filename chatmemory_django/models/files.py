@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, models, router, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, models, router, transaction
 from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
@@ -111,6 +111,19 @@ def stored_bytes(owner: Any, using: str | None = None) -> int:
     own = MediaReference.objects.using(using).filter(conversation__owner=owner)
     files = MediaFile.objects.using(using).filter(pk__in=own.order_by().values("file_id"))
     return files.aggregate(total=Sum("size"))["total"] or 0
+
+
+def lock_files_of(owner: Any, using: str | None = None) -> None:
+    """
+    Let others who lock the files of *owner*, the primary key of a user, wait until the end of the transaction, if any.
+
+    The first of the owner's conversations is locked: call this before another one is, as who locks several does it in
+    their order.
+    """
+    using = using or router.db_for_write(MediaFile)
+    if connections[using].in_atomic_block:
+        first = Conversation.objects.using(using).filter(owner=owner).order_by("pk").select_for_update()
+        list(first.values_list("pk")[:1])
 
 
 def encoded(content: bytes, using: str) -> tuple[bytes, str]:

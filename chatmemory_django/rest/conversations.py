@@ -173,7 +173,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         if not self.policy.may_set_memory(request):
             raise exceptions.PermissionDenied
         messages = [item["message"] for item in self.body["messages"]]
-        with self.changing("set") as conversation:
+        with self.changing("set", adds=messages) as conversation:
             memory = get_chat_memory(conversation.memory_id)
             memory.set(messages)
             conversation.refresh_from_db()

@@ -135,7 +135,6 @@ class MessageField(serializers.Field):
             check_text_length(message, conf.rest()["MAX_TEXT_LENGTH"])
             view = self.context["view"]
             check_files(message, remote=view.policy.may_link_files(view.request))
-            view.policy.check_quota(view.request, message)
         except AddressError as exc:
             # In OpenAI's format, a part has its address elsewhere.
             where = exc.where if "role" not in data else exc.where.replace("contents", "content", 1).partition(".")[0]

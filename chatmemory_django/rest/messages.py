@@ -109,9 +109,10 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         how to edit a message. The response has the messages as they are stored.
         """
         body = self.body
-        refuse_types([item["message"] for item in body["messages"]], self.policy.writable_types(request))
+        adds = [item["message"] for item in body["messages"]]
+        refuse_types(adds, self.policy.writable_types(request))
         key = _idempotency_key(request)
-        with self.changing("write", check=False) as conversation, found_at("$.after"):
+        with self.changing("write", check=False, adds=adds) as conversation, found_at("$.after"):
             new = _new_messages(conversation, body["messages"], key)
             is_repeated = _is_repeated(conversation, new, key)
             if not is_repeated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import cached_property, partial
 from http import HTTPStatus
@@ -28,16 +28,17 @@ from rest_framework.views import APIView
 
 from chatmemory_django.access import AccessPolicy, Verb, access_policy, seconds_to_sign_in
 from chatmemory_django.core.limits import memory_key
-from chatmemory_django.messages import MessageType
+from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
 from chatmemory_django.models.files import ConversationKey
 from chatmemory_django.operations import admin_log, erase
 from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.rest.fields import sentence
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
 from chatmemory_django.rest.permissions import IsAllowed, with_bearer
-from chatmemory_django.rest.problems import FieldName, InvalidQuery, NotModified, Problem, handle_exception
+from chatmemory_django.rest.problems import FieldName, InvalidQuery, NotModified, Problem, handle_exception, invalid
 from chatmemory_django.rest.schema import Schema, example_of
 from chatmemory_django.rest.throttles import ScopedThrottle
 from chatmemory_django.stores.base import MessageNotFoundError
@@ -220,18 +221,26 @@ class ChatMemoryView(GenericAPIView[Any]):
         return self.conversation
 
     @contextmanager
-    def changing(self, verb: Verb, *, check: bool = True) -> Iterator[Conversation]:
+    def changing(self, verb: Verb, *, check: bool = True, adds: Iterable[ChatMessage] = ()) -> Iterator[Conversation]:
         """
         Lock the conversation that the URL refers to in a transaction, to do *verb* to it.
 
-        If ``If-Match`` does not match, the response is 412.
+        If ``If-Match`` does not match, the response is 412; 400 if the user may not have the files of what it *adds*.
         """
         using = router.db_for_write(Conversation)
         with transaction.atomic(using=using):
+            self.check_quota(adds)
             self.conversation = self._found(verb, self.get_conversations(verb).using(using).select_for_update())
             if check:
                 self.check_match()
             yield self.conversation
+
+    def check_quota(self, messages: Iterable[ChatMessage]) -> None:
+        """Respond 400 if the user may not have the files of *messages*, see ``AccessPolicy.check_quota``."""
+        try:
+            self.policy.check_quota(self.request, *messages)
+        except ValueError as exc:
+            raise invalid("$", sentence(exc)) from None
 
     def log(self, conversation: Conversation, words: str, flag: int = admin_log.CHANGE) -> None:
         """Log *words* in the admin's log if the user is staff and *conversation* is another user's."""

@@ -14,10 +14,12 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import InMemoryStorage, storages
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from django.http import HttpRequest
 from django.utils import timezone
 
 from chatmemory_django import operations
 from chatmemory_django import storages as storages_module
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
@@ -509,6 +511,30 @@ def test_an_import_above_the_quota_stores_nothing():
         assert_consistent(storages["chats"])
     operations.import_lines(lines, ann, rename=True, limits=operations.ImportLimits(max_file_bytes=8000))
     assert stored_bytes(ann.pk) == 4000
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="has one writer at a time")
+@pytest.mark.parametrize("after", range(1, 12))
+def test_of_two_adds_at_the_same_time_only_one_may_use_the_rest_of_a_quota(after, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_QUOTA": 3000}
+    request = HttpRequest()
+    request.user = User.objects.create_user("ann")
+    for name in ("a", "b"):
+        a_memory(name, request.user).add(UserMessage("Hi"))
+    refused = []
+
+    def add(name, seed):
+        try:
+            with transaction.atomic():
+                AccessPolicy().check_quota(request, picture(seed))
+                a_memory(name, request.user).add(picture(seed))
+        except ValueError as exc:
+            refused.append(str(exc))
+
+    with another_writer(lambda: add("b", 2), after):
+        add("a", 1)
+    assert refused == ["the files in your conversations have 2000 bytes, and may have 3000 at most."]
+    assert stored_bytes(request.user.pk) == 2000
 
 
 @pytest.mark.parametrize("in_a_transaction", [False, True])

@@ -25,7 +25,7 @@ from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, new_memory_id
 from chatmemory_django.models.columns import to_metadata
-from chatmemory_django.models.files import stored_bytes
+from chatmemory_django.models.files import lock_files_of, stored_bytes
 from chatmemory_django.models.windows import is_in_memory
 from chatmemory_django.operations.jsonl.lines import (
     SPOOL_BYTES,
@@ -224,7 +224,10 @@ class _Import:
     def _check_quota(self, using: str) -> None:
         """Raise ``JsonLinesError`` if the owner's files would have too many bytes, before any of them is stored."""
         limit, size = self.limits.max_file_bytes, sum(self._file_sizes.values())
-        if limit is not None and size and (stored := stored_bytes(self.columns["owner_id"], using)) + size > limit:
+        if limit is None or not size:
+            return
+        lock_files_of(self.columns["owner_id"], using)
+        if (stored := stored_bytes(self.columns["owner_id"], using)) + size > limit:
             raise self._error(
                 f"its files have {size} bytes, and those in your conversations {stored}; together they have too many, "
                 f"and may have {limit} at most."

@@ -148,13 +148,15 @@ class ConversationsView(OpenAIView):
         """Create a conversation, optionally with items."""
         wanted, owner = self.body, self.policy.owner_of_new(request)
         using = router.db_for_write(Conversation)
+        items = wanted.get("items") or []
         with transaction.atomic(using=using):
+            self.check_quota(each.new.message for each in items)
             conversation = Conversation.objects.using(using).create(
                 memory_id=f"conv_{token_hex(24)}",
                 owner_id=None if owner is None else owner.pk,
                 metadata=wanted.get("metadata") or {},
             )
-            self.add(conversation, wanted.get("items") or [])
+            self.add(conversation, items)
         return Response(self.shown(conversation))
 
 
@@ -207,7 +209,7 @@ class ItemsView(OpenAIView):
     def post(self, request: Request, memory_id: str) -> Response:
         """Add items at the end, all or none."""
         new = self.body["items"]
-        with self.changing("write") as conversation:
+        with self.changing("write", adds=(each.new.message for each in new)) as conversation:
             return Response(_listed(self.add(conversation, new), has_more=False))
 
 
