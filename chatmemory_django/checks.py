@@ -158,13 +158,13 @@ def _media() -> Iterator[CheckMessage]:
         yield Error(
             f"CHATMEMORY['MEDIA_STORAGE'] must be an alias in STORAGES, or None, not {alias!r}.",
             hint=f"The aliases are {', '.join(map(repr, settings.STORAGES))}; chats need one of their own.",
-            id="chatmemory.E070",
+            id="chatmemory.E081",
         )
     elif alias in {"default", "staticfiles"}:
         yield Warning(
             f"CHATMEMORY['MEDIA_STORAGE'] is {alias!r}, whose files a server usually gives to everybody who asks.",
             hint="Add a storage to STORAGES whose files are not served.",
-            id="chatmemory.W070",
+            id="chatmemory.W081",
         )
     seconds = conf.media("MEDIA_URLS")
     if seconds is not None and alias is not None and alias in settings.STORAGES:
@@ -174,7 +174,7 @@ def _media() -> Iterator[CheckMessage]:
                 f"CHATMEMORY['MEDIA_URLS'] is {seconds!r}, but the storage {alias!r} cannot sign addresses: url() of "
                 f"{backend.__name__} takes no 'expire'.",
                 hint="Remove MEDIA_URLS, or use a storage such as S3Storage of django-storages.",
-                id="chatmemory.E073",
+                id="chatmemory.E084",
             )
     for name in ("MEDIA_MIN_BYTES", "MEDIA_MAX_BYTES", "MEDIA_QUOTA", "MEDIA_TIMEOUT", "MEDIA_URLS"):
         value, default = conf.media(name), conf.DEFAULT_MEDIA[name]
@@ -183,13 +183,13 @@ def _media() -> Iterator[CheckMessage]:
             yield Error(
                 f"CHATMEMORY[{name!r}] must be a whole number above 0{or_none}, not {value!r}.",
                 hint=f"Remove it to use the default of {default}.",
-                id="chatmemory.E071",
+                id="chatmemory.E082",
             )
     if conf.media("MEDIA_MISSING") not in {"error", "placeholder"}:
         yield Error(
             f"CHATMEMORY['MEDIA_MISSING'] must be 'error' or 'placeholder', not {conf.media('MEDIA_MISSING')!r}.",
             hint="Remove it to use the default of 'error'.",
-            id="chatmemory.E072",
+            id="chatmemory.E083",
         )
 
 

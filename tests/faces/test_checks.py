@@ -284,38 +284,38 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['REMOTE_FILES'] must be True or False, not {value!r}."
         assert message.hint == "Remove it to use the default of True."
 
-    def test_E070_the_storage_of_files_has_no_such_alias(self, settings):
+    def test_E081_the_storage_of_files_has_no_such_alias(self, settings):
         [message] = found(settings, MEDIA_STORAGE="chats")
 
-        assert (type(message), message.id) == (Error, "chatmemory.E070")
+        assert (type(message), message.id) == (Error, "chatmemory.E081")
         assert message.msg == "CHATMEMORY['MEDIA_STORAGE'] must be an alias in STORAGES, or None, not 'chats'."
 
-    def test_W070_the_storage_of_files_is_that_of_public_ones(self, settings):
+    def test_W081_the_storage_of_files_is_that_of_public_ones(self, settings):
         [message] = found(settings, MEDIA_STORAGE="default")
 
-        assert (type(message), message.id) == (Warning, "chatmemory.W070")
+        assert (type(message), message.id) == (Warning, "chatmemory.W081")
 
     @pytest.mark.parametrize(
         "name", ["MEDIA_MIN_BYTES", "MEDIA_MAX_BYTES", "MEDIA_QUOTA", "MEDIA_TIMEOUT", "MEDIA_URLS"]
     )
-    def test_E071_a_bound_of_files_is_no_whole_number(self, settings, name):
+    def test_E082_a_bound_of_files_is_no_whole_number(self, settings, name):
         [message] = found(settings, **{name: 0})
 
-        assert (type(message), message.id) == (Error, "chatmemory.E071")
+        assert (type(message), message.id) == (Error, "chatmemory.E082")
         assert message.msg.startswith(f"CHATMEMORY['{name}'] must be a whole number above 0")
 
-    def test_E072_what_a_lost_file_is_is_unknown(self, settings):
+    def test_E083_what_a_lost_file_is_is_unknown(self, settings):
         [message] = found(settings, MEDIA_MISSING="ignore")
 
-        assert (type(message), message.id) == (Error, "chatmemory.E072")
+        assert (type(message), message.id) == (Error, "chatmemory.E083")
         assert message.msg == "CHATMEMORY['MEDIA_MISSING'] must be 'error' or 'placeholder', not 'ignore'."
 
-    def test_E073_the_storage_of_files_does_not_sign_addresses(self, settings):
+    def test_E084_the_storage_of_files_does_not_sign_addresses(self, settings):
         backend = "django.core.files.storage.FileSystemStorage"
         settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": backend}}
         [message] = found(settings, MEDIA_STORAGE="chats", MEDIA_URLS=60)
 
-        assert (type(message), message.id) == (Error, "chatmemory.E073")
+        assert (type(message), message.id) == (Error, "chatmemory.E084")
         assert message.msg.endswith("'chats' cannot sign addresses: url() of FileSystemStorage takes no 'expire'.")
 
     @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
