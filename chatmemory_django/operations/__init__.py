@@ -35,6 +35,7 @@ from chatmemory_django.models.files import release_files
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.encrypting import encrypt, keys_in_use, wrap_keys
 from chatmemory_django.operations.examining import Examination, Rule
+from chatmemory_django.operations.file_findings import FileFinding, check_files
 from chatmemory_django.operations.forking import afork, fork
 from chatmemory_django.operations.jsonl import (
     ConversationExistsError,
@@ -44,7 +45,7 @@ from chatmemory_django.operations.jsonl import (
     export_lines,
     import_lines,
 )
-from chatmemory_django.operations.media import FileFinding, MovedFiles, check_files, move_files
+from chatmemory_django.operations.media import MovedFiles, move_files
 from chatmemory_django.operations.pruning import leave_branches
 from chatmemory_django.operations.readable import Html, Text, export_pieces
 from chatmemory_django.operations.whole import at_one_moment, for_writing, in_lock, keys, messages_of, ranges, write

@@ -1,28 +1,24 @@
-"""Files in a storage: shared with forks, moved there and back, and checked."""
+"""Files in a storage: shared with forks, renewed for another key, and moved there and back."""
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
-from django.utils import timezone
 
 from chatmemory_django import conf, storages
 from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import as_now
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.encryption.ciphers import cipher, for_owner
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
 from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.files import (
-    BATCH,
     MAY_HAVE_FILES,
     ConversationKey,
     contents_of,
@@ -33,7 +29,6 @@ from chatmemory_django.models.files import (
     locked,
     references_of,
     release,
-    release_files,
     whole,
     whole_verbatim,
 )
@@ -49,13 +44,6 @@ from chatmemory_django.operations.whole import (
 )
 from chatmemory_django.stores.django.files import Uploads, owner_key
 from chatmemory_django.stores.django.rows import new_row
-
-ORPHAN_AGE = datetime.timedelta(days=1)
-"""
-How old a file must be that no row names before it counts as left over.
-
-It is written before its row, and an import, or a transaction of the caller, may go on for hours after it.
-"""
 
 ROWS = 100
 """How many messages are moved while a conversation is locked, fewer if they are large."""
@@ -239,129 +227,3 @@ def _back(
     verbatim = whole_verbatim(verbatim, sequence, place)
     [complete] = whole([message], [sequence], place)
     return to_columns(complete).payload, verbatim
-
-
-class FileFinding(NamedTuple):
-    """What is wrong with a file, without any message text."""
-
-    name: str
-    detail: str
-    is_repaired: bool
-
-
-def check_files(
-    using: str, report: Callable[[FileFinding], object], *, repair: bool = False, age: datetime.timedelta = ORPHAN_AGE
-) -> int:
-    """
-    Report files without rows, rows without files, and references without messages; return how many.
-
-    With *repair*, files are deleted that no message has, and what refers to no message. A lost file is only reported:
-    nothing can bring it back. Files younger than *age* may be of messages that are being written.
-
-    Databases may share the storage: only what no database of the site names is a file without a row, and *using* is the
-    database whose rows are checked.
-    """
-    if conf.media_storage() is None:
-        unread = MediaFile.objects.using(using).count()
-        if unread:
-            detail = f"{unread:,} files are in a storage, but MEDIA_STORAGE is None: they are neither read nor deleted."
-            report(FileFinding("", f"{detail} Name the storage there; move_media_chatmemory moves them back.", False))
-        return unread
-    count = 0
-    before = timezone.now() - age
-    for finding in (*_broken_references(using, repair=repair), *_unused(using, before, repair=repair)):
-        report(finding)
-        count += 1
-    databases = _databases()
-    for folder in storages.FOLDERS:
-        # Listed first: a file whose row is read later was written before that row.
-        there = set(storages.listed(folder))
-        for finding in (
-            *_lost(using, folder, there),
-            *_left_over(databases, folder, there, before, repair=repair),
-        ):
-            report(finding)
-            count += 1
-    return count
-
-
-def _databases() -> list[str]:
-    """Return the databases with the table of files, whatever a router decides: theirs may be in the storage."""
-    found = []
-    for alias in connections:
-        with connections[alias].cursor() as cursor:
-            if MediaFile._meta.db_table in connections[alias].introspection.table_names(cursor):
-                found.append(alias)
-    return found
-
-
-def _in_folder(using: str, folder: str) -> QuerySet[MediaFile]:
-    # Not LIKE, for which SQLite and MySQL use no index. Digits come before letters in every collation.
-    after = f"{folder[:-1]}{chr(ord(folder[-1]) + 1)}" if folder[-1] != "9" else f"{folder[:-1]}a"
-    return MediaFile.objects.using(using).filter(name__gte=f"{folder}/", name__lt=f"{after}/")
-
-
-def _lost(using: str, folder: str, there: Collection[str]) -> Iterator[FileFinding]:
-    files = _in_folder(using, folder).filter(references__sequence__isnull=False)
-    rows = files.order_by("name", *_MESSAGE).values_list("name", *_MESSAGE)
-    missing = {name: message for name, *message in reversed(rows) if name not in there}  # its first message
-    for name, (memory_id, sequence) in sorted(missing.items()):
-        if storages.is_lost(name) and files.filter(name=name).exists():  # nobody has removed it since
-            yield FileFinding(name, f"It is lost; message {sequence} of {memory_id!r} has it.", False)
-
-
-_MESSAGE = ("references__conversation__memory_id", "references__sequence")
-"""A message that has a file."""
-
-
-def _left_over(
-    databases: Collection[str], folder: str, there: Collection[str], before: datetime.datetime, *, repair: bool
-) -> Iterator[FileFinding]:
-    known = {name for alias in databases for name in _in_folder(alias, folder).values_list("name", flat=True)}
-    for name in sorted(set(there) - known):
-        if storages.is_older(name, before) and not any(
-            MediaFile.objects.using(alias).filter(name=name).exists() for alias in databases
-        ):
-            if repair:
-                storages.delete([name])
-            yield FileFinding(name, "No message has it.", repair)
-
-
-def _broken_references(using: str, *, repair: bool) -> Iterator[FileFinding]:
-    rows = MediaReference.objects.using(using).order_by()
-    message = Message.objects.filter(conversation_id=OuterRef("conversation_id"), sequence=OuterRef("sequence"))
-    broken = rows.exclude(Exists(message.filter(MAY_HAVE_FILES)))
-    count = broken.count()
-    if count:
-        if repair:
-            for key in sorted(set(broken.values_list("conversation_id", flat=True))):
-                tried_again(using, partial(_release_broken, key, using))
-        yield FileFinding("", f"{count} references are to messages that are gone.", repair)
-
-
-def _unused(using: str, before: datetime.datetime, *, repair: bool) -> Iterator[FileFinding]:
-    own = MediaReference.objects.filter(file_id=OuterRef("pk"))
-    unused = MediaFile.objects.using(using).filter(~Exists(own), created_at__lt=before)
-    for part in in_parts(list(unused.values_list("pk", flat=True)), BATCH):
-        for name in tried_again(using, partial(_delete_unused, part, using, repair=repair)):
-            yield FileFinding(name, "No message has it.", repair)
-
-
-def _release_broken(key: int, using: str) -> None:
-    with transaction.atomic(using=using):
-        # Locked, so that no message is being added whose reference is seen before it.
-        list(Conversation.objects.using(using).select_for_update().filter(pk=key).values_list("pk"))
-        release_files([key], using)
-
-
-def _delete_unused(pks: Collection[int], using: str, *, repair: bool) -> list[str]:
-    """Return the names of the files *pks* that no message has, and with *repair*, delete them."""
-    with transaction.atomic(using=using):
-        files = dict(locked(MediaFile.objects.using(using).filter(pk__in=pks)).values_list("pk", "name"))
-        # Read after the lock, for which this may have waited until somebody has added a reference.
-        references = as_now(MediaReference.objects.using(using).filter(file_id__in=list(files)).order_by())
-        for key in set(references.values_list("file_id", flat=True)):
-            del files[key]
-        if repair:
-            delete_files(list(files), list(files.values()), using)
-    return list(files.values())

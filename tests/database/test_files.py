@@ -419,14 +419,12 @@ def test_a_repair_deletes_no_file_to_which_another_writer_adds_a_message(storage
 
 def operations_age(do) -> None:
     """Call *do* where every file without a row counts as left over, however young it is."""
-    from chatmemory_django.operations import media
-
-    age = media.check_files.__kwdefaults__["age"]
-    media.check_files.__kwdefaults__["age"] = timedelta(seconds=-60)
+    age = operations.check_files.__kwdefaults__["age"]
+    operations.check_files.__kwdefaults__["age"] = timedelta(seconds=-60)
     try:
         do()
     finally:
-        media.check_files.__kwdefaults__["age"] = age
+        operations.check_files.__kwdefaults__["age"] = age
 
 
 def test_without_their_storage_files_are_an_error_that_names_the_message_and_nothing_is_lost(settings):
