@@ -5,9 +5,9 @@ The soak on a cluster of three nodes on this machine: a node is killed or cut of
     python -m benchmarks.cluster galera
     python -m benchmarks.cluster galera-everywhere
 
-It needs root, for network namespaces, and Debian's ``patroni``, ``etcd-server``, ``haproxy``, ``pgbouncer``,
-``galera-4`` and ``rsync``. Beside the soak's workers, a probe writes a row every tenth of a second: how long it is
-refused is how long writes are.
+It needs root, for network namespaces, and Debian's ``etcd-server``, ``haproxy``, ``pgbouncer``, ``python3-venv`` (for
+Patroni, which it installs from PyPI), ``galera-4`` and ``rsync``. Beside the soak's workers, a probe writes a row every
+tenth of a second: how long it is refused is how long writes are.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
     parser.add_argument("cluster", choices=list(CLUSTERS))
     parser.add_argument("--minutes", type=float, default=4)
-    parser.add_argument("--processes", type=int, default=6)
+    parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--logs", type=Path, help="folder for logs")
     options = parser.parse_args()
@@ -165,14 +165,15 @@ def soak(cluster: Cluster, options: Any) -> int:
             print(contended(cluster.name), flush=True)
             self.figures |= {f"node failed: {what}": count for what, count in Counter(cluster.failures).items()}
             self.figures |= {
+                "verbs of unknown outcome, sent again": sum(intent.attempts > 0 for intent in self.judge.intents),
                 "rows of the probe acknowledged": len(probe.acknowledged),
-                "… refused, and sent again": probe.errors.total(),
+                "rows of the probe refused, and sent again": probe.errors.total(),
             }
 
     cluster.on_ready = lambda: (probe.create(), probe.start())
     soaking = Probed(cluster, 60 * options.minutes, options.processes, options.seed, disturbed=True, logs=options.logs)
     soaking.run()
-    gaps = ", ".join(f"{gap:.1f}" for gap in sorted(probe.gaps))
+    gaps = ", ".join(f"{gap:.1f}" for gap in probe.gaps)
     print(f"No write was possible for, in seconds: {gaps}. Errors of the probe: {dict(probe.errors)}")
     return conclude([soaking], Report(writes=False))
 

@@ -58,6 +58,16 @@ class Node:
         """Plug the cable in, or pull it."""
         _ip("link", "set", f"{BRIDGE}-{self.number}", "up" if is_connected else "down")
 
+    def part(self, others: list[Node]) -> None:
+        """Let nothing through between this node and *others*, while clients still reach it."""
+        for each in others:
+            _ip("-n", self.namespace, "route", "add", "blackhole", each.address)
+
+    def join(self, others: list[Node]) -> None:
+        """Undo :meth:`part`."""
+        for each in others:
+            _ip("-n", self.namespace, "route", "del", "blackhole", each.address)
+
 
 @contextmanager
 def network(folder: Path) -> Iterator[list[Node]]:

@@ -5,24 +5,36 @@ from __future__ import annotations
 import http.server
 import json
 import random
+import subprocess
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cluster.network import Node, network
-from benchmarks.soak.servers import LEVELS, Server, binary, free_port, give, process, wait_for
+from benchmarks.cluster.network import NODES, Node, network
+from benchmarks.soak.servers import LEVELS, MariaDb, PostgreSql, Server, binary, give, process, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 START_SECONDS = 90
 """The seconds that a cluster may take to start."""
 
-AWAY_SECONDS = 15
-"""The seconds for which a node is dead, or its cable is pulled."""
+AWAY_SECONDS = 25
+"""The seconds for which a node is away; they are more than those after which Patroni replaces a primary."""
+
+FAILURES = (
+    (0, "killed"),
+    (1, "killed"),
+    (0, "cut off from the other nodes"),  # but not from the clients
+    (1, "cut off"),
+    (0, "cut off"),
+)
+"""What happens to which node, in turn: to the one that takes the writes (0), or another (1)."""
+
+PATRONI = "patroni[etcd3,psycopg3]~=4.1"
 
 HAPROXY = """
 global
@@ -45,10 +57,11 @@ class Cluster(Server):
     """Three nodes behind HAProxy. The way in which one fails is another one each time."""
 
     user = ""
+    roles = ("", "")
+    """What the node that takes the writes is called, and what the others are."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.port = free_port()
         self.random = random.Random(1)
         self.nodes: list[Node] = []
         self.failures: list[str] = []
@@ -69,46 +82,51 @@ class Cluster(Server):
             configuration.write_text(self.haproxy())
             stack.enter_context(process([binary("haproxy"), "-f", configuration], "root", self.folder / "haproxy.log"))
             wait_for(self.port)
-            self._wait_until_ready()
+            self._when_whole()
             stack.callback(self.settle)
             yield
+
+    def cut(self) -> None:
+        with suppress(Exception):  # a node that is gone has no connections
+            super().cut()
 
     def restart(self) -> None:
         """Let a node fail, in one of the ways that there are, and come back after a while."""
         if not self.failures:
             self.on_ready()
-        node, way = self.victim(), ("killed", "cut off")[len(self.failures) % 2]
-        if node is None:
-            return
-        self.failures.append(f"{self.role(node)} {way}")
+        leader = self._when_whole()
+        place, way = FAILURES[len(self.failures) % len(FAILURES)]
+        others = [node for node in self.nodes if node is not leader]
+        node = self.random.choice(others) if place else leader
+        self.failures.append(f"{self.roles[place]} {way}")
         print(f"  {time.strftime('%X')} {node.name}, {self.failures[-1]}", flush=True)
-        if way == "killed":
-            node.kill()
-            back = threading.Timer(AWAY_SECONDS, self.start_node, [node])
-        else:
-            node.connect(is_connected=False)
-            back = threading.Timer(AWAY_SECONDS, node.connect, kwargs={"is_connected": True})
-        self._timers.append(back)
-        back.start()
+        match way:
+            case "killed":
+                node.kill()
+                back = partial(self.start_node, node)
+            case "cut off":
+                node.connect(is_connected=False)
+                back = partial(node.connect, is_connected=True)
+            case _:
+                node.part(others)
+                back = partial(node.join, others)
+        self._timers.append(threading.Timer(AWAY_SECONDS, back))
+        self._timers[-1].start()
 
     def settle(self) -> None:
         """Wait until the last node that failed is back."""
         for timer in self._timers:
             timer.join()
 
-    def _wait_until_ready(self) -> None:
+    def _when_whole(self) -> Node:
+        """Return the node that leads, as soon as no node is missing."""
         deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                self.ask("SELECT 1", self.first_database)
-            except Exception:  # whatever it is, it goes on until the deadline
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)
-            else:
-                return
-
-    first_database = ""
+        while time.monotonic() < deadline:
+            with suppress(Exception):  # whatever it is, it goes on until the deadline
+                if (leader := self.leader()) is not None:
+                    return leader
+            time.sleep(0.3)
+        raise TimeoutError(f"The nodes do not come together; see {self.folder}.")
 
     def _start_all(self, stack: ExitStack) -> None:
         raise NotImplementedError
@@ -121,101 +139,50 @@ class Cluster(Server):
         """Return the configuration of HAProxy."""
         raise NotImplementedError
 
-    def victim(self) -> Node | None:
-        """Return the node that fails next."""
-        raise NotImplementedError
-
-    def role(self, node: Node) -> str:
-        """Return what *node* is now."""
-        raise NotImplementedError
-
-    def ask(self, statement: str, name: str = "soak") -> list[tuple[Any, ...]]:
-        """Return the answer of the cluster."""
+    def leader(self) -> Node | None:
+        """Return the node that takes the writes, unless some node is missing."""
         raise NotImplementedError
 
 
-class Patroni(Cluster):
-    """PostgreSQL on three nodes, whose primary Patroni elects; a commit waits for a synchronous replica."""
+class Patroni(Cluster, PostgreSql):
+    """PostgreSQL on three nodes, whose primary Patroni elects; a commit waits for a quorum of the replicas."""
 
-    name = "postgresql"
     label = "PostgreSQL, Patroni"
     user = "postgres"
-    first_database = "postgres"
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.bounced_port = free_port()
+    roles = ("primary", "replica")
 
     def plain(self) -> dict[str, Any]:
-        return {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": "soak",
-            "USER": "postgres",
-            "HOST": "127.0.0.1",
-            "PORT": self.port,
-            "OPTIONS": {"connect_timeout": 3},
-        }
+        return {**super().plain(), "OPTIONS": {"connect_timeout": 3}}
 
     def of_worker(self, number: int) -> dict[str, Any]:
-        """Half of the workers through PgBouncer."""
-        settings = self.plain()
-        if number % 2:
-            settings |= {"PORT": self.bounced_port, "DISABLE_SERVER_SIDE_CURSORS": True}
-        return settings
+        settings = super().of_worker(number)
+        return {**settings, "OPTIONS": settings["OPTIONS"] | self.plain()["OPTIONS"]}
 
-    def prepare(self) -> None:
-        self.ask("CREATE DATABASE soak", "postgres")
-        self.ask("ALTER ROLE postgres SET lock_timeout = '3s'")
-
-    def cut(self) -> None:
-        with suppress(Exception):  # a primary that is gone has no connections
-            self.ask(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = 'soak' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
-            )
-
-    def ask(self, statement: str, name: str = "soak") -> list[tuple[Any, ...]]:
-        import psycopg
-
-        with psycopg.connect(
-            host="127.0.0.1", port=self.port, user="postgres", dbname=name, autocommit=True, connect_timeout=3
-        ) as connection:
-            cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else []
-
-    def victim(self) -> Node | None:
-        """Return the primary, two times out of three."""
-        with suppress(Exception):
-            ((address,),) = self.ask("SELECT host(inet_server_addr())")
-            primary = next(node for node in self.nodes if node.address == address)
-            others = [node for node in self.nodes if node is not primary]
-            self._primary = primary
-            return self.random.choice(others) if len(self.failures) % 3 == 2 else primary
-        return None
-
-    def role(self, node: Node) -> str:
-        return "primary" if node is self._primary else "replica"
+    def leader(self) -> Node | None:
+        """Return the primary if both replicas follow it."""
+        found = self.ask(
+            "SELECT host(inet_server_addr()) FROM pg_stat_replication "
+            "WHERE state = 'streaming' AND sync_state = 'quorum'",
+            "postgres",
+        )
+        return next((node for node in self.nodes if found == [(node.address,)] * (NODES - 1)), None)
 
     def haproxy(self) -> str:
         servers = [f"    server {node.name} {node.address}:5432 check port 8008\n" for node in self.nodes]
         return HAPROXY.format(port=self.port, balance="first", path="/primary") + "".join(servers)
 
     def _start_all(self, stack: ExitStack) -> None:
+        # With Debian's Python, since the user postgres may have no access to the one that runs this.
+        for command in (["/usr/bin/python3", "-m", "venv", "."], ["bin/pip", "install", "-q", PATRONI]):
+            subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
         for node in self.nodes:
             (node.folder / "patroni.json").write_text(json.dumps(self._patroni(node)))  # JSON is YAML
         for node in self.nodes:
             self.start_node(node)
-        users = self.folder / "users"
-        users.write_text('"postgres" ""\n')
-        configuration = self.folder / "pgbouncer.ini"
-        configuration.write_text(
-            f"[databases]\nsoak = host=127.0.0.1 port={self.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-            f"listen_port = {self.bounced_port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {users}\n"
-            "pool_mode = transaction\ndefault_pool_size = 4\nserver_login_retry = 1\nquery_wait_timeout = 10\n"
-            "server_check_delay = 0\n"
-        )
         give(self.folder, "postgres")
-        stack.enter_context(process([binary("pgbouncer"), configuration], "postgres", self.folder / "pgbouncer.log"))
+        stack.enter_context(
+            self.bouncing("server_login_retry = 1", "server_check_delay = 0", "query_wait_timeout = 10")
+        )
 
     def start_node(self, node: Node) -> None:
         members = ",".join(f"{each.name}=http://{each.address}:2380" for each in self.nodes)
@@ -225,14 +192,13 @@ class Patroni(Cluster):
             f"{own}:2379", "--advertise-client-urls", f"{own}:2379", "--listen-peer-urls", f"{own}:2380",
             "--initial-advertise-peer-urls", f"{own}:2380", "--initial-cluster", members, "--log-level", "error",
         )  # fmt: skip
-        node.start("postgres", "/usr/bin/python3", binary("patroni"), node.folder / "patroni.json")
+        node.start("postgres", self.folder / "bin/patroni", node.folder / "patroni.json")
 
     def _patroni(self, node: Node) -> dict[str, Any]:
-        from pathlib import Path
-
         hosts = ",".join(f"{each.address}:2379" for each in self.nodes)
         own = f"{node.address}:5432"
         parameters = {"max_connections": 100, "deadlock_timeout": "200ms", "timezone": "UTC", "fsync": "off"}
+        parameters["wal_log_hints"] = "on"
         return {
             "scope": "soak",
             "name": node.name,
@@ -244,7 +210,7 @@ class Patroni(Cluster):
                     "loop_wait": 2,
                     "retry_timeout": 4,
                     "primary_start_timeout": 0,
-                    "synchronous_mode": True,
+                    "synchronous_mode": "quorum",
                     "postgresql": {"use_pg_rewind": True, "parameters": parameters},
                 },
                 "initdb": [{"encoding": "UTF8"}, {"auth": "trust"}, "no-sync"],
@@ -254,7 +220,7 @@ class Patroni(Cluster):
                 "connect_address": own,
                 "data_dir": str(node.folder / "data"),
                 "bin_dir": str(Path(binary("initdb")).resolve().parent),
-                "parameters": {"unix_socket_directories": str(node.folder), "wal_log_hints": "on"},
+                "parameters": {"unix_socket_directories": str(node.folder)},
                 "pg_hba": [
                     "local all all trust",
                     "host all all 0.0.0.0/0 trust",
@@ -268,13 +234,12 @@ class Patroni(Cluster):
         }
 
 
-class Galera(Cluster):
+class Galera(Cluster, MariaDb):
     """MariaDB on three nodes, to one of which all clients write; another one takes over."""
 
-    name = "mariadb"
     label = "MariaDB, Galera, one writer"
     user = "mysql"
-    first_database = "mysql"
+    roles = ("writer", "other node")
     writes_everywhere = False
 
     def __init__(self, folder: Path) -> None:
@@ -283,13 +248,9 @@ class Galera(Cluster):
         """The port on which HAProxy asks whether a node is ready."""
 
     def plain(self) -> dict[str, Any]:
+        # A read waits for what the other nodes have committed.
         return {
-            "ENGINE": "django.db.backends.mysql",
-            "NAME": "soak",
-            "USER": "root",
-            "HOST": "127.0.0.1",
-            "PORT": self.port,
-            # A read waits for what the other nodes have committed.
+            **super().plain(),
             "OPTIONS": {"connect_timeout": 3, "init_command": "SET SESSION wsrep_sync_wait = 7"},
         }
 
@@ -297,46 +258,17 @@ class Galera(Cluster):
         options = {"isolation_level": LEVELS[1 + number % 2]}
         return {**self.plain(), "OPTIONS": self.plain()["OPTIONS"] | options}
 
-    def prepare(self) -> None:
-        self.ask("CREATE DATABASE soak CHARACTER SET utf8mb4", "mysql")
+    def is_dirty(self, number: int) -> bool:
+        return False
 
-    def cut(self) -> None:
-        with suppress(Exception):
-            for (connection,) in self.ask(
-                "SELECT id FROM information_schema.processlist "
-                "WHERE db = 'soak' AND id <> connection_id() ORDER BY rand() LIMIT 1"
-            ):
-                self.ask(f"KILL CONNECTION {connection}")
-
-    def ask(self, statement: str, name: str = "soak", host: str = "127.0.0.1", port: int = 0) -> list[tuple[Any, ...]]:
-        import MySQLdb
-
-        connection = MySQLdb.connect(
-            host=host, port=port or self.port, user="root", database=name, autocommit=True, connect_timeout=2,
-            read_timeout=5,
-        )  # fmt: skip
-        try:
-            cursor = connection.cursor()
-            cursor.execute(statement)
-            return list(cursor.fetchall())
-        finally:
-            connection.close()
-
-    def victim(self) -> Node | None:
-        """Return the node that takes the writes, two times out of three."""
-        ready = [node for node in self.nodes if self.is_ready(node)]
-        if len(ready) < len(self.nodes):
-            return None
-        return self.random.choice(ready[1:]) if len(self.failures) % 3 == 2 else ready[0]
-
-    def role(self, node: Node) -> str:
-        is_writer = self.writes_everywhere or node is next(filter(self.is_ready, self.nodes), None)
-        return "writer" if is_writer else "another node"
+    def leader(self) -> Node | None:
+        """Return the node that takes the writes if all nodes are ready."""
+        return self.nodes[0] if all(map(self.is_ready, self.nodes)) else None
 
     def is_ready(self, node: Node) -> bool:
         """Return whether *node* is in the part of the cluster that has the majority."""
         with suppress(Exception):
-            rows = self.ask("SHOW STATUS LIKE 'wsrep_ready'", "mysql", node.address, 3306)
+            rows = self.ask("SHOW STATUS LIKE 'wsrep_ready'", "mysql", host=node.address, port=3306)
             return rows[0][1] == "ON"
         return False
 
@@ -396,6 +328,7 @@ class GaleraEverywhere(Galera):
     """The same, with writers on all nodes."""
 
     label = "MariaDB, Galera, three writers"
+    roles = ("writer", "other writer")
     writes_everywhere = True
 
 

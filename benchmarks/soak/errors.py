@@ -29,7 +29,7 @@ MYSQL_ERRORS = {
     1205: LOCK_TIMEOUT,
     1213: DEADLOCK,
     1020: SERIALIZATION,
-    **dict.fromkeys((1047, 1290), CONNECTION),  # a node that has no majority any more
+    **dict.fromkeys((1047, 1180, 1290), CONNECTION),  # a node that has no majority any more, 1180 at a commit
     **dict.fromkeys((1053, 1317, 1927, 2002, 2003, 2006, 2013, 2055), CONNECTION),
 }
 

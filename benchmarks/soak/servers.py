@@ -91,7 +91,7 @@ class PostgreSql(Server):
             )
         self._control("start")
         try:
-            with self._bouncing():
+            with self.bouncing():
                 yield
         finally:
             self._control("stop", "-m", "fast")
@@ -118,14 +118,14 @@ class PostgreSql(Server):
         return settings
 
     def prepare(self) -> None:
-        self._ask("CREATE DATABASE soak", "postgres")
+        self.ask("CREATE DATABASE soak", "postgres")
         for number, level in enumerate(LEVELS):
-            self._ask(f"CREATE ROLE soak_{number} LOGIN SUPERUSER")
-            self._ask(f"ALTER ROLE soak_{number} SET default_transaction_isolation = '{level}'")
-            self._ask(f"ALTER ROLE soak_{number} SET lock_timeout = '3s'")
+            self.ask(f"CREATE ROLE soak_{number} LOGIN SUPERUSER")
+            self.ask(f"ALTER ROLE soak_{number} SET default_transaction_isolation = '{level}'")
+            self.ask(f"ALTER ROLE soak_{number} SET lock_timeout = '3s'")
 
     def cut(self) -> None:
-        self._ask(
+        self.ask(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = 'soak' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
         )
@@ -133,23 +133,26 @@ class PostgreSql(Server):
     def restart(self) -> None:
         self._control("restart", "-m", "immediate")
 
-    def _ask(self, statement: str, name: str = "soak") -> None:
+    def ask(self, statement: str, name: str = "soak") -> list[tuple[Any, ...]]:
+        """Return the answer of the database *name*."""
         import psycopg
 
         with psycopg.connect(
-            host="127.0.0.1", port=self.port, user="postgres", dbname=name, autocommit=True
+            host="127.0.0.1", port=self.port, user="postgres", dbname=name, autocommit=True, connect_timeout=3
         ) as connection:
-            connection.execute(statement)
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
 
     @contextmanager
-    def _bouncing(self) -> Iterator[None]:
+    def bouncing(self, *options: str) -> Iterator[None]:
+        """Run PgBouncer, with *options* of its own, while the block lasts."""
         users = self.folder / "users"
         users.write_text("".join(f'"soak_{number}" ""\n' for number in range(len(LEVELS))))
         configuration = self.folder / "pgbouncer.ini"
         configuration.write_text(
             f"[databases]\nsoak = host=127.0.0.1 port={self.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
             f"listen_port = {self.bounced_port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {users}\n"
-            "pool_mode = transaction\ndefault_pool_size = 2\n"
+            "pool_mode = transaction\ndefault_pool_size = 2\n" + "\n".join(options)
         )
         with process([binary("pgbouncer"), configuration], "postgres", self.folder / "pgbouncer.log"):
             wait_for(self.bounced_port)
@@ -210,15 +213,15 @@ class MariaDb(Server):
         return LEVELS[number % len(LEVELS)] == "read uncommitted"
 
     def prepare(self) -> None:
-        self._ask("CREATE DATABASE soak CHARACTER SET utf8mb4", "mysql")
+        self.ask("CREATE DATABASE soak CHARACTER SET utf8mb4", "mysql")
 
     def cut(self) -> None:
-        found = self._ask(
+        found = self.ask(
             "SELECT id FROM information_schema.processlist "
             "WHERE db = 'soak' AND id <> connection_id() ORDER BY rand() LIMIT 1"
         )
         for (connection,) in found:
-            self._ask(f"KILL CONNECTION {connection}")
+            self.ask(f"KILL CONNECTION {connection}")
 
     def restart(self) -> None:
         if self.server is not None:
@@ -239,10 +242,14 @@ class MariaDb(Server):
             )
         wait_for(self.port)
 
-    def _ask(self, statement: str, name: str = "soak") -> list[tuple[Any, ...]]:
+    def ask(self, statement: str, name: str = "soak", *, host: str = "127.0.0.1", port: int = 0) -> list[Any]:
+        """Return the answer of the database *name*."""
         import MySQLdb
 
-        connection = MySQLdb.connect(host="127.0.0.1", port=self.port, user="root", database=name, autocommit=True)
+        connection = MySQLdb.connect(
+            host=host, port=port or self.port, user="root", database=name, autocommit=True, connect_timeout=2,
+            read_timeout=5,
+        )  # fmt: skip
         try:
             cursor = connection.cursor()
             cursor.execute(statement)
