@@ -19,7 +19,6 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 from chatmemory_django.admin import columns, downloads, filters, pages
 from chatmemory_django.admin.changelist import ConversationList, NewestPaginator, check_request
@@ -28,6 +27,7 @@ from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, Messa
 from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.core.characters import visible
+from chatmemory_django.db.private import private_view
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.conversations import newest_message_containing
@@ -208,7 +208,7 @@ class ConversationAdmin(admin.ModelAdmin):
             *super().get_urls(),
         ]
         for each in pages:
-            each.callback = sensitive_post_parameters()(sensitive_variables()(each.callback))
+            each.callback = private_view(each.callback)
         return pages
 
     def change_view(

@@ -7,12 +7,38 @@ coroutines call, so that here the frames themselves are emptied. The traceback w
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
+from functools import wraps
 from traceback import clear_frames
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from django.http.response import HttpResponseBase
+from django.template.response import SimpleTemplateResponse
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 _T = TypeVar("_T")
+
+
+def private_view(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Return *view*; if that fails, or the rendering of its response, which comes later, no variable is reported."""
+
+    @sensitive_post_parameters()
+    @wraps(view)
+    @sensitive_variables()
+    def wrapped(*args: Any, **kwargs: Any) -> HttpResponseBase:
+        response = view(*args, **kwargs)
+        if isinstance(response, SimpleTemplateResponse):
+
+            @sensitive_variables()
+            def render() -> SimpleTemplateResponse:
+                del response.__dict__["render"]  # a cache may pickle the response
+                return response.render()
+
+            response.render = render  # type: ignore[method-assign]
+        return response
+
+    return wrapped
 
 
 def empty_frames(error: BaseException) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from asgiref.sync import ThreadSensitiveContext
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
+from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import conf
 from chatmemory_django.access import (
@@ -143,6 +144,7 @@ async def _list_tools(context: ServerRequestContext[Any, Any], params: Any) -> L
     return ListToolsResult(tools=[_described(name, tool) for name, tool in TOOLS.items()])
 
 
+@sensitive_variables()
 async def _call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
     if params.name not in TOOLS:
         raise MCPError(INVALID_PARAMS, f"There is no tool {params.name!r}.")
@@ -152,12 +154,13 @@ async def _call_tool(context: ServerRequestContext[Any, Any], params: CallToolRe
         request = ASGIRequest({**scope, "user": None}, BytesIO())
         request.user = scope["user"]
         found = msgspec.to_builtins(await in_thread(tool.run, request))
+        text = TextContent(text=msgspec.json.encode(found).decode())
     except (EncryptedError, msgspec.ValidationError, RefusedError) as exc:
         return CallToolResult(content=[TextContent(text=str(exc))], is_error=True)
     except Exception:
         logger.exception("The tool %s failed.", params.name)
         return CallToolResult(content=[TextContent(text="The tool failed; try again later.")], is_error=True)
-    return CallToolResult(content=[TextContent(text=msgspec.json.encode(found).decode())], structured_content=found)
+    return CallToolResult(content=[text], structured_content=found)
 
 
 def _described(name: str, tool: type[ConversationTool]) -> McpTool:

@@ -15,7 +15,6 @@ from django.http import Http404, HttpRequest, HttpResponseBase
 from django.utils.crypto import salted_hmac
 from django.utils.decorators import method_decorator
 from django.utils.http import parse_etags
-from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.generics import GenericAPIView
@@ -28,6 +27,7 @@ from rest_framework.views import APIView
 
 from chatmemory_django.access import AccessPolicy, Verb, access_policy, seconds_to_sign_in
 from chatmemory_django.core.limits import memory_key
+from chatmemory_django.db.private import private_view
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
@@ -133,8 +133,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         is_of_others = self.request.query_params.get("owner") and self.policy.sees_everybody(self.request, "view")
         return self.policy.readable_types(self.request, own=not is_of_others)
 
-    @method_decorator(sensitive_post_parameters())
-    @method_decorator(sensitive_variables())
+    @method_decorator(private_view)
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Handle *request*; no variable of what that calls is in an error report."""
         return super().dispatch(request, *args, **kwargs)

@@ -21,8 +21,9 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Message
 from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.rest.parsers import JSONRenderer
 from chatmemory_django.stores.django.writes import Write
-from tests.asgi import run
+from tests.asgi import run, send
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 pytestmark = [
@@ -193,4 +194,60 @@ def test_of_the_admin(ann: User, client: Client, monkeypatch: pytest.MonkeyPatch
 
     client.get(f"/admin/chatmemory/conversation/{row.conversation_id}/messages/{row.sequence}/openai/")
 
+    assert SECRET not in reports()
+
+
+def fails_with_it(value: object, *args: Any, **kwargs: Any) -> str:
+    """Fail where the secret is rendered."""
+    if SECRET in str(value):
+        raise BrokenError(len(args))
+    return str(value)
+
+
+@pytest.mark.parametrize("page", ["", "{pk}/change/", "{pk}/messages/{sequence}/", "{pk}/messages/{sequence}/remove/"])
+def test_of_a_template_of_the_admin(
+    page: str, ann: User, client: Client, monkeypatch: pytest.MonkeyPatch, reports: Callable[[], str]
+):
+    get_chat_memory("c1", owner=ann).add(UserMessage(SECRET))
+    row = Message.objects.get()
+    for module in ("base", "defaulttags"):
+        monkeypatch.setattr(f"django.template.{module}.render_value_in_context", fails_with_it)
+    client.force_login(ann)
+    client.raise_request_exception = False
+
+    url = page.format(pk=row.conversation_id, sequence=row.sequence)
+    assert client.get(f"/admin/chatmemory/conversation/{url}").status_code == 500
+
+    assert SECRET not in reports()
+
+
+def test_of_a_response_of_the_rest_api(
+    ann: User, client: Client, monkeypatch: pytest.MonkeyPatch, reports: Callable[[], str]
+):
+    get_chat_memory("c1", owner=ann).add(UserMessage(SECRET))
+    monkeypatch.setattr(JSONRenderer, "render", fails)
+    client.force_login(ann)
+    client.raise_request_exception = False
+
+    assert client.get("/api/conversations/c1/messages/").status_code == 500
+
+    assert SECRET not in reports()
+
+
+@pytest.mark.parametrize("where", ["find_messages", "aware"])
+def test_of_a_tool_of_mcp(where: str, ann: User, monkeypatch: pytest.MonkeyPatch, reports: Callable[[], str]):
+    mcp = pytest.importorskip("chatmemory_django.mcp", reason="This test requires the MCP server: pip install mcp")
+    get_chat_memory("c1", owner=ann).add(UserMessage(SECRET))
+    monkeypatch.setattr(mcp.tools, where, fails)
+    headers = {
+        "Authorization": f"Bearer {Token.objects.create(user=ann).key}",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2025-06-18",
+    }
+    params = {"name": "search_conversations", "arguments": {"query": SECRET}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+
+    status, answer = run(send(mcp.get_mcp_app(), "/mcp", headers, body))
+
+    assert (status, json.loads(answer)["result"]["isError"]) == (200, True)
     assert SECRET not in reports()
