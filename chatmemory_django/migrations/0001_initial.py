@@ -226,6 +226,7 @@ class Migration(migrations.Migration):
                 (
                     "conversation",
                     models.ForeignKey(
+                        db_constraint=False,
                         db_index=False,
                         on_delete=django.db.models.deletion.DO_NOTHING,
                         related_name="messages",
@@ -407,7 +408,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_constraint=False,
                         null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
                         related_name="model_calls",
                         to="chatmemory.conversation",
                         verbose_name="conversation",
@@ -440,6 +441,17 @@ class Migration(migrations.Migration):
                         rows=models.Q(("summed", None)),
                     ),
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ErasedConversation",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+            ],
+            options={
+                "verbose_name": "erased conversation",
+                "verbose_name_plural": "erased conversations",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(

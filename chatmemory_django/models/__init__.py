@@ -11,6 +11,7 @@ from chatmemory_django.models.conversations import Conversation, ConversationQue
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
 from chatmemory_django.models.files import MediaFile, MediaReference
 from chatmemory_django.models.messages import Message, MessageQuerySet
+from chatmemory_django.models.remains import ErasedConversation
 from chatmemory_django.models.windows import MemoryStatus
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Conversation",
     "ConversationQuerySet",
     "EncryptedTextField",
+    "ErasedConversation",
     "ExactCharField",
     "Hour",
     "MediaFile",

@@ -13,7 +13,6 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.usage import COST_DIGITS, COST_PLACES
 from chatmemory_django.db.moments import to_moment
-from chatmemory_django.models.conversations import Conversation
 from chatmemory_django.models.fields import ExactCharField, OwnerField, SparseIndex
 
 if TYPE_CHECKING:
@@ -89,9 +88,9 @@ class ModelCall(models.Model):
     )
     # Without a constraint, since recording a call must neither wait for other writers of the conversation nor fail.
     conversation = models.ForeignKey(
-        Conversation,
+        "Conversation",
         verbose_name=_("conversation"),
-        on_delete=models.SET_NULL,
+        on_delete=models.DO_NOTHING,  # set to null with the conversation's messages, see ``models.remains``
         related_name="model_calls",
         null=True,
         blank=True,

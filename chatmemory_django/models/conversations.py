@@ -53,6 +53,7 @@ from chatmemory_django.models.fields import (
 )
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet, beginning_of_text
+from chatmemory_django.models.remains import Counted, delete_rows, is_long, leave_rows, note_own
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
 from chatmemory_django.search.terms import finds_parts, terms_of
 
@@ -64,8 +65,8 @@ if TYPE_CHECKING:
 ERASE_BATCH = 100
 """How many conversations one transaction erases: few enough for a short lock, enough to make the commit cheap."""
 
-ERASE_MESSAGES = 10_000
-"""How many messages these conversations may have together; a larger conversation is erased alone."""
+ERASE_MESSAGES = 4_000
+"""How many messages these conversations may have together; a long conversation is erased alone."""
 
 
 SAMPLE = 1_000
@@ -225,15 +226,17 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         Erase these conversations with their history, in batches of one transaction each.
 
         The conditions are evaluated again after a batch is locked, so a conversation that was written to in the
-        meantime is erased only if it still matches. No messages are loaded. Returns what ``QuerySet.delete`` does.
+        meantime is erased only if it still matches. No messages are loaded. Those of a long conversation are deleted
+        after the commit, see ``models.remains``. Returns what ``QuerySet.delete`` does.
         """
         deleted: dict[str, int] = {}
         last = 0
         alias = self.select_for_update().db  # the database for writes, even if the router reads from another one
         matching = self.using(alias).order_by("pk")
-        while keys := _erase_batch(matching.filter(pk__gt=last)):
-            last = keys[-1]
-            for label, count in tried_again(alias, partial(_erase, matching, keys)):
+        while rows := _erase_batch(matching.filter(pk__gt=last)):
+            last, next_sequence, is_left = rows[-1]
+            counted = Counted.of(last, next_sequence, alias) if is_left else None
+            for label, count in tried_again(alias, partial(_erase, matching, [row[0] for row in rows], counted)):
                 deleted[label] = deleted.get(label, 0) + count
         return sum(deleted.values()), deleted
 
@@ -274,27 +277,35 @@ def _messages_containing(text: str, types: Collection[MessageType] | None) -> Me
     return messages if types is None else messages.filter(type__in=types)
 
 
-def _erase_batch(conversations: ConversationQuerySet) -> list[int]:
-    """Return the keys of as many of *conversations* as one transaction erases."""
-    keys: list[int] = []
+def _erase_batch(conversations: ConversationQuerySet) -> list[tuple[int, int, bool]]:
+    """Return key, next sequence and ``is_long`` of as many of *conversations* as one transaction erases."""
+    batch: list[tuple[int, int, bool]] = []
     messages = 0
-    for key, next_sequence in conversations.values_list("pk", "next_sequence")[:ERASE_BATCH]:
-        messages += next_sequence
-        if keys and messages > ERASE_MESSAGES:
+    for row in conversations.values_list("pk", "next_sequence", is_long())[:ERASE_BATCH]:
+        messages += row[1]
+        if batch and (row[2] or messages > ERASE_MESSAGES):
             break
-        keys.append(key)
-    return keys
+        batch.append(row)
+        if row[2]:
+            break
+    return batch
 
 
-def _erase(matching: ConversationQuerySet, keys: list[int]) -> list[tuple[str, int]]:
+def _erase(matching: ConversationQuerySet, keys: list[int], counted: Counted | None) -> list[tuple[str, int]]:
     """
     Erase those of the conversations *keys* that still are *matching*, in one transaction; return the deleted rows per
-    model.
+    model. *counted* are the messages of a long one, which is alone.
     """
     alias = matching.db
+    is_own = not connections[alias].in_atomic_block
     with transaction.atomic(using=alias):
         still = dict(matching.lock(keys).values_list("pk", "memory_id"))
-        _, messages = Message.objects.using(alias).filter(conversation__in=list(still)).delete()
+        if counted is None or not still or not is_own:
+            _, messages = delete_rows(alias, still)
+        else:
+            left = Message.objects.using(alias).filter(conversation=keys[0])
+            messages = {Message._meta.label: counted.up_to_now(left)}
+            leave_rows(alias, keys[0])
         rows = Conversation.objects.using(alias).filter(pk__in=list(still))
         _, others = models.QuerySet.delete(rows.defer("title"))  # to read it takes a key, which may be missing
         forget_copies(alias, still, erased=True)
@@ -407,6 +418,17 @@ class Conversation(models.Model):
             note_lock(connections[using], self.memory_id)
         finally:
             self.__dict__.pop("version", None)  # read again when it is accessed
+
+    def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """Erase the conversation with its history; the messages of a long one after the commit."""
+        using = using or router.db_for_write(Conversation, instance=self)
+        is_own = not connections[using].in_atomic_block
+        with transaction.atomic(using=using, savepoint=False):
+            if is_own:
+                note_own(using)
+            return super().delete(using=using, keep_parents=keep_parents)
+
+    delete.alters_data = True  # type: ignore[attr-defined]
 
     @property
     def is_temporary(self) -> bool:

@@ -11,7 +11,7 @@ from chatmemory_django.encryption.ciphers import drop_key
 from chatmemory_django.models.calls import CallSum, ModelCall
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
 from chatmemory_django.models.copies import forget_copies
-from chatmemory_django.models.messages import Message
+from chatmemory_django.models.remains import can_leave, delete_rows, is_long, leave_rows
 
 
 def erase_messages(
@@ -19,14 +19,17 @@ def erase_messages(
 ) -> None:
     """
     Delete the messages of *instance*, which is about to be deleted, after locking it against other writers, and what
-    other apps keep of it.
+    other apps keep of it. Those of a long conversation may be left until after the commit.
     """
     if isinstance(origin, ConversationQuerySet):
         return  # its ``delete`` has done so for the whole batch
     rows = Conversation.objects.using(using).filter(pk=instance.pk).select_for_update()
-    stored = dict(rows.values_list("pk", "memory_id"))  # the memory id of *instance* may be an outdated one
-    Message.objects.using(using).filter(conversation=instance.pk).delete()
-    forget_copies(using, stored, erased=True)
+    for key, memory_id, is_left in rows.values_list("pk", "memory_id", is_long()):  # *instance* may be outdated
+        if is_left and can_leave(using):
+            leave_rows(using, key)
+        else:
+            delete_rows(using, [key])
+        forget_copies(using, {key: memory_id}, erased=True)
 
 
 def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using: str, **kwargs: Any) -> None:

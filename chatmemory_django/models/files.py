@@ -40,7 +40,6 @@ from chatmemory_django.db.isolation import as_now
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.messages import CUT, ChatMessage, Content, FileReference, Image
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.conversations import Conversation
 from chatmemory_django.models.fields import ExactCharField
 from chatmemory_django.models.messages import Message, MessageQuerySet
 
@@ -85,7 +84,7 @@ class MediaReference(models.Model):
     """That a message has a file."""
 
     pk = models.CompositePrimaryKey("conversation_id", "sequence", "file_id")
-    # Removed by ``release_files`` in the transaction that removes the message, or the conversation.
+    # Removed by ``release_files`` in the transaction that removes the message.
     conversation = models.ForeignKey(
         "Conversation", on_delete=models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
     )
@@ -122,7 +121,8 @@ def lock_files_of(owner: Any, using: str | None = None) -> None:
     """
     using = using or router.db_for_write(MediaFile)
     if connections[using].in_atomic_block:
-        first = Conversation.objects.using(using).filter(owner=owner).order_by("pk").select_for_update()
+        conversations: Any = Message._meta.get_field("conversation").related_model  # its file is loaded after this one
+        first = conversations.objects.using(using).filter(owner=owner).order_by("pk").select_for_update()
         list(first.values_list("pk")[:1])
 
 
@@ -240,8 +240,9 @@ def delete_files(keys: Collection[int], names: Collection[str], using: str) -> N
 
 
 def forget_files(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
-    """See ``models.copies.Forget``."""
-    release_files(conversations, using)
+    """See ``models.copies.Forget``; those of erased conversations are released with their messages."""
+    if not erased:
+        release_files(conversations, using)
 
 
 class ConversationKey(NamedTuple):
@@ -252,7 +253,7 @@ class ConversationKey(NamedTuple):
     using: str
 
     @classmethod
-    def of(cls, conversation: Conversation) -> ConversationKey:
+    def of(cls, conversation: Any) -> ConversationKey:
         """Return the place of the messages of *conversation*."""
         return cls(conversation.pk, conversation.memory_id, conversation._state.db or DEFAULT_DB_ALIAS)
 

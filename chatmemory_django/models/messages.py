@@ -244,10 +244,12 @@ class Message(models.Model):
     conversation = models.ForeignKey(
         "Conversation",
         verbose_name=_("conversation"),
-        # Deleted by SQL just before their conversation, see ``erase_messages``: a cascade would load or list them.
+        # Deleted by SQL with their conversation, or soon after it if they are many, see ``models.remains``: a cascade
+        # would load or list them.
         on_delete=models.DO_NOTHING,
         related_name="messages",
         db_index=False,  # the primary key starts with it
+        db_constraint=False,
     )
     created_at = with_default(models.DateTimeField(_("created at"), default=timezone.now, editable=False))
     # Not a timestamp: clocks repeat and run backwards.

@@ -3,10 +3,11 @@ The operations on conversations that the admin, the REST API and the commands sh
 
 Conversations are processed one by one, in the order in which they were created, each completely or not at all: if an
 operation is interrupted, the conversations processed so far are done and the rest are unchanged. Pruning alone handles
-a long conversation in several steps, so that no writer waits for all of them; after each it is whole. *each* is called
-with every conversation, as it was before, and with its result, inside the transaction: what *each* writes is committed
-together with the operation. *refused* is called with every conversation on which the operation is not possible, and
-with the error; without it, the error is raised.
+a long conversation in several steps, so that no writer waits for all of them; after each it is whole. Of a long one
+that is erased, the messages are deleted after it, see ``models.remains``. *each* is called with every conversation, as
+it was before, and with its result, inside the transaction: what *each* writes is committed together with the operation.
+*refused* is called with every conversation on which the operation is not possible, and with the error; without it, the
+error is raised.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 from django.db.models import F, ProtectedError, Q, QuerySet, RestrictedError
 
 from chatmemory_django import conf, telemetry
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import to_moment
+from chatmemory_django.db.turns import taking_turns
 from chatmemory_django.encryption.ciphers import for_owner, unreadable_as_stored
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.approvals import forget_approvals
 from chatmemory_django.models.columns import to_metadata
 from chatmemory_django.models.files import release_files
+from chatmemory_django.models.remains import NOTHING_COUNTED, SHORT, Counted, delete_left, note_own, runs
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.encrypting import encrypt, keys_in_use, wrap_keys
 from chatmemory_django.operations.examining import Examination, Rule
@@ -48,7 +52,15 @@ from chatmemory_django.operations.jsonl import (
 from chatmemory_django.operations.media import MovedFiles, move_files
 from chatmemory_django.operations.pruning import leave_branches
 from chatmemory_django.operations.readable import Html, Text, export_pieces
-from chatmemory_django.operations.whole import at_one_moment, for_writing, in_lock, keys, messages_of, ranges, write
+from chatmemory_django.operations.whole import (
+    at_one_moment,
+    for_writing,
+    in_lock,
+    keys,
+    keys_and_lengths,
+    messages_of,
+    write,
+)
 from chatmemory_django.stores.base import MemoryIdTakenError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.rows import new_row
@@ -178,7 +190,8 @@ def erase(
     """
     Erase *conversations* with their history; nothing in a *dry_run*. *each* receives how many messages they had.
 
-    A conversation that is written to in the meantime is erased only if it still is one of *conversations*. Refused with
+    A conversation that is written to in the meantime is erased only if it still is one of *conversations*. The messages
+    of a long one are deleted after its transaction, in others, unless all are inside one of the caller. Refused with
     ``ProtectedError`` or ``RestrictedError`` if other objects of the site reference it.
     """
     messages: dict[str, int] = {}
@@ -189,7 +202,7 @@ def erase(
         messages[conversation.memory_id] = count
 
     with telemetry.delete_memory(dry_run=dry_run) as operation, unreadable_as_stored():
-        _for_each(conversations, _count if dry_run else _erase, note, refused)
+        _erase_each(conversations, note, refused, dry_run=dry_run)
         operation.count(sum(messages.values()))
     return Receipt(datetime.datetime.now(datetime.UTC), messages)
 
@@ -211,19 +224,20 @@ def prune(
     ones; nothing is deleted in a *dry_run*. If other messages follow a deleted one, they then follow the nearest
     remaining message before it. *each* receives how many messages are deleted, several times for a long conversation.
     Refused as in ``erase``. Each is looked at again once it is locked: one that was written to in the meantime is not
-    idle. A client message id is deleted with its message: if it is sent again, it is stored again.
+    idle. A client message id is deleted with its message: if it is sent again, it is stored again. What is left of
+    erased conversations, since a process ended before it was deleted, is deleted, too.
     """
     now = datetime.datetime.now(datetime.UTC)
     deleted = 0
-    do = _count if dry_run else _erase
+    using = for_writing(conversations).db
     with telemetry.delete_memory(dry_run=dry_run) as operation:
         with unreadable_as_stored():
-            erased = _for_each(conversations.expired_at(now), do, each, refused)
+            erased = _erase_each(conversations.expired_at(now), each, refused, dry_run=dry_run)
         if dry_run:
             conversations = conversations.unexpired_at(now)
         if idle is not None:
             with unreadable_as_stored():
-                erased += _for_each(conversations.idle_since(now - idle), do, each, refused)
+                erased += _erase_each(conversations.idle_since(now - idle), each, refused, dry_run=dry_run)
             if dry_run:
                 conversations = conversations.active_since(now - idle)
         if history_older_than is not None:
@@ -231,7 +245,10 @@ def prune(
             for key in keys(for_writing(conversations.filter(_HAS_OTHER_ROWS))):
                 for around in _outlived_ranges(conversations, key, before):
                     thin = partial(_count_outlived if dry_run else _delete_outlived, before, around)
-                    deleted += _do(conversations, key, thin, each, refused) or 0
+                    with taking_turns(using):
+                        deleted += _do(conversations, key, thin, each, refused) or 0
+        if not dry_run:
+            delete_left(using)
         operation.count(deleted)
     return Pruned(erased, deleted)
 
@@ -381,6 +398,21 @@ def _for_each(
     return sum(result is not None for result in results)
 
 
+def _erase_each(
+    conversations: QuerySet[Conversation], each: Each | None, refused: Refused | None, *, dry_run: bool
+) -> int:
+    """Erase each of *conversations*, or count its messages in a *dry_run*; return for how many that succeeded."""
+    conversations = for_writing(conversations)
+    is_own = not connections[conversations.db].in_atomic_block
+    erased = 0
+    for key, next_sequence in keys_and_lengths(conversations):
+        is_counted = next_sequence > SHORT and not dry_run
+        counted = Counted.of(key, next_sequence, conversations.db) if is_counted else NOTHING_COUNTED
+        do = _count if dry_run else partial(_erase, counted, is_own)
+        erased += _do(conversations, key, do, each, refused) is not None
+    return erased
+
+
 def _do(
     conversations: QuerySet[Conversation],
     key: int,
@@ -449,8 +481,11 @@ def _count(conversation: Conversation) -> int:
     return messages_of(conversation).count()
 
 
-def _erase(conversation: Conversation) -> int:
-    count = _delete(messages_of(conversation))
+def _erase(counted: Counted, is_own: bool, conversation: Conversation) -> int:  # bound by position
+    rows = messages_of(conversation)
+    if is_own:
+        note_own(rows.db)
+    count = counted.up_to_now(rows)
     copy(conversation).delete(using=conversation._state.db)  # a copy, since deleting an object resets its key
     return count
 
@@ -465,9 +500,9 @@ def _repair(examine: Callable[[Conversation], Examination], conversation: Conver
 def _outlived_ranges(
     conversations: ConversationQuerySet, key: int, before: datetime.datetime
 ) -> Iterator[tuple[int, int]]:
-    """Return the ranges of the conversation *key* in which messages can be pruned."""
+    """Return the runs of the conversation *key* in which messages can be pruned, each in one transaction."""
     conversation = for_writing(conversations).filter(pk=key).first()
-    return iter(()) if conversation is None else ranges(_outlived(before, conversation))
+    return iter(()) if conversation is None else runs(_outlived(before, conversation))
 
 
 def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:

@@ -24,7 +24,7 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
     first, last = around
     rows = messages_of(conversation)
     history = rows.history(all_branches=True)
-    in_range = Q(sequence__gte=first, parent_sequence__isnull=False) | Q(parent_sequence__range=around)
+    in_range = Q(sequence__range=around, parent_sequence__isnull=False) | Q(parent_sequence__range=around)
     links = list(history.filter(in_range).values_list(*_PAIR, "cleared_before"))
     named = {sequence: parent or 0 for sequence, parent, _ in links}
     # A row with a parent that is not part of the history is a summary, and its parent is the last message that it
@@ -35,7 +35,9 @@ def leave_branches(conversation: Conversation, gone: MessageQuerySet, around: tu
     if not named and not covered and head is None:
         return {}
     before = history.filter(sequence__lt=first).values_list("sequence", flat=True).last() or 0
-    following = history.filter(sequence__gt=last).values_list("sequence", flat=True).first()
+    following, parent = history.filter(sequence__gt=last).values_list(*_PAIR).first() or (None, None)
+    if following is not None and parent is not None:
+        named[following] = parent
     going = set(gone.values_list("sequence", flat=True))
     in_order = list(history.filter(sequence__range=around).values_list("sequence", flat=True))
     staying = [sequence for sequence in in_order if sequence not in going]

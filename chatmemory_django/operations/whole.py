@@ -45,14 +45,20 @@ def for_writing(conversations: QuerySet[Conversation]) -> ConversationQuerySet:
 
 def keys(conversations: QuerySet[Conversation]) -> Iterator[int]:
     """Yield the primary keys of *conversations*, in order, without those that are created after the start."""
-    ordered = conversations.order_by("pk").values_list("pk", flat=True)
+    return (key for key, _ in keys_and_lengths(conversations))
+
+
+def keys_and_lengths(conversations: QuerySet[Conversation]) -> Iterator[tuple[int, int]]:
+    """Yield the same keys, each with the sequence that comes next in the conversation."""
+    ordered = conversations.order_by("pk").values_list("pk", "next_sequence")
     page = list(ordered[:PAGE])
     # The newest of all conversations, not the last of these: to find that, PostgreSQL may read the whole table.
     newest = Conversation.objects.using(ordered.db).order_by("-pk").values_list("pk", flat=True)
     end = (newest.first() or 0) if len(page) == PAGE else 0
     while page:
-        yield from dict.fromkeys(page)  # a join may repeat a key
-        page = list(ordered.filter(pk__gt=page[-1], pk__lte=end)[:PAGE]) if page[-1] < end else []
+        yield from dict(page).items()  # a join may repeat a key
+        last = page[-1][0]
+        page = list(ordered.filter(pk__gt=last, pk__lte=end)[:PAGE]) if last < end else []
 
 
 def in_lock(conversations: QuerySet[Conversation], key: int, do: Callable[[Conversation], _T]) -> _T | None:

@@ -323,7 +323,7 @@ class TestPruning:
             return
         before, on_path = paths(conversation), list(conversation.history().values_list("sequence", flat=True))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("chatmemory_django.operations.whole.PAGE", page)
+            patch.setattr("chatmemory_django.models.remains.BATCH", page)
             prune(memory.id, *old)
         conversation.refresh_from_db()
         after = paths(conversation)

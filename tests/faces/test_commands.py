@@ -25,8 +25,7 @@ from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
-from chatmemory_django.models import Conversation, Message, ModelCall
-from chatmemory_django.operations import whole
+from chatmemory_django.models import Conversation, Message, ModelCall, remains
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.test_operations import everything_is_whole, holding
@@ -88,7 +87,7 @@ class TestPrune:
     def test_a_long_conversation_is_whole_if_it_is_stopped_in_the_middle_and_the_words_are_true(self, monkeypatch):
         a_conversation(count=7)
         make_old()
-        monkeypatch.setattr(whole, "PAGE", 2)
+        monkeypatch.setattr(remains, "BATCH", 2)
         monkeypatch.setattr(Progress, "advance", interrupted_at(2))
 
         with pytest.raises(CommandError, match=r"^Stopped\. What was deleted so far stays deleted") as stopped:

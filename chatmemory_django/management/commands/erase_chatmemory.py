@@ -10,6 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.management.base import INTERRUPTED, ConversationsCommand
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.remains import delete_left
 from chatmemory_django.operations import erase
 
 
@@ -39,6 +40,8 @@ class Command(ConversationsCommand):
     ) -> None:
         """Erase the conversations, and print a receipt, even if the command is stopped before all are erased."""
         conversations = self.conversations(database, user, memory_ids)
+        if not dry_run:
+            delete_left(conversations.db)  # what a run that was stopped has left
         keys = list(conversations.order_by("pk").values_list("pk", flat=True))
         erased: dict[str, int] = {}
         refused: list[str] = []

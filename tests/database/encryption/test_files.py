@@ -11,8 +11,8 @@ from django.core.management import call_command
 from chatmemory_django.encryption.values import MissingKeyError
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
-from chatmemory_django.models import Conversation, MediaFile
-from chatmemory_django.operations import fork
+from chatmemory_django.models import Conversation, MediaFile, Message, remains
+from chatmemory_django.operations import fork, prune
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.pictures import stored_in, use_storage
 
@@ -91,4 +91,22 @@ def test_a_conversation_with_another_owner_gets_files_that_no_other_key_is_neede
     call_command("encrypt_chatmemory", stdout=io.StringIO())
     ann.delete()
     assert a_memory("a", None).messages() == [PICTURE, PICTURE]
+    assert len(stored()) == 1
+
+
+def test_a_file_of_an_erased_conversation_is_not_given_to_a_new_one_after_its_key(use, monkeypatch):
+    ann = get_user_model().objects.create_user("ann")
+    monkeypatch.setattr(remains, "SHORT", 1)
+    a_memory("a", ann).add(PICTURE, PICTURE)
+    with monkeypatch.context() as patch:
+        patch.setattr(remains, "delete_left", lambda using, keys: None)  # as if the process was killed
+        Conversation.objects.all().delete()
+    assert Message.objects.count() == 2
+
+    a_memory("a", ann).add(PICTURE)
+    assert a_memory("a", ann).messages() == [PICTURE]
+    prune(Conversation.objects.all())
+
+    assert Message.objects.count() == 1
+    assert a_memory("a", ann).messages() == [PICTURE]
     assert len(stored()) == 1
