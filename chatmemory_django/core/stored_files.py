@@ -2,7 +2,7 @@
 Files of messages that are in a storage: taken out of the messages, and put back; and messages without their files.
 
 A content keeps a reference to its file. Other JSON, attributes and what other frameworks gave, keeps a mark in place of
-the Base64 of a file: any text that a decoder accepts and gives back exactly, since nothing there tells what it is.
+the Base64 of a file: any text that a decoder accepts and gives back exactly, since nothing there shows what it is.
 """
 
 from __future__ import annotations

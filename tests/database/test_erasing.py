@@ -32,7 +32,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import another_writer
 from tests.database.test_operations import DAY, NO_WINDOW
 from tests.leftovers import leftovers
-from tests.pictures import picture, stored_in
+from tests.pictures import picture, stored_in, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,8 +50,7 @@ def short(monkeypatch: pytest.MonkeyPatch, settings) -> None:
     """Make ``LENGTH`` messages many, so that they are deleted in several transactions."""
     monkeypatch.setattr(remains, "SHORT", 3)
     monkeypatch.setattr(remains, "BATCH", 2)
-    settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_STORAGE": "chats", "MEDIA_MIN_BYTES": 1000}
+    use_storage(settings)
 
 
 @pytest.fixture
