@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 from django.contrib.auth.models import User
 from django.core.files.storage import storages
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection, models, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -251,6 +251,20 @@ def test_the_command_deletes_what_is_left_of_an_earlier_erasure(ann, capsys):
     call_command("erase_chatmemory", user="ann", verbosity=0)
 
     assert everything_is_gone()
+
+
+def test_the_check_finds_what_is_left_of_an_erasure_and_repairs_it(ann, capsys):
+    a_long_talk(ann)
+    with patch.object(remains, "delete_left"):
+        operations.erase(Conversation.objects.all())
+
+    for option, done in ((), "prune_chatmemory deletes them."), (("--repair",), "Repaired."):
+        with pytest.raises(CommandError, match="1 findings"):
+            call_command("check_chatmemory", *option, verbosity=0)
+        assert f"1 erased conversations have messages left. {done}" in capsys.readouterr().out
+
+    assert everything_is_gone()
+    call_command("check_chatmemory", verbosity=0)
 
 
 def test_two_can_delete_the_rest_at_the_same_time(ann):

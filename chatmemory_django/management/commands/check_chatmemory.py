@@ -10,6 +10,8 @@ from django.core.management.base import CommandError, CommandParser
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.encryption.keys import OWNER_PREFIX
 from chatmemory_django.management.base import ConversationsCommand
+from chatmemory_django.models import ErasedConversation
+from chatmemory_django.models.remains import delete_left
 from chatmemory_django.operations import FileFinding, Finding, check, check_files, keys_in_use
 from chatmemory_django.provider import known_window
 
@@ -19,8 +21,9 @@ class Command(ConversationsCommand):
 
     help = (
         "Check every conversation and all of its rows for inconsistencies: counters that do not match the rows, rows "
-        "that are missing or do not hold a message, memories that exceed their window; and files in the storage that "
-        "no message has, or that are lost. Prints a line for each finding, and exits with an error if there are any."
+        "that are missing or do not hold a message, memories that exceed their window; files in the storage that no "
+        "message has, or that are lost; and what is left of erased conversations. Prints a line for each finding, and "
+        "exits with an error if there are any."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -30,7 +33,7 @@ class Command(ConversationsCommand):
         parser.add_argument(
             "--repair",
             action="store_true",
-            help="Correct the counters to match the rows, and delete files that no message has.",
+            help="Correct the counters to match the rows, and delete files that no message has and what erasures left.",
         )
 
     def handle(
@@ -55,11 +58,22 @@ class Command(ConversationsCommand):
             )
         if user is None and memory_ids is None:
             count += check_files(conversations.db, self.report_file, repair=repair)
+            count += self.check_erased(conversations.db, repair=repair)
         if cipher() is not None:
             self.report_keys(keys_in_use(conversations))
         if count:
             raise CommandError(f"{count:,} findings.")
         self.stdout.write("No problems found.")
+
+    def check_erased(self, using: str, *, repair: bool) -> int:
+        """Print how many conversations were erased but for their messages, delete these to *repair*, and return it."""
+        count = ErasedConversation.objects.using(using).count()
+        if count and repair:
+            delete_left(using)
+        if count:
+            done = "Repaired." if repair else "prune_chatmemory deletes them."
+            self.stdout.write(f"{count:,} erased conversations have messages left. {done}")
+        return count
 
     def report_keys(self, values: Mapping[str, int]) -> None:
         """Print how many *values* need which key."""
