@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,15 @@ def fail(what: str) -> str:
     raise LookupError(what)
 
 
+async def all_of(events: AsyncGenerator[Any, None]) -> list[Any]:
+    return [event async for event in events]
+
+
 WAYS: dict[str, Callable[..., Any]] = {
     "chat": lambda assistant, *given, **options: assistant.chat(*given, **options),
     "stream": lambda assistant, *given, **options: list(assistant.stream(*given, **options)),
     "achat": lambda assistant, *given, **options: run(assistant.achat(*given, **options)),
+    "astream": lambda assistant, *given, **options: run(all_of(assistant.astream(*given, **options))),
 }
 
 
