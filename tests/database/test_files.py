@@ -7,13 +7,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from django.core.files.storage import InMemoryStorage, storages
 from django.core.management import CommandError, call_command
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -40,7 +41,7 @@ from chatmemory_django.models.files import stored_bytes
 from chatmemory_django.storages import MissingFileError, StorageError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
-from tests.database.interleaving import Connected, another_writer
+from tests.database.interleaving import Connected, another_writer, in_another_connection
 from tests.database.test_writes import isolated
 from tests.pictures import a_file, assert_consistent, custom, entry, picture, stored_in, use_storage
 
@@ -314,6 +315,30 @@ def test_a_file_that_another_writer_removes_or_adds_meanwhile_is_there_for_who_h
     with another_writer(lambda: a_memory("third").add(picture(1)), after):
         memory.remove(1)
     assert a_memory("third").messages() == [picture(1)]
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="others read what is there now")
+def test_who_removes_a_file_notices_at_repeatable_read_too_that_another_writer_has_added_it():
+    a_memory().add(picture(1))
+    add = partial(a_memory("third").add, picture(1))
+
+    with isolated("REPEATABLE READ"), pytest.raises(OperationalError, match="serialize"), transaction.atomic():
+        Conversation.objects.count()  # from here on, it sees nothing new
+        in_another_connection(add)
+        a_memory().remove(1)
+
+    assert a_memory().messages() == a_memory("third").messages() == [picture(1)]
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="others read what is there now")
+@pytest.mark.parametrize("after", range(1, 13))
+def test_a_removal_at_repeatable_read_leaves_a_file_that_another_writer_adds_meanwhile(after):
+    a_memory().add(picture(1))
+
+    with isolated("REPEATABLE READ"), another_writer(lambda: a_memory("third").add(picture(1)), after):
+        a_memory().remove(1)
+
+    assert (a_memory().messages(), a_memory("third").messages()) == ([], [picture(1)])
 
 
 def test_an_add_that_fails_leaves_no_file(storage, monkeypatch):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.db import DatabaseError, OperationalError, connections, transaction
+from django.db.models import F
 
 from chatmemory_django import conf, storages
 from chatmemory_django.core.stored_files import Extracted, cut_out, extracted, has_files, marked, references
@@ -111,6 +112,11 @@ class Uploads:
             self._save(owner, conversation, {key: missing[key] for key in missing.keys() - self._new.keys()})
         else:
             raise OperationalError("Others delete the files of this message as often as they are stored; try again.")
+        shared = [key for key, name in there.values() if name not in {each for each, _ in new.values()}]
+        if shared and connections[self._using].vendor == "postgresql":
+            # At REPEATABLE READ, who has just removed the last message with one of them waits for the lock, but does
+            # not see the reference. That the row has changed is an error there, which is tried again.
+            MediaFile.objects.using(self._using).filter(pk__in=shared).update(size=F("size"))
         MediaReference.objects.using(self._using).bulk_create(
             MediaReference(conversation_id=conversation, sequence=sequence, file_id=there[sha256][0])
             for sequence, several in of.items()
