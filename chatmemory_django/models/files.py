@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connections, models, router, transaction
-from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -164,6 +164,17 @@ def contents_of(conversation: Any, sha256s: Iterable[str], using: str) -> dict[s
 def locked(files: QuerySet[MediaFile]) -> QuerySet[MediaFile]:
     """Return *files*, to be read as they are now, locked until the end of the transaction."""
     return files.order_by("pk").select_for_update()
+
+
+def keep_files(keys: Collection[int], using: str) -> None:
+    """
+    Let others know that messages will refer to the files *keys*, which are locked, and were there before.
+
+    On PostgreSQL at REPEATABLE READ, who has just removed the last other message with one of them waits for the lock,
+    but does not see the reference. That the row has changed is an error there, which is tried again.
+    """
+    if keys and connections[using].vendor == "postgresql":
+        MediaFile.objects.using(using).filter(pk__in=list(keys)).update(size=F("size"))
 
 
 def release_files(conversations: Collection[int], using: str) -> None:

@@ -25,6 +25,7 @@ from chatmemory_django.models.files import (
     decoded,
     delete_files,
     encoded,
+    keep_files,
     keeps_references,
     locked,
     references_of,
@@ -61,7 +62,7 @@ def share_files(source: Conversation, forked: Conversation) -> None:
     if owner_key(source) == owner_key(forked):
         # Who removes the last message of the source waits for this, and then does not delete its files.
         present = MediaFile.objects.using(using).filter(pk__in={file for _, file, _ in found})
-        list(locked(present).values_list("pk"))
+        keep_files(locked(present).values_list("pk", flat=True), using)
         MediaReference.objects.using(using).bulk_create(
             MediaReference(conversation_id=forked.pk, sequence=sequence, file_id=file) for sequence, file, _ in found
         )

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.db import DatabaseError, OperationalError, connections, transaction
-from django.db.models import F
 
 from chatmemory_django import conf, storages
 from chatmemory_django.core.stored_files import Extracted, cut_out, extracted, has_files, marked, references
 from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import ChatMessage, FileReference
 from chatmemory_django.models import Conversation
-from chatmemory_django.models.files import MediaFile, MediaReference, encoded, locked
+from chatmemory_django.models.files import MediaFile, MediaReference, encoded, keep_files, locked
 
 TRIES = 3
 """How often a file is stored again that others have deleted in the meantime, before the write is given up."""
@@ -112,11 +111,7 @@ class Uploads:
             self._save(owner, conversation, {key: missing[key] for key in missing.keys() - self._new.keys()})
         else:
             raise OperationalError("Others delete the files of this message as often as they are stored; try again.")
-        shared = [key for key, name in there.values() if name not in {each for each, _ in new.values()}]
-        if shared and connections[self._using].vendor == "postgresql":
-            # At REPEATABLE READ, who has just removed the last message with one of them waits for the lock, but does
-            # not see the reference. That the row has changed is an error there, which is tried again.
-            MediaFile.objects.using(self._using).filter(pk__in=shared).update(size=F("size"))
+        keep_files([key for key, name in there.values() if name not in {each for each, _ in new.values()}], self._using)
         MediaReference.objects.using(self._using).bulk_create(
             MediaReference(conversation_id=conversation, sequence=sequence, file_id=there[sha256][0])
             for sequence, several in of.items()
