@@ -761,6 +761,24 @@ def test_active_conversations_are_not_erased_by_a_transaction_with_an_older_snap
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
+def test_a_turn_after_a_write_of_its_transaction_sees_what_that_saw():
+    messages_window(10).add(*numbered(1, 2))
+
+    with isolated("REPEATABLE READ"), transaction.atomic():
+        messages_window(10).messages()
+        in_another_connection(lambda: messages_window(10).add(*numbered(3, 4)))
+        messages_window(10).add(*numbered(5))
+        with messages_window(10).turn() as turn:
+            seen = turn.messages
+            turn.add(*numbered(6))
+
+    assert seen == numbered(1, 2, 3, 4, 5)
+    assert messages_window(10).messages() == numbered(1, 2, 3, 4, 5, 6)
+    assert_consistent()
+
+
+@ONLY_MYSQL
+@pytest.mark.django_db(transaction=True)
 def test_rolled_back_writes_decide_nothing_under_read_uncommitted():
     messages_window(10).add(*numbered(1))
     is_added = threading.Event()

@@ -109,12 +109,16 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _read_memory(self, memory_id: object, window: Window) -> Reading:
         key = memory_key(memory_id)
-        with connections[self.using or router.db_for_read(Conversation)].cursor() as cursor:
-            snapshot, rows = statements.read_with_memory(cursor, key, window.counter, self._owner_key)
+        connection = connections[self.using or router.db_for_read(Conversation)]
+        if has_locked(connection, key):
+            snapshot, rows = self._read_locked(connection.alias, key, window.counter)
+        else:
+            with connection.cursor() as cursor:
+                snapshot, rows = statements.read_with_memory(cursor, key, window.counter, self._owner_key)
         if snapshot is not None and not snapshot.is_own:
             raise not_own(key)
         # What a transaction sees may be rolled back, and then another writer may store the same version.
-        conversation = snapshot if snapshot is None or sees_committed(cursor.db) else snapshot.state.id
+        conversation = snapshot if snapshot is None or sees_committed(connection) else snapshot.state.id
         messages = messages_of(rows)
         costs = costs_of(rows, messages, window)
         eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows))
@@ -371,12 +375,18 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """Return the rows in the memory like ``memory_rows``, in its order; none if it has another owner."""
         connection = connections[self.using or router.db_for_read(Message)]
         if has_locked(connection, key):
-            snapshot = Write(key, connection.alias, self._owner_key, keep_history=True, create=False).lock()
-            if snapshot is None or not snapshot.is_own:
-                return []
-            return snapshot.memory_rows(counter, verbatim=verbatim)
+            return self._read_locked(connection.alias, key, counter, verbatim=verbatim)[1]
         with connection.cursor() as cursor:
             return statements.read_memory(cursor, key, counter, self._owner_key, verbatim=verbatim)
+
+    def _read_locked(
+        self, using: str, key: str, counter: str, *, verbatim: bool = False
+    ) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
+        """Return the conversation, which the transaction has locked, and the same rows, both as they are now."""
+        snapshot = Write(key, using, self._owner_key, keep_history=True, create=False).lock()
+        if snapshot is None or not snapshot.is_own:
+            return snapshot, []
+        return snapshot, snapshot.memory_rows(counter, verbatim=verbatim)
 
     def _write(self, memory_id: object, **options: Any) -> Write:
         using = self.using or router.db_for_write(Conversation)
