@@ -56,7 +56,7 @@ def share_files(source: Conversation, forked: Conversation) -> None:
     copies = Message.objects.using(using).filter(conversation_id=forked.pk, sequence=OuterRef("sequence"))
     there = copies.filter(MAY_HAVE_FILES)
     rows = MediaReference.objects.using(using).filter(conversation_id=source.pk).filter(Exists(there)).order_by()
-    found = list(rows.values_list("sequence", "file_id", "file__sha256"))
+    found = list(as_now(rows).values_list("sequence", "file_id", "file__sha256"))  # as the messages were copied
     if not found:
         return
     if owner_key(source) == owner_key(forked):

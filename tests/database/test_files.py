@@ -341,6 +341,19 @@ def test_a_removal_at_repeatable_read_leaves_a_file_that_another_writer_adds_mea
     assert (a_memory().messages(), a_memory("third").messages()) == ([], [picture(1)])
 
 
+@pytest.mark.skipif("connection.vendor != 'mysql'", reason="others see all of a transaction as it was, or all as it is")
+def test_a_fork_has_the_files_of_what_another_writer_has_added_since_its_transaction_began(storage):
+    a_memory().add(UserMessage("Hello"))
+
+    with isolated("REPEATABLE READ"), transaction.atomic():
+        MediaReference.objects.count()  # from here on, a plain SELECT sees nothing new
+        in_another_connection(lambda: a_memory().add(picture(1)))
+        forked = operations.fork(Conversation.objects.get(memory_id="a"))
+
+    assert a_memory(forked.memory_id).messages() == [UserMessage("Hello"), picture(1)]
+    assert_consistent(storage)
+
+
 def test_an_add_that_fails_leaves_no_file(storage, monkeypatch):
     memory = a_memory(owner=User.objects.create_user("ann"))
     a_memory("theirs", User.objects.create_user("bob")).add(picture(1))
