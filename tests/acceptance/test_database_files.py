@@ -27,6 +27,7 @@ REACHED_BY = {
     "importing/tables.py": "importing/test_openai.py::test_can_be_in_a_database_of_the_site",
     "models/fields.py": "test_models.py::test_ids_that_are_not_the_same_text_are_different_conversations",
     "models/lookups.py": "test_metadata.py::test_a_text_finds_only_the_string_literal_or_number_that_it_equals",
+    "operations/file_findings.py": "test_files.py::test_a_check_finds_files_without_rows_and_repairs_them",
 }
 """Tests of modules that no test imports: the store calls them, a command or Django itself."""
 

@@ -66,7 +66,7 @@ class Command(ConversationsCommand):
         self.stdout.write("No problems found.")
 
     def check_erased(self, using: str, *, repair: bool) -> int:
-        """Print how many conversations were erased but for their messages, delete these to *repair*, and return it."""
+        """Print how many erased conversations have messages left, delete these to *repair*, and return it."""
         count = ErasedConversation.objects.using(using).count()
         if count and repair:
             delete_left(using)
