@@ -358,3 +358,25 @@ class TestUnderAsgi:
             run(impatient())
 
         assert not Conversation.objects.exists()
+
+
+class MessagesAlone:
+    """A router that reads messages from the default database, and everything else from one that does not exist."""
+
+    def db_for_read(self, model, **hints):
+        return "default" if model is Message else "elsewhere"
+
+    def db_for_write(self, model, **hints):
+        return "default"
+
+
+def test_a_turn_reads_where_the_router_has_messages(settings):
+    settings.DATABASE_ROUTERS = [MessagesAlone()]
+
+    with memory().turn() as turn:
+        turn.add(QUESTION)
+        turn.add(ANSWER)
+        seen = turn.messages
+
+    assert seen == [QUESTION, ANSWER]
+    assert memory().messages() == seen

@@ -109,7 +109,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _read_memory(self, memory_id: object, window: Window) -> Reading:
         key = memory_key(memory_id)
-        connection = connections[self.using or router.db_for_read(Conversation)]
+        connection = connections[self.using or router.db_for_read(Message)]
         if has_locked(connection, key):
             snapshot, rows = self._read_locked(connection.alias, key, window.counter)
         else:

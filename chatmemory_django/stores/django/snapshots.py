@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from django.db.models import Case, F, PositiveIntegerField, Value, When
+from django.db.models import Case, F, PositiveIntegerField, Q, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
@@ -182,14 +182,18 @@ def memory_rows(
     verbatim: bool = False,
 ) -> list[Any]:
     """
-    Return the querysets of the parts of a memory, with values for ``Row``, followed by *verbatim* if requested.
+    Return querysets of a memory, with values for ``Row``, followed by *verbatim* if requested: of what comes before the
+    window, and of the window.
 
     *messages* are of one conversation.
     """
     columns = (*Row._fields, "verbatim") if verbatim else Row._fields
     rows = with_tokens(messages, counter)
-    parts = memory_parts(window_start, pinned_sequence, summary_sequence)
-    return [rows.annotate(part=Value(index)).filter(part).values_list(*columns) for index, part in enumerate(parts)]
+    *_, window = memory_parts(window_start, pinned_sequence, summary_sequence)
+    # The first two are one SELECT: each takes longer to plan than to run.
+    before = Case(When(sequence=pinned_sequence, then=Value(PINNED)), default=Value(SUMMARY))
+    parts = ((before, Q(sequence__in=(pinned_sequence, summary_sequence))), (Value(WINDOW), window))
+    return [rows.annotate(part=part).filter(where).values_list(*columns) for part, where in parts]
 
 
 def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:

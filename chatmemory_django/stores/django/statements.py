@@ -191,29 +191,34 @@ class _Memory(Statement):
         self._state = state
 
     def _select(self, using: str) -> object:
-        connection = connections[using]
-        bounds: Iterable[Combinable] = [_column(each, connection) for each in _BOUNDS]
-        if not _joins(connection):
-            conversation = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
+        connection, messages = connections[using], Message.objects.using(using).order_by()
+        bounds: list[Combinable]
+        if _is_lateral(connection):
+            messages = messages.filter(conversation_id=_column("id", connection))
+            bounds = [_column(each, connection) for each in _BOUNDS]
+        else:
+            messages = messages.filter(conversation__memory_id=Parameter(Conversation, "memory_id"))
             if self._owned and not self._state:
-                conversation = conversation.filter(owner=Parameter(Conversation, "owner"))
-            bounds = (Subquery(conversation.values(each)[:1]) for each in _BOUNDS)
-        return list(_parts(using, *bounds, verbatim=self._verbatim))
+                messages = messages.filter(conversation__owner=Parameter(Conversation, "owner"))
+            bounds = [F(f"conversation__{each}") for each in _BOUNDS]
+        counter = Parameter(Message, "counted_by", "counter")
+        before, window = memory_rows(messages, *bounds, counter=counter, verbatim=self._verbatim)
+        return list(before.union(window, all=True).order_by())
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         rows, parameters = super()._record(connection)
         key, owner = (Parameter(Conversation, column).slot for column in ("memory_id", "owner"))
         where, is_own = (f"{_column(column, connection).sql} = %s" for column in ("memory_id", "owner"))
         table = connection.ops.quote_name(Conversation._meta.db_table)
-        joins = _joins(connection)
+        is_lateral = _is_lateral(connection)
         if self._state:
             values = [_column(each, connection).sql for each in State._fields]
             if self._owned:
                 values.append(f"coalesce({is_own}, false)")
                 parameters = [*parameters, owner]
-            array = "jsonb_build_array({})::text" if joins else "json_array({})"
+            array = "jsonb_build_array({})::text" if is_lateral else "json_array({})"
             rows += f" UNION ALL SELECT NULL, NULL, {array.format(', '.join(values))}, NULL, 0, {STATE}, 0"
-        if joins:
+        if is_lateral:
             only = ("", []) if self._state or not self._owned else (f" AND {is_own}", [owner])
             rows = f"SELECT m.* FROM {table} c CROSS JOIN LATERAL ({rows}) m WHERE {where}{only[0]}"  # noqa: S608  # names
             return rows, [*parameters, key, *only[1]]
@@ -223,25 +228,17 @@ class _Memory(Statement):
 _memory = cache(_Memory)
 
 
-def _joins(connection: BaseDatabaseWrapper) -> bool:
+def _is_lateral(connection: BaseDatabaseWrapper) -> bool:
     """
-    Return whether a conversation is joined with LATERAL: PostgreSQL takes less time to plan that than many subqueries.
+    Return whether a conversation is joined with LATERAL to its whole memory, and not to each part of it.
 
-    SQLite and MariaDB do not have it, and SQLite plans subqueries fast.
+    PostgreSQL takes less time to plan that; SQLite and MariaDB do not have it, and read the conversation first anyway.
     """
     return connection.vendor == "postgresql"
 
 
-_BOUNDS = ("id", "window_start", "pinned_sequence", "summary_sequence")
+_BOUNDS = ("window_start", "pinned_sequence", "summary_sequence")
 """The columns of a conversation that define which messages are in its memory."""
-
-
-def _parts(using: str, key: Combinable, *bounds: Combinable, verbatim: bool) -> Any:
-    """Return the memory of the conversation *key*, with these *bounds*, as a union of ranges of the primary key."""
-    messages = Message.objects.using(using).filter(conversation_id=key).order_by()
-    counter = Parameter(Message, "counted_by", "counter")
-    first, *others = memory_rows(messages, *bounds, counter=counter, verbatim=verbatim)
-    return first.union(*others, all=True).order_by()
 
 
 def _column(name: str, connection: BaseDatabaseWrapper) -> RawSQL:
