@@ -233,6 +233,8 @@ export class Conversation {
         if (!response) return undefined;
         if (asks !== this.#asks) return response.body.cancel();
         this.page.onStatus(text("elsewhere"));
+        // The question may have been stored since the history was loaded.
+        if (this.#rows.at(-1)?.message?.type !== "USER") await this.#loadHistory(signal).catch(() => {});
         return this.#follow(response, signal);
     }
 

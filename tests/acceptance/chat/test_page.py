@@ -23,6 +23,15 @@ PNG = base64.b64decode(
 )
 NAMED = ("My name is Ada, and I live in Bergen.", "Noted: your name is Ada; you live in Bergen.")
 ANN = "from django.contrib.auth.models import User; User.objects.create_user('ann', password='ann')"
+HOLD_STREAM = """
+    // The page has loaded the history when it asks for an answer in progress; it waits then.
+    const [send, wait] = [window.fetch, new Promise(done => { window.goOn = done; })];
+    window.fetch = async (url, ...rest) => {
+        if (url.endsWith("/stream")) { window.isHeld = true; await wait; }
+        return send(url, ...rest);
+    };
+"""
+
 EVICTING = ("What can you do?", "Count to 20", "Where do I live?", "What is 2 + 3?")
 """Messages that fill the memory, so that earlier ones are evicted."""
 
@@ -455,6 +464,23 @@ class TestConnection:
         other.wait_for_selector("#messages[aria-busy=false]")
         assert "59, 60." in other.locator(".message.assistant").last.inner_text()
         assert other.locator("#status").is_hidden()
+
+    def test_a_question_is_shown_that_another_tab_asks_while_the_page_loads(self, chat):
+        talk = chat()
+        talk.say("Hello")
+        other = talk.page.context.new_page()
+        other.add_init_script(HOLD_STREAM)
+        other.goto(talk.page.url)
+        other.wait_for_function("() => window.isHeld")
+        assert other.locator(".message.assistant").count() == 1
+
+        talk.begin("Count to 150")
+        talk.page.locator(".message.live").wait_for()
+        other.evaluate("window.goOn()")
+
+        other.locator("#status", has_text="asked in another tab").wait_for()
+        other.locator(".message.user .bubble", has_text="Count to 150").wait_for()
+        assert other.locator(".message.live").count() == 1
 
 
 class TestApprovals:
