@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from chatmemory_django.messages import AiMessage, ChatMessage, MessageType, SystemMessage, ToolExecutionResultMessage
+from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionResultMessage
 
 NOT_RUN = "not_run"
 """The attribute that is true for the result of a call that was not run, since nobody approved it."""
@@ -20,7 +20,12 @@ def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     ``tool_answers`` defines which belong together. An AI message keeps its text and its answered calls; it is omitted
     if it has neither.
     """
-    if not any(map(_is_of_tools, messages)):
+    if not any(
+        message.tool_execution_requests
+        if isinstance(message, AiMessage)
+        else isinstance(message, ToolExecutionResultMessage)
+        for message in messages
+    ):
         return list(messages)
     answers = tool_answers(messages)
     results = set(answers.values())
@@ -37,10 +42,6 @@ def repair_tools(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
                 message = msgspec.structs.replace(message, tool_execution_requests=requests)
         repaired.append(message)
     return repaired
-
-
-def _is_of_tools(message: ChatMessage) -> bool:
-    return bool(getattr(message, "tool_execution_requests", message.type == MessageType.TOOL_EXECUTION_RESULT))
 
 
 def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
