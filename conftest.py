@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.test import override_settings
+from hypothesis import settings
 from sybil import Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
@@ -14,6 +15,10 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md", "docs/*/*.md"], fixtures=["db"]
 ).pytest()
+
+# How long an example takes depends on the machine, and on what else runs there: it is no reason to fail.
+settings.register_profile("chatmemory", deadline=None)
+settings.load_profile("chatmemory")
 
 
 @pytest.fixture(scope="session")

@@ -308,7 +308,7 @@ class TestNullForAbsent:
             where, _, _ = str(alone.value).partition(": ")
             assert str(listed.value).startswith(f"{where.replace('$', '$[1]')}: ")
 
-    @settings(deadline=None, max_examples=300)
+    @settings(max_examples=300)
     @given(messages(), st.data())
     def test_any_absent_field_may_be_null(self, message, data):
         as_json = json.loads(message_to_json(message))
@@ -319,7 +319,6 @@ class TestNullForAbsent:
         assert message_from_json(json.dumps(as_json)) == message
         assert messages_from_json(json.dumps([as_json, as_json])) == [message, message]
 
-    @settings(deadline=None)
     @given(texts(), st.sampled_from([{}, {"contents": None}, {"contents": []}]), st.booleans())
     def test_any_text_of_a_legacy_tool_result_becomes_its_contents(self, text, contents, is_first):
         as_json = {"type": "TOOL_EXECUTION_RESULT", "text": text}
@@ -540,7 +539,6 @@ class TestInvalidInputIsRejected:
         with pytest.raises(TypeError, match=rf"^JSON must be str or bytes, not {type(value).__name__}\.$"):
             read(value)
 
-    @settings(deadline=None)
     @given(messages(), st.data())
     def test_json_truncated_anywhere_is_rejected(self, message, data):
         written = message_to_json(message)
@@ -551,7 +549,7 @@ class TestInvalidInputIsRejected:
 
 
 class TestRoundTrip:
-    @settings(deadline=None, max_examples=300)
+    @settings(max_examples=300)
     @given(messages(storable=True))
     def test_any_storable_message_survives_json(self, message):
         written = message_to_json(message)
@@ -562,17 +560,16 @@ class TestRoundTrip:
         assert message_to_json(read) == written
         assert json.loads(written)["type"] == message.type
 
-    @settings(deadline=None, max_examples=300)
+    @settings(max_examples=300)
     @given(messages())
     def test_any_message_survives_json(self, message):
         assert message_from_json(message_to_json(message)) == message
 
-    @settings(deadline=None, max_examples=500)
+    @settings(max_examples=500)
     @given(texts())
     def test_any_text_survives_json(self, text):
         assert message_from_json(message_to_json(AiMessage(text))) == AiMessage(text)
 
-    @settings(deadline=None)
     @given(st.lists(messages(storable=True), max_size=5))
     def test_any_list_of_messages_survives_json(self, several):
         assert messages_from_json(messages_to_json(several)) == several

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import pytest
 from django.utils.safestring import mark_safe
-from hypothesis import given, settings
+from hypothesis import given
 
 from chatmemory_django.messages import (
     MAX_ATTRIBUTE_DEPTH,
@@ -323,7 +323,6 @@ class TestCopies:
             with pytest.raises(TypeError, match="cannot be changed"):
                 twin.attributes["k"] = 2
 
-    @settings(deadline=None)
     @given(messages())
     def test_any_message_survives_pickling(self, message):
         assert pickle.loads(pickle.dumps(message)) == message

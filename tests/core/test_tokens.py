@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.messages import (
@@ -334,7 +334,6 @@ MESSAGES = st.one_of(
 
 
 class TestAdditivity:
-    @settings(deadline=None)
     @given(messages=st.lists(MESSAGES, max_size=10), model_name=st.sampled_from(["gpt-4o", "gpt-4", "o1", "o4-mini"]))
     def test_a_list_costs_its_overhead_plus_the_sum_of_its_messages(self, messages, model_name):
         estimator = OpenAiTokenCountEstimator(model_name)
@@ -344,7 +343,6 @@ class TestAdditivity:
         assert all(count >= 4 for count in counts)
         assert estimator.estimate_token_count_in_messages(iter(messages)) == estimator.tokens_per_list + sum(counts)
 
-    @settings(deadline=None)
     @given(text=TEXTS)
     def test_only_an_empty_text_costs_nothing(self, text):
         assert (in_text(text) > 0) == bool(text)

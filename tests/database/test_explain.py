@@ -59,7 +59,7 @@ def test_the_explanation_matches_the_memory_after_any_operation(make):
     assert [each.row.sequence for each in remembered.sent()] == [row.sequence for row in conversation.memory()]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     numbered=st.lists(
         st.one_of(

@@ -374,7 +374,7 @@ def do(memory: ChatMemory, verbs: list[tuple]) -> None:
             continue
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
     later=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=3),

@@ -92,7 +92,7 @@ def as_data(line: str) -> dict:
     return json.loads(line, parse_int=float)
 
 
-many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class TestDatetimes:
@@ -256,7 +256,7 @@ class TestMetadata:
         expected = as_data(json.dumps(metadata))
         assert head["metadata"] == message["metadata"] == expected
 
-    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(metadata=strategies.attributes(storable=True))
     def test_metadata_of_any_type_is_unchanged(self, metadata):
         head, message = imported_and_exported(a_talk({"metadata": metadata}, metadata=metadata))

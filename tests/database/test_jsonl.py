@@ -139,7 +139,7 @@ class TestRoundTrip:
         assert import_lines(exported_and_erased()) == 1
         assert everything("a") == before
 
-    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(messages=st.lists(strategies.messages(storable=True), min_size=1, max_size=5))
     def test_any_messages_are_restored(self, messages):
         Conversation.objects.all().delete()

@@ -63,7 +63,7 @@ some_messages = st.lists(st.sampled_from(POOL), max_size=4)
 limits = st.one_of(st.integers(1, 8), st.integers(1, 40))  # small ones evict more
 estimators = st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT])
 numbers = itertools.count()
-QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+QUIET = {"suppress_health_check": list(HealthCheck)}
 EVERYTHING = 10**6
 OUT = {Reason.EVICTED, Reason.SUMMARIZED, Reason.SUPERSEDED, Reason.OFF_PATH}
 """The reasons for which a message is not in the memory."""

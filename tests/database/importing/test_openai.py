@@ -523,7 +523,7 @@ def trees(draw):
 
 
 @given(tree=trees())
-@settings_of_hypothesis(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings_of_hypothesis(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_tree_has_the_path_in_use(tree):
     """The path leads from the start to the current node, and a second import adds nothing."""
     expected = []

@@ -145,7 +145,7 @@ class TestHostile:
                 assert set(attributes) == {"href", "rel"}
         html.encode()
 
-    @settings(deadline=None, max_examples=300)
+    @settings(max_examples=300)
     @given(
         st.lists(
             st.one_of(

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import OperationalError
 from django.utils.functional import lazystr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
@@ -431,7 +431,6 @@ class TestCalls:
 
         assert call(fail).text == "The tool failed: ValueError."
 
-    @settings(deadline=None)
     @given(st.text())
     def test_every_call_has_a_result(self, arguments):
         def echo(word: str = "") -> str:

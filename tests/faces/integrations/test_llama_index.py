@@ -634,7 +634,7 @@ class TestComparedWithLlamaIndex:
     """After any steps, the store holds the same as LlamaIndex's own ``SQLAlchemyChatStore``."""
 
     @given(calls=st.lists(calls, max_size=12))
-    @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_as_a_store(self, calls, tmp_path):
         async def walk() -> None:
             key, ours = f"walk {next(numbers)}", DjangoChatStore()
@@ -655,7 +655,7 @@ class TestComparedWithLlamaIndex:
         flush=st.integers(1, 20),
         singly=st.booleans(),
     )
-    @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_below_a_memory_with_blocks(self, turns, limit, flush, singly, tmp_path):
         async def talk() -> None:
             key = f"talk {next(numbers)}"

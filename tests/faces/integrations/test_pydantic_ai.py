@@ -1031,7 +1031,7 @@ STEPS = st.tuples(
 
 
 @given(st.lists(STEPS, min_size=3, max_size=14))
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_it_behaves_like_the_store_in_memory(steps):
     async def go() -> None:
         ours, theirs = _World(DjangoConversationStore(), "c"), _World(InMemoryConversationStore(), "c")

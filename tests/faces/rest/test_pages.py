@@ -16,7 +16,7 @@ from tests.faces.rest.conftest import MESSAGES, ROOT, memory_ids, pages, paths, 
 
 pytestmark = pytest.mark.django_db
 
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 FIRST = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
