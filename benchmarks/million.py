@@ -169,7 +169,7 @@ _CONVERSATIONS = """
         'bench', created,
         least(now(), created + random() ^ 4 * interval '20 days')
     FROM generate_series(1, %(number)s) AS n
-    CROSS JOIN LATERAL (SELECT now() - (%(number)s - n) * interval '730 days' / %(number)s AS created) AS moment
+    CROSS JOIN LATERAL (SELECT now() - interval '730 days' * (1 - n / %(number)s::float) AS created) AS moment
     JOIN bench_texts ON place = (n * 31::bigint) %% %(texts)s
     ORDER BY n
 """
