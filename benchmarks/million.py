@@ -265,9 +265,10 @@ def operated() -> Iterator[tuple[str, float]]:
         yield f"REST's list of {who}", _median(client, f"{API}?{of}")
         if who == "staff":
             yield "the admin's list: first page", _median(client, ADMIN)
+    sample = every.filter(pk__lt=first + OPERATED)  # a list of keys would be sent again for each of them
     yield (
         "check_chatmemory, a conversation",
-        each(lambda: check(every.filter(pk__in=spread), lambda memory_id: None, lambda finding: None) or len(spread)),
+        each(lambda: check(sample, lambda memory_id: None, lambda finding: None) or sample.count()),
     )
     old = every.filter(pk__lte=first + min(OPERATED * 5, (last - first) // 10))
     old.update(updated_at=timezone.now() - timedelta(days=5000))
