@@ -231,10 +231,10 @@ export class Conversation {
         await this.page.memory.load(this.#about, this.#rows, signal);
         const response = this.#about || this.#unsent ? await resume(this.id, signal) : null;
         if (!response) return undefined;
-        if (asks !== this.#asks) return response.body.cancel();
-        this.page.onStatus(text("elsewhere"));
         // The question may have been stored since the history was loaded.
         if (this.#rows.at(-1)?.message?.type !== "USER") await this.#loadHistory(signal).catch(() => {});
+        if (asks !== this.#asks) return response.body.cancel();
+        this.page.onStatus(text("elsewhere"));
         return this.#follow(response, signal);
     }
 
