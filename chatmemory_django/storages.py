@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from typing import Any, ClassVar, TypeVar
 
 from django.core.files.base import ContentFile
 from django.core.files.storage import Storage, storages
@@ -216,27 +217,59 @@ def _in_time(calls: Mapping[str, Callable[[], _T]], deadline: float) -> dict[str
     """Return the results of *calls*, or what they raised, of those that ended before *deadline*."""
     found: dict[str, _T | Exception] = {}
     waiting = deque(calls.items())
+    ended = threading.Semaphore(0)
 
     def work() -> None:
         try:
-            while True:
+            while waiting:
                 try:
                     name, call = waiting.popleft()
-                except IndexError:
-                    return
+                except IndexError:  # another thread took the last one
+                    break
                 try:
-                    result: _T | Exception = call()
+                    found[name] = call()
                 except Exception as exc:  # noqa: BLE001  # storages raise what their services do
-                    result = exc
-                found[name] = result
+                    found[name] = exc
         finally:
             connections.close_all()  # of this thread: a storage may use the database
+            ended.release()
 
-    # Not a pool: threads that hang would occupy it, and keep the process from ending.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(PARALLEL, len(calls)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0, deadline - time.monotonic()))
+    count = min(PARALLEL, len(calls))
+    for _ in range(count):
+        _Thread.begin(work)
+    for _ in range(count):
+        ended.acquire(timeout=max(0, deadline - time.monotonic()))
     waiting.clear()
     return dict(found)
+
+
+class _Thread(threading.Thread):
+    """
+    A thread that does one piece of work after another: to start one for each file can take longer than the file.
+
+    Not of a pool: a thread that hangs takes nobody's place, and does not keep the process from ending.
+    """
+
+    _idle: ClassVar[deque[_Thread]] = deque()
+
+    def __init__(self) -> None:
+        super().__init__(name="chatmemory-storage", daemon=True)
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    @classmethod
+    def begin(cls, work: Callable[[], None]) -> None:
+        """Do *work* in an idle thread, or in a new one."""
+        try:
+            while not (thread := cls._idle.pop()).is_alive():
+                pass  # the process was forked, and the thread is its parent's
+        except IndexError:
+            thread = cls()
+            thread.start()
+        thread._work.put(work)
+
+    def run(self) -> None:
+        while True:
+            self._work.get()()
+            if len(self._idle) >= PARALLEL:
+                return
+            self._idle.append(self)
