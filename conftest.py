@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.test import override_settings
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from sybil import Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
@@ -16,9 +16,12 @@ pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md", "docs/*/*.md"], fixtures=["db"]
 ).pytest()
 
-# How long an example takes depends on the machine, and on what else runs there: it is no reason to fail.
-settings.register_profile("chatmemory", deadline=None)
-settings.load_profile("chatmemory")
+# How long an example takes depends on the machine, and on what else runs there: it is no reason to fail. The gate runs
+# with --hypothesis-profile=thorough.
+QUICK = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", QUICK)
+settings.register_profile("thorough", QUICK, max_examples=500)
+settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Hypothesis strategies for arbitrary messages; with *storable*, only those that a database can store."""
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from chatmemory_django.messages import (
@@ -21,6 +22,11 @@ from chatmemory_django.messages import (
     Video,
     VideoContent,
 )
+
+IN_DATABASE = settings(
+    max_examples=max(25, settings.default.max_examples // 5), suppress_health_check=list(HealthCheck)
+)
+"""Fewer examples for what needs a database: each takes about five times as long as one that does not."""
 
 STORABLE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 ODD = st.sampled_from(["\0", "\ud800", "\udbff", "\udc00", "\udfff", "😀", "\ufeff", "\u2028", "\xa0", '"', "\\"])

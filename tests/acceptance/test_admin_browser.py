@@ -37,7 +37,7 @@ from tests.faces.admin.admin_site import EVERYTHING, conversation, page, staff
 
 __all__ = ["chromium"]  # a fixture
 
-pytestmark = [needs_browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [needs_browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 DJANGO_S = {("label-title-only", "#searchbar")}
 """Findings of axe that Django's own admin pages have as well: rules, and where they are violated."""

@@ -57,6 +57,7 @@ def test_it_leaves_the_stricter_policy_of_files_alone(talk, client):
 
 
 @needs_browser
+@pytest.mark.slow
 def test_the_chat_and_the_admin_work_under_it(talk, client, chromium):
     client.force_login(talk.owner)
     server = LiveServer("localhost")

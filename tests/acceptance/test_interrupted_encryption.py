@@ -6,11 +6,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.database.importing.test_openai import HI
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SITE = "tests.acceptance.sites.encryption"
@@ -38,7 +37,7 @@ def test_what_a_killed_process_has_encrypted_stays_and_the_next_one_goes_on(tmp_
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        wait_until(lambda share=share: counted(database)[0] > share * CONVERSATIONS * MESSAGES)
+        assert wait_until(lambda share=share: counted(database)[0] > share * CONVERSATIONS * MESSAGES)
         encrypting.send_signal(signal.SIGKILL)
         encrypting.communicate()
 
@@ -79,10 +78,3 @@ def counted(database: Path) -> tuple[int, int]:
     (found,) = reading.execute(sql).fetchall()
     reading.close()
     return found
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)

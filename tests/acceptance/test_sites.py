@@ -35,6 +35,7 @@ SLOW = "tests/acceptance/sites/test_nothing_is_left.py"
 WITH_SLOW = {"search", "separate_database", "owner_keys"}
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 @pytest.mark.parametrize("site", SITES)
 def test_the_tests_of_the_sites_pass(site):
@@ -45,7 +46,18 @@ def test_the_tests_of_the_sites_pass(site):
 
     options = [] if site in WITH_SLOW else [f"--ignore={SLOW}"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/acceptance/sites", *ALSO.get(site, []), *options],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--no-header",
+            "-m",
+            "",
+            "tests/acceptance/sites",
+            *ALSO.get(site, []),
+            *options,
+        ],
         env=environment,
         cwd=ROOT,
         capture_output=True,

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
@@ -308,7 +308,6 @@ class TestNullForAbsent:
             where, _, _ = str(alone.value).partition(": ")
             assert str(listed.value).startswith(f"{where.replace('$', '$[1]')}: ")
 
-    @settings(max_examples=300)
     @given(messages(), st.data())
     def test_any_absent_field_may_be_null(self, message, data):
         as_json = json.loads(message_to_json(message))
@@ -549,7 +548,6 @@ class TestInvalidInputIsRejected:
 
 
 class TestRoundTrip:
-    @settings(max_examples=300)
     @given(messages(storable=True))
     def test_any_storable_message_survives_json(self, message):
         written = message_to_json(message)
@@ -560,12 +558,10 @@ class TestRoundTrip:
         assert message_to_json(read) == written
         assert json.loads(written)["type"] == message.type
 
-    @settings(max_examples=300)
     @given(messages())
     def test_any_message_survives_json(self, message):
         assert message_from_json(message_to_json(message)) == message
 
-    @settings(max_examples=500)
     @given(texts())
     def test_any_text_survives_json(self, text):
         assert message_from_json(message_to_json(AiMessage(text))) == AiMessage(text)

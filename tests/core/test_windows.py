@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.core.tool_calls import repair_tools, tool_answers
@@ -119,7 +119,6 @@ def additive_eviction(memory: list[ChatMessage], window: Window, *, pin: bool) -
 class TestAnyMessages:
     """For any messages in a memory and any added ones, the result follows the rules."""
 
-    @settings(max_examples=500)
     @given(memories, windows(None, ADDITIVE_WORDS, WORDS, JOINT))
     def test_trim_follows_the_rules(self, memory, window):
         before = list(memory)
@@ -130,12 +129,10 @@ class TestAnyMessages:
         assert memory == before
         assert left is not memory
 
-    @settings(max_examples=300)
     @given(memories, windows(None, ADDITIVE_WORDS))
     def test_known_costs_lead_to_the_same_result(self, memory, window):
         assert window.trim(memory, [window.cost(message) for message in memory]) == trimmed(memory, window)
 
-    @settings(max_examples=500)
     @given(memories, memories, windows(None, ADDITIVE_WORDS, WORDS, JOINT))
     def test_adding_several_at_once_equals_adding_one_by_one(self, memory, new, window):
         eviction = Eviction.of(memory, window)
@@ -145,7 +142,6 @@ class TestAnyMessages:
 
         assert eviction.messages() == with_more(memory, new, window)
 
-    @settings(max_examples=500)
     @given(memories, memories, windows(None, ADDITIVE_WORDS), st.booleans(), st.booleans())
     def test_stored_counts_lead_to_the_same_result(self, memory, new, window, pin, given_costs):
         eviction = additive_eviction(memory, window, pin=pin)
@@ -157,7 +153,6 @@ class TestAnyMessages:
         assert eviction.messages() == left
         assert eviction.total == window.total(left)
 
-    @settings(max_examples=500)
     @given(memories, memories, windows(None, ADDITIVE_WORDS), st.booleans())
     def test_the_result_is_described_by_the_pinned_message_and_the_start_of_the_rest(self, memory, new, window, pin):
         eviction = additive_eviction(memory, window, pin=pin)
@@ -544,7 +539,6 @@ class TestContinuation:
     def test_continuation(self, old, new, kept):
         assert continuation(old, new) == kept
 
-    @settings(max_examples=500)
     @given(few, few, st.integers(0, 6), st.booleans())
     def test_kept_messages_and_the_rest_of_the_new_ones_make_the_new_list(self, old, more, cut, protect):
         new = [*(old[:1] if protect and old and old[0].type == "SYSTEM" else []), *old[cut:], *more]
@@ -560,7 +554,6 @@ class TestContinuation:
 
         assert found == ((False, 0) if not old else ways[0] if ways else None)
 
-    @settings(max_examples=1000)
     @given(alike, alike)
     def test_the_result_equals_that_of_trying_every_position(self, old, new):
         assert continuation(old, new) == tried(old, new)
@@ -726,7 +719,6 @@ class TestRepairTools:
 
         assert repaired[0] == AiMessage("text", "thinking", CALL.tool_execution_requests, {"k": 1})
 
-    @settings(max_examples=500)
     @given(tool_talk)
     def test_every_call_has_one_later_result_and_every_result_one_earlier_call(self, memory):
         repaired = repair_tools(memory)
@@ -735,14 +727,12 @@ class TestRepairTools:
         assert (unanswered, orphans) == ({}, 0)
         assert answers == open_calls(memory)[2]  # And nothing was dropped needlessly.
 
-    @settings(max_examples=300)
     @given(tool_talk)
     def test_repairing_twice_changes_nothing_more(self, memory):
         once = repair_tools(memory)
 
         assert repair_tools(once) == once
 
-    @settings(max_examples=300)
     @given(tool_talk)
     def test_all_texts_keep_their_order(self, memory):
         def texts(messages: list[ChatMessage]) -> list:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 from django.utils import timezone
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django import operations
@@ -18,6 +18,7 @@ from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations import fork
 from chatmemory_django.operations.jsonl import JsonLinesError, check_lines, export_lines, import_lines
 from tests.database.test_fork import AN_ADD, EVERY_VERB, VERBS, a_memory, do, source, summarize, texts, user_messages
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db
 
@@ -132,7 +133,7 @@ class TestRoundTrip:
 
         assert (rows(copy), places(copy)) == (rows(source()), places(source()))
 
-    @settings(max_examples=100, suppress_health_check=list(HealthCheck))
+    @IN_DATABASE
     @given(
         verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
         later=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=4),
@@ -210,7 +211,7 @@ class TestSomeTypesOnly:
         assert copy.messages.get(sequence=4).parent_sequence == 0
         assert not copy.history().exists()
 
-    @settings(max_examples=100, suppress_health_check=list(HealthCheck))
+    @IN_DATABASE
     @given(verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20), types=st.sets(st.sampled_from(MessageType)))
     def test_a_partial_export_can_always_be_imported_and_keeps_its_paths(self, verbs, types):
         memory = a_memory(f"machine {next(numbers)}", 4)
@@ -309,7 +310,7 @@ class TestPruning:
         assert texts(source().history()) == ["new"]
         assert broken(source()) == set()
 
-    @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+    @IN_DATABASE
     @given(
         verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
         old=st.sets(st.integers(1, 30)),
@@ -362,7 +363,7 @@ def reached(sequences: list[int], tree: Tree, to: int) -> list[int]:
 
 
 class TestExamination:
-    @settings(max_examples=100, suppress_health_check=list(HealthCheck))
+    @IN_DATABASE
     @given(
         verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
         keep_history=st.booleans(),

@@ -192,8 +192,9 @@ def test_a_short_one_takes_no_more_statements_than_before(way, settings, monkeyp
 
 
 @pytest.mark.parametrize("erase", [WAYS["erase"], WAYS["delete many"]], ids=["erase", "delete many"])
-def test_wherever_the_process_ends_nobody_finds_half_of_it_and_the_next_prune_deletes_the_rest(ann, erase):
-    for number in itertools.count():
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_wherever_the_process_ends_nobody_finds_half_of_it_and_the_next_prune_deletes_the_rest(ann, erase, step):
+    for number in itertools.count(step=step):
         a_long_talk(ann)
         before, whole = rows(), seen_by(ann)
         statements = itertools.count()

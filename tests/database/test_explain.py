@@ -1,7 +1,7 @@
 """``explain()`` lists, message by message, exactly what the LLM is sent."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
@@ -19,6 +19,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
 from tests.database import test_models
 from tests.estimators import ADDITIVE_WORDS, JOINT, WORDS
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db
 
@@ -59,7 +60,7 @@ def test_the_explanation_matches_the_memory_after_any_operation(make):
     assert [each.row.sequence for each in remembered.sent()] == [row.sequence for row in conversation.memory()]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@IN_DATABASE
 @given(
     numbered=st.lists(
         st.one_of(

@@ -7,7 +7,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.db import connection
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chatmemory_django import operations
@@ -20,6 +20,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import another_writer
 from tests.database.test_state_machine import POOL, turn_of
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db
 
@@ -374,7 +375,7 @@ def do(memory: ChatMemory, verbs: list[tuple]) -> None:
             continue
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@IN_DATABASE
 @given(
     verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),
     later=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=3),

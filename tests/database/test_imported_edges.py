@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import override_settings
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chatmemory_django.core.limits import MAX_METADATA_DEPTH
@@ -14,6 +14,7 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations.jsonl import JsonLinesError, check_lines, export_lines, import_lines
 from tests import strategies
 from tests.database.test_operations import everything_is_whole
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db
 
@@ -92,11 +93,8 @@ def as_data(line: str) -> dict:
     return json.loads(line, parse_int=float)
 
 
-many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
 class TestDatetimes:
-    @many
+    @IN_DATABASE
     @given(written=st.lists(moments(), min_size=3, max_size=3), name=st.sampled_from(ZONES))
     @example([FIRST, LAST, FIRST], "Pacific/Kiritimati")
     @example([LAST, FIRST, LAST], "America/St_Johns")
@@ -114,7 +112,7 @@ class TestDatetimes:
         assert list(map(datetime.datetime.fromisoformat, exported)) == list(map(in_utc, written))
         assert all(moment.endswith("Z") for moment in exported)
 
-    @many
+    @IN_DATABASE
     @given(moment=moments(), name=st.sampled_from(ZONES))
     def test_without_time_zones_only_ambiguous_datetimes_change(self, moment, name):
         with override_settings(USE_TZ=False, TIME_ZONE=name):
@@ -256,7 +254,7 @@ class TestMetadata:
         expected = as_data(json.dumps(metadata))
         assert head["metadata"] == message["metadata"] == expected
 
-    @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @IN_DATABASE
     @given(metadata=strategies.attributes(storable=True))
     def test_metadata_of_any_type_is_unchanged(self, metadata):
         head, message = imported_and_exported(a_talk({"metadata": metadata}, metadata=metadata))

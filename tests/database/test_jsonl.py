@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection, connections
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django import operations
@@ -45,6 +45,7 @@ from tests.database.interleaving import Connected, another_writer
 from tests.database.test_models import PRIVATE
 from tests.database.test_operations import everything_is_whole
 from tests.estimators import ADDITIVE_WORDS
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db
 
@@ -139,7 +140,7 @@ class TestRoundTrip:
         assert import_lines(exported_and_erased()) == 1
         assert everything("a") == before
 
-    @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @IN_DATABASE
     @given(messages=st.lists(strategies.messages(storable=True), min_size=1, max_size=5))
     def test_any_messages_are_restored(self, messages):
         Conversation.objects.all().delete()

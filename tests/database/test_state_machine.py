@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from django.core.files.storage import storages
-from hypothesis import HealthCheck
-from hypothesis import settings as runs
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -42,6 +40,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT
 from tests.oracle import MissingError, Oracle, Window
 from tests.pictures import assert_consistent, custom, picture, use_storage
+from tests.strategies import IN_DATABASE
 
 CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")
 POOL: list[ChatMessage] = [
@@ -63,7 +62,6 @@ some_messages = st.lists(st.sampled_from(POOL), max_size=4)
 limits = st.one_of(st.integers(1, 8), st.integers(1, 40))  # small ones evict more
 estimators = st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT])
 numbers = itertools.count()
-QUIET = {"suppress_health_check": list(HealthCheck)}
 EVERYTHING = 10**6
 OUT = {Reason.EVICTED, Reason.SUMMARIZED, Reason.SUPERSEDED, Reason.OFF_PATH}
 """The reasons for which a message is not in the memory."""
@@ -511,10 +509,10 @@ def turn_of_the_oracle(
 
 
 def test_the_in_process_store_does_what_the_oracle_does():
-    run_state_machine_as_test(InThisProcess, settings=runs(max_examples=250, stateful_step_count=40, **QUIET))
+    run_state_machine_as_test(InThisProcess)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_both_stores_do_what_the_oracle_does(settings):
     use_storage(settings)
-    run_state_machine_as_test(InTheDatabase, settings=runs(max_examples=30, stateful_step_count=25, **QUIET))
+    run_state_machine_as_test(InTheDatabase, settings=IN_DATABASE)

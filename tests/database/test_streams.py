@@ -35,6 +35,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.operations import erase, prune
 from chatmemory_django.provider import get_chat_memory
 from tests.leftovers import leftovers
+from tests.waiting import wait_until
 
 redis = pytest.importorskip("redis", reason="Streams in Redis need redis: pip install redis")
 redis_streams = pytest.importorskip("chatmemory_django.chat.redis_streams")
@@ -59,14 +60,6 @@ WAYS: dict[str, Callable[[Conversation], object]] = {
     "User.delete": lambda conversation: conversation.owner.delete(),
     "QuerySet.delete of users": lambda conversation: get_user_model().objects.all().delete(),
 }
-
-
-def wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait until *condition* is true, or for too long; return whether it is."""
-    end = time.monotonic() + 20
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
 
 
 class Case:

@@ -516,6 +516,8 @@ class TestInterruption:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Background tests ignore Ctrl-C, and their child processes would inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         importing.stdin.write("\n" * 100_000)  # More than a pipe holds, so the process is reading.
         importing.stdin.flush()

@@ -42,6 +42,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -373,8 +374,9 @@ class TestServer:
 
         assert all(page.structured_content["messages"][0]["text"] == "Hi" for page in pages)
         assert opened
-        assert all(connection.connection is None for connection in opened)
-        assert threading.active_count() <= before
+        # Threads of the server may end only after the client has its answers.
+        assert wait_until(lambda: all(connection.connection is None for connection in opened))
+        assert wait_until(lambda: threading.active_count() <= before)
         connections.close_all()
 
     def test_nothing_is_written(self, url: str, anna):

@@ -39,6 +39,7 @@ from chatmemory_django.provider import get_chat_memory, known_window
 from tests.estimators import ADDITIVE_WORDS
 from tests.faces.chat.scripted import ScriptedModel
 from tests.leftovers import leftovers
+from tests.quick import mostly_slow
 
 pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")
 pytest.importorskip("langchain_core", reason="LangChain is needed: pip install langchain-core")
@@ -362,7 +363,7 @@ def everything_works(site: Site) -> None:
     assert findings == []
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", mostly_slow(WRITERS))
 def test_nothing_is_left_of_it_whatever_it_is(site, writer):
     WRITERS[writer](site)
     before = site.sequences()
@@ -378,7 +379,7 @@ def test_nothing_is_left_of_it_whatever_it_is(site, writer):
 
 
 @pytest.mark.parametrize("remove", BY_SEQUENCE)
-@pytest.mark.parametrize("writer", ["a text", "a tool call"])
+@pytest.mark.parametrize("writer", mostly_slow(["a text", "a tool call"]))
 def test_nothing_is_left_of_it_whichever_way_it_is_removed(site, writer, remove):
     WRITERS[writer](site)
     site.summarized_on_two_branches(site.newest())
@@ -393,7 +394,7 @@ def test_nothing_is_left_of_it_whichever_way_it_is_removed(site, writer, remove)
 
 
 @pytest.mark.parametrize("remove", NEWEST)
-@pytest.mark.parametrize("writer", ["a text", "a tool call", "Agents SDK"])
+@pytest.mark.parametrize("writer", mostly_slow(["a text", "a tool call", "Agents SDK"]))
 def test_nothing_is_left_of_the_newest_message(site, writer, remove):
     WRITERS[writer](site)
     at = site.newest()

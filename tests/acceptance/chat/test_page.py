@@ -16,7 +16,7 @@ from tests.faces.chat.server import serving
 
 __all__ = ["chromium"]  # a fixture
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.slow]
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAEElEQVR4nGP4z8AARwzEcQCukw/x0F8jngAAAABJRU5ErkJggg=="

@@ -9,7 +9,7 @@ from tests.acceptance.docs.pages import block_of
 
 __all__ = ["chromium"]  # a fixture
 
-pytestmark = [needs_browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [needs_browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 def test_a_page_of_the_site_creates_a_conversation(chromium, live_server, client):

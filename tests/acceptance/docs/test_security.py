@@ -37,7 +37,7 @@ def needs_playwright(reference: str) -> bool:
 def test_each_reference_is_collected():
     skipped = [] if find_spec("playwright") else list(filter(needs_playwright, TESTS))
     collected = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly", *TESTS],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", "-p", "no:randomly", *TESTS],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -48,6 +48,7 @@ from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.leftovers import leftovers
+from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -305,7 +306,7 @@ def site(request, ann, trusted, settings) -> Iterator[Site]:
 
 @pytest.mark.parametrize(
     ("site", "way"),
-    [*product(["database"], WAYS), *product(["redis"], ["REST", "QuerySet.delete", "deleting the user"])],
+    mostly_slow([*product(["database"], WAYS), *product(["redis"], ["REST", "QuerySet.delete", "deleting the user"])]),
     indirect=["site"],
 )
 def test_nothing_is_left_of_an_erased_user(site, way):

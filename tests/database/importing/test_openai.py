@@ -15,8 +15,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
-from hypothesis import HealthCheck, given
-from hypothesis import settings as settings_of_hypothesis
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.db.threads import close_thread_sensitive
@@ -29,6 +28,7 @@ from chatmemory_django.provider import get_chat_memory
 from tests.database.importing.sources import TREE, branching, messages_of, moved, refused, single_message
 from tests.database.test_operations import everything_is_whole
 from tests.faces.test_commands import Terminal
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -523,7 +523,7 @@ def trees(draw):
 
 
 @given(tree=trees())
-@settings_of_hypothesis(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@IN_DATABASE
 def test_any_tree_has_the_path_in_use(tree):
     """The path leads from the start to the current node, and a second import adds nothing."""
     expected = []

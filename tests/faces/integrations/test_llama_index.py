@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import connection, transaction
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.db.threads import close_thread_sensitive
@@ -52,6 +52,7 @@ from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, Messag
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 
 from chatmemory_django.integrations.llama_index import BATCH, DjangoChatStore
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -634,7 +635,7 @@ class TestComparedWithLlamaIndex:
     """After any steps, the store holds the same as LlamaIndex's own ``SQLAlchemyChatStore``."""
 
     @given(calls=st.lists(calls, max_size=12))
-    @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @IN_DATABASE
     def test_as_a_store(self, calls, tmp_path):
         async def walk() -> None:
             key, ours = f"walk {next(numbers)}", DjangoChatStore()
@@ -655,7 +656,7 @@ class TestComparedWithLlamaIndex:
         flush=st.integers(1, 20),
         singly=st.booleans(),
     )
-    @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @IN_DATABASE
     def test_below_a_memory_with_blocks(self, turns, limit, flush, singly, tmp_path):
         async def talk() -> None:
             key = f"talk {next(numbers)}"

@@ -13,8 +13,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import chatmemory_django.models.messages
@@ -67,6 +66,7 @@ from pydantic_ai.usage import RequestUsage, RunUsage
 
 from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore, from_pydantic_ai, to_pydantic_ai
 from chatmemory_django.integrations.records.models import Record
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -1031,7 +1031,7 @@ STEPS = st.tuples(
 
 
 @given(st.lists(STEPS, min_size=3, max_size=14))
-@hypothesis_settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@IN_DATABASE
 def test_it_behaves_like_the_store_in_memory(steps):
     async def go() -> None:
         ours, theirs = _World(DjangoConversationStore(), "c"), _World(InMemoryConversationStore(), "c")

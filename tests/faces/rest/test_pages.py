@@ -7,16 +7,15 @@ from urllib.parse import urlencode
 
 import pytest
 from django.utils import timezone
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
 from tests.faces.rest.conftest import MESSAGES, ROOT, memory_ids, pages, paths, sequences, statements, users
+from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db
-
-FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 FIRST = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -113,7 +112,7 @@ class TestPagesOfMessages:
         assert api.get(MESSAGES, {"before": 0}).json() == empty
         assert api.get(MESSAGES, {"after": 2**31 - 1}).json() == empty
 
-    @FEW
+    @IN_DATABASE
     @given(
         sizes=st.lists(st.integers(0, 30), max_size=25),
         most=st.integers(1, 60),
@@ -172,7 +171,7 @@ class TestPagesOfMessages:
 
 
 class TestPagesOfConversations:
-    @FEW
+    @IN_DATABASE
     @given(
         rows=st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 40)), max_size=20),
         most=st.integers(1, 200),
@@ -256,7 +255,7 @@ class TestCursors:
             assert paths(response) == ["?cursor"]
             assert cursor not in response.content.decode() or len(cursor) < 5
 
-    @settings(FEW, max_examples=150)
+    @IN_DATABASE
     @given(
         place=st.sampled_from(PLACES),
         cursor=st.text(max_size=50)
