@@ -2,20 +2,23 @@
 
 import re
 import tomllib
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client, override_settings
-from django.urls import path
+from django.urls import Resolver404, path, resolve
 
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.models import Conversation
 from tests.asgi import run
 from tests.faces.chat.scripted import ScriptedModel
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+UUID = "c2c1a8f4-5f0c-4d0e-9c3b-6f1f5f0e7a11"
 
 
 urlpatterns: list = []
@@ -39,7 +42,8 @@ class TestTheView:
         }
         exec(block[: block.index("```")], view)
         view["assistant"].model = model
-        monkeypatch.setattr(f"{__name__}.urlpatterns", [path("chat/<memory_id>/", view["chat"])])
+        [address] = re.findall(r'`path\("(\S+)", chat\)`', text)
+        monkeypatch.setattr(f"{__name__}.urlpatterns", [path(address, view["chat"])])
         return model
 
     def ask(self, text: str, user: User | None, **options: Any) -> tuple[int, str]:
@@ -48,7 +52,7 @@ class TestTheView:
         async def ask() -> tuple[int, str]:
             if user is not None:
                 await client.aforce_login(user)
-            response = await client.post("/chat/orders/", {"message": text})
+            response = await client.post(f"/chat/{UUID}/", {"message": text})
             if not response.streaming:
                 return response.status_code, ""
             return response.status_code, b"".join([piece async for piece in response]).decode()
@@ -62,6 +66,7 @@ class TestTheView:
         assert self.ask("Where is my parcel?", ann) == (200, "On its way. ")
         assert self.ask("And when?", ann) == (200, "Tomorrow. ")
         assert [message.type for message in model.sent[1]] == ["SYSTEM", "USER", "AI", "USER"]
+        assert Conversation.objects.get().memory_id == UUID
 
     def test_refuses_others_before_the_model_is_called(self, model):
         ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
@@ -73,14 +78,20 @@ class TestTheView:
         with override_settings(ROOT_URLCONF=__name__):
             client = Client()
             client.force_login(ann)
-            assert client.get("/chat/orders/", {"message": "planted"}).status_code == 405
+            assert client.get(f"/chat/{UUID}/", {"message": "planted"}).status_code == 405
         assert len(model.requests) == 1
 
+    def test_takes_no_id_that_the_site_may_use_itself(self, model):
+        with override_settings(ROOT_URLCONF=__name__):
+            assert resolve(f"/chat/{UUID}/").kwargs == {"memory_id": uuid.UUID(UUID)}
+            with pytest.raises(Resolver404):
+                resolve("/chat/support-4711/")
 
-def test_the_view_has_sixteen_lines_of_code():
+
+def test_the_view_has_seventeen_lines_of_code():
     block = README[README.index("```python") + len("```python") :]
 
-    assert len([line for line in block[: block.index("```")].splitlines() if line.strip()]) == 16
+    assert len([line for line in block[: block.index("```")].splitlines() if line.strip()]) == 17
 
 
 def test_it_has_at_most_two_hundred_lines():
