@@ -6,6 +6,8 @@ import math
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
+from hashlib import sha256
+from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from django.apps import apps
@@ -282,25 +284,29 @@ def is_trusted_origin(request: HttpRequest) -> bool:
 
 def client_address(request: HttpRequest) -> str:
     """
-    Return the IP address of the client, behind ``NUM_PROXIES`` proxies that append to ``X-Forwarded-For``.
+    Return the address by which a client is counted: the IPv4 address, or the IPv6 network of 64 bits.
 
-    A client can write anything in front of what they append, and so evade the rates if the whole header were trusted.
+    Providers give such a network to each client, who may use all addresses in it. ``NUM_PROXIES`` proxies append to
+    ``X-Forwarded-For``. A client can write anything in front of that, and so evade the rates if all of it were trusted.
     """
     proxies: int = conf.rest()["NUM_PROXIES"]
     addresses = [each.strip() for each in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if each.strip()]
     remote: str = request.META.get("REMOTE_ADDR", "")
-    return addresses[-min(proxies, len(addresses))] if proxies and addresses else remote
+    return _network(addresses[-min(proxies, len(addresses))] if proxies and addresses else remote)
 
 
-def seconds_to_sign_in(request: HttpRequest, *, has_failed: bool = False) -> int:
+def count_wrong_credentials(request: HttpRequest, account: str = "") -> int:
     """
-    Return after how many seconds the client of *request* may try a token: 0 unless it has sent too many wrong ones.
+    Count that *request* came with wrong credentials; return the seconds to wait, or 0 within the rate ``sign_in``.
 
-    With *has_failed*, a wrong token is counted: by IP address, at the rate ``sign_in``, for all APIs together. Ask
-    before a token is looked up, and count it if it is wrong; valid tokens do not count.
+    Wrong tokens are counted by address, for all APIs together, and wrong passwords by address and *account*. Call this
+    once after each failure, and answer with 429 instead of 401 while there is something to wait for. Valid credentials
+    are not to be refused: otherwise, one client could lock out all others at its address.
     """
-    rate = conf.rest()["THROTTLE_RATES"].get("sign_in")
-    return seconds_to_wait(f"sign_in_{client_address(request)}", rate, counts=has_failed)
+    name = f"sign_in_{client_address(request)}"
+    if account:  # hashed, since the key of a cache may be neither long nor have spaces
+        name += f"_{sha256(account.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return seconds_to_wait(name, conf.rest()["THROTTLE_RATES"].get("sign_in"))
 
 
 def is_rate(rate: object) -> bool:
@@ -318,27 +324,33 @@ def parsed_rate(rate: str) -> tuple[int, int]:
     return int(found[1]), _SECONDS[found[2][0]]
 
 
-def seconds_to_wait(name: str, rate: str | None, *, counts: bool = True) -> int:
+def seconds_to_wait(name: str, rate: str | None) -> int:
     """
     Count a request as *name*, and return after how many seconds it would be within *rate*: 0 if it is.
 
-    If *counts* is false, return what the next request would have to wait. Requests are counted in Django's default
-    cache, in periods that each begin with a request; a *rate* of None is no limit.
+    Requests are counted in Django's default cache, in periods that each begin with a request; a *rate* of None is no
+    limit.
     """
     if rate is None:
         return 0
     most, seconds = parsed_rate(rate)
     begin: float = cache.get_or_set(f"chatmemory_rate_{name}", time.time, seconds)  # type: ignore[assignment]
     counter = f"chatmemory_rate_{name}_{begin}"
-    if counts:
-        cache.add(counter, 0, seconds)
-        try:
-            count = cache.incr(counter)
-        except ValueError:  # the counter expired between the two calls
-            count = 1
-    else:
-        count = cache.get(counter, 0) + 1
+    cache.add(counter, 0, seconds)
+    try:
+        count = cache.incr(counter)
+    except ValueError:  # the counter expired between the two calls
+        count = 1
     return 0 if count <= most else max(1, math.ceil(begin + seconds - time.time()))
+
+
+def _network(address: str) -> str:
+    """Return the network of an IPv6 *address*, the IPv4 address that it stands for, or *address* as it is."""
+    try:
+        found = IPv6Address(address)
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))
 
 
 def _never(request: HttpRequest) -> Any:

@@ -18,6 +18,8 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.tokens.encodings import encoding_source
 
 OF_ONE_PROCESS = ("locmem.LocMemCache", "dummy.DummyCache")
+OF_PROXIES = ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST", "USE_X_FORWARDED_PORT")
+"""Settings of Django that only make sense behind a proxy."""
 
 
 def check_deployment(**kwargs: Any) -> list[CheckMessage]:
@@ -27,7 +29,7 @@ def check_deployment(**kwargs: Any) -> list[CheckMessage]:
         isinstance(chatmemory.get(name, {}), Mapping) for name in ("REST", "CHAT", "ENCRYPTION")
     ):
         return []  # other checks report this
-    return [*_cache(), *_database(), *_network(), *_rates(), *_keys(), *_server()]
+    return [*_cache(), *_database(), *_network(), *_rates(), *_keys(), *_server(), *_proxies()]
 
 
 def _cache() -> Iterator[CheckMessage]:
@@ -100,4 +102,17 @@ def _server() -> Iterator[CheckMessage]:
             "piece when it is complete, and takes a worker until then.",
             hint="Serve the site with ASGI, and set ASGI_APPLICATION, or WSGI_APPLICATION to None.",
             id="chatmemory.W076",
+        )
+
+
+def _proxies() -> Iterator[CheckMessage]:
+    rest = conf.rest()
+    rates, behind = rest["THROTTLE_RATES"], [name for name in OF_PROXIES if getattr(settings, name, None)]
+    if behind and rest["NUM_PROXIES"] == 0 and isinstance(rates, Mapping) and rates.get("sign_in"):
+        yield Warning(
+            f"{behind[0]} is set, so there is a proxy, but CHATMEMORY['REST']['NUM_PROXIES'] is 0: all clients are "
+            "counted by the address of the proxy, as if they were one.",
+            hint="Set it to the number of proxies that append to X-Forwarded-For; silence this check if the server "
+            "itself reads that header, as uvicorn does with --forwarded-allow-ips.",
+            id="chatmemory.W077",
         )

@@ -25,7 +25,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory_django import conf
-from chatmemory_django.access import seconds_to_sign_in
+from chatmemory_django.access import count_wrong_credentials
 from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 from chatmemory_django.formats.ui_messages.files import KINDS
 from chatmemory_django.models import ModelCall
@@ -59,23 +59,25 @@ def translated(view: View) -> View:
 
 
 def limited(view: View) -> View:
-    """Return *view* with the limit of the app's APIs on failed attempts to sign in from an IP address."""
+    """Return *view* with the limit of the app's APIs on wrong passwords; the right one passes at any time."""
 
     @wraps(view)
     def respond(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if request.method == "POST" and (seconds := seconds_to_sign_in(request)):
-            text = f"Too many failed attempts. Try again in {seconds} seconds."
-            return HttpResponse(text, "text/plain", status=429, headers={"Retry-After": str(seconds)})
-        return view(request, *args, **kwargs)
+        response = view(request, *args, **kwargs)
+        if not (seconds := getattr(request, "seconds_to_wait", 0)):
+            return response
+        text = f"Too many failed attempts. Try again in {seconds} seconds."
+        return HttpResponse(text, "text/plain", status=429, headers={"Retry-After": str(seconds)})
 
     return respond
 
 
 @receiver(user_login_failed)
-def count_failure(request: Any, **kwargs: Any) -> None:
-    """Count a wrong password, wherever it was sent."""
+def count_failure(request: Any, credentials: dict[str, Any], **kwargs: Any) -> None:
+    """Count a wrong password, wherever it was sent, and note on the request for how long its client has to wait."""
     if request is not None:
-        seconds_to_sign_in(request, has_failed=True)
+        request = getattr(request, "_request", request)  # Django's own, behind DRF's
+        request.seconds_to_wait = count_wrong_credentials(request, credentials.get("username", ""))
 
 
 @translated

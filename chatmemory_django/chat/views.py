@@ -29,7 +29,7 @@ from chatmemory_django.access import (
     AccessPolicy,
     NotAllowedError,
     access_policy,
-    seconds_to_sign_in,
+    count_wrong_credentials,
     seconds_to_wait,
 )
 from chatmemory_django.chat.answers import Answer, BusyError, Seat, TooManyError, answers
@@ -235,15 +235,13 @@ def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversat
 
 def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[AccessPolicy, AbstractBaseUser]:
     """Return the access policy, and the user of *request*, who may chat by it, within the *rate* of this *kind*."""
-    has_token = "Authorization" in request.headers
-    if has_token and (wait := seconds_to_sign_in(request)):
-        raise NotAllowedError.too_often(wait, "Too many failed attempts")
     policy = access_policy()
     try:
         user = policy.user(request)
     except NotAllowedError as exc:
-        if has_token and exc.status == HTTPStatus.UNAUTHORIZED:
-            seconds_to_sign_in(request, has_failed=True)
+        is_wrong = "Authorization" in request.headers and exc.status == HTTPStatus.UNAUTHORIZED
+        if is_wrong and (wait := count_wrong_credentials(request)):
+            raise NotAllowedError.too_often(wait, "Too many failed attempts") from None
         raise
     request.user = user  # type: ignore[assignment]  # the policy's methods, templates and tools see who it is
     if not policy.is_allowed(request):

@@ -23,8 +23,8 @@ from chatmemory_django import conf
 from chatmemory_django.access import (
     NotAllowedError,
     access_policy,
+    count_wrong_credentials,
     is_trusted_origin,
-    seconds_to_sign_in,
     seconds_to_wait,
     token_in,
 )
@@ -95,11 +95,10 @@ def _admitted(request: ASGIRequest, user_of_token: UserOfToken | None) -> Abstra
     key = token_in(request)
     if key is None:
         raise NotAllowedError(HTTPStatus.UNAUTHORIZED, "A token is required.", **_TOKEN_REQUIRED)
-    if wait := seconds_to_sign_in(request):
-        raise NotAllowedError.too_often(wait)
     user = (user_of_token or access_policy().user_of_token)(key)
     if user is None:
-        seconds_to_sign_in(request, has_failed=True)
+        if wait := count_wrong_credentials(request):
+            raise NotAllowedError.too_often(wait, "Too many failed attempts")
         raise NotAllowedError(HTTPStatus.UNAUTHORIZED, "The token is invalid.", **_TOKEN_REQUIRED)
     if wait := seconds_to_wait(f"mcp_{user.pk}", conf.mcp_throttle_rate()):
         raise NotAllowedError.too_often(wait)

@@ -25,7 +25,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from chatmemory_django.access import AccessPolicy, Verb, access_policy, seconds_to_sign_in
+from chatmemory_django.access import AccessPolicy, Verb, access_policy, count_wrong_credentials
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.private import private_view
 from chatmemory_django.messages import ChatMessage, MessageType
@@ -152,14 +152,12 @@ class ChatMemoryView(GenericAPIView[Any]):
         return handle_exception
 
     def perform_authentication(self, request: Request) -> None:
-        """See ``APIView.perform_authentication``. Clients that guess tokens are throttled before the next check."""
-        wait = seconds_to_sign_in(request._request)
-        if wait:
-            raise exceptions.Throttled(wait)
+        """See ``APIView.perform_authentication``. Wrong credentials beyond the rate are a 429."""
         try:
             super().perform_authentication(request)
         except exceptions.AuthenticationFailed:
-            seconds_to_sign_in(request._request, has_failed=True)
+            if wait := count_wrong_credentials(request._request):
+                raise exceptions.Throttled(wait) from None
             raise
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

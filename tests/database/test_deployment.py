@@ -8,7 +8,7 @@ import pytest
 from django.core.checks import run_checks
 from django.core.checks.registry import registry
 
-from chatmemory_django import deployment
+from chatmemory_django import conf, deployment
 from chatmemory_django.deployment import check_deployment
 
 LOCAL = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
@@ -84,6 +84,27 @@ def test_W076_streams_under_wsgi(settings):
     settings.WSGI_APPLICATION, settings.ASGI_APPLICATION = "mysite.wsgi.application", None
 
     assert found() == ["chatmemory.W076"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SECURE_PROXY_SSL_HEADER", ("HTTP_X_FORWARDED_PROTO", "https")),
+        ("USE_X_FORWARDED_HOST", True),
+        ("USE_X_FORWARDED_PORT", True),
+    ],
+)
+def test_W077_a_proxy_behind_which_all_clients_are_counted_as_one(settings, name: str, value: object):
+    setattr(settings, name, value)
+
+    (message,) = check_deployment()
+    assert (message.id, message.msg.split()[0]) == ("chatmemory.W077", name)
+
+    settings.CHATMEMORY = {"REST": {"NUM_PROXIES": 1}}
+    assert found() == []
+    rates = {**conf.DEFAULT_REST["THROTTLE_RATES"], "sign_in": None}
+    settings.CHATMEMORY = {"REST": {"THROTTLE_RATES": rates}}
+    assert found() == []
 
 
 @pytest.mark.parametrize("wrong", [None, {"REST": 5}, {"CHAT": None}, {"ENCRYPTION": []}])

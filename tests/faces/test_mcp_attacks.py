@@ -141,9 +141,10 @@ class TestTokens:
             401,
             429,
         ]
-        refused = post(anna.token)
+        refused = post("wrong")
         assert (refused.status, int(refused.headers["retry-after"]) > 0) == (429, True)
-        assert post(anna.token, address="10.0.0.2").status == 200
+        assert post("wrong", address="10.0.0.2").status == 401
+        assert post(anna.token).status == 200
 
     def test_valid_tokens_and_requests_without_one_are_not_guesses(self, anna, settings):
         settings.CHATMEMORY = {"REST": {"THROTTLE_RATES": {"sign_in": "1/min"}}}

@@ -4,7 +4,7 @@ import pytest
 from django.core.cache import cache
 
 from chatmemory_django import access
-from chatmemory_django.access import parsed_rate, seconds_to_wait
+from chatmemory_django.access import client_address, count_wrong_credentials, parsed_rate, seconds_to_wait
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +63,37 @@ def test_without_a_rate_there_is_no_limit():
     assert waits("a", None, 5) == [0] * 5
 
 
-def test_asking_does_not_count():
-    assert [seconds_to_wait("a", "1/min", counts=False) for _ in range(3)] == [0, 0, 0]
-    assert waits("a", "1/min", 1) == [0]
-    assert [seconds_to_wait("a", "1/min", counts=False) for _ in range(2)] == [60, 60]
-
-
 def test_a_counter_that_is_lost_begins_again(monkeypatch):
     monkeypatch.setattr(cache, "add", lambda *args, **options: False)
 
     assert waits("a", "1/min", 1) == [0]
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("unknown", "unknown"),
+    ],
+)
+def test_a_client_is_counted_by_its_ipv4_address_or_its_ipv6_network(rf, settings, address, counted):
+    settings.CHATMEMORY = {"REST": {"NUM_PROXIES": 1}}
+
+    assert client_address(rf.get("/", REMOTE_ADDR=address)) == counted
+    if address:
+        assert client_address(rf.get("/", REMOTE_ADDR="10.0.0.9", headers={"X-Forwarded-For": address})) == counted
+
+
+@pytest.mark.parametrize("account", ["ann", "\ud800", "a b\n\0", "ä" * 1000])
+def test_wrong_passwords_are_counted_by_account_and_address(rf, settings, account):
+    settings.CHATMEMORY = {"REST": {"THROTTLE_RATES": {"sign_in": "1/min"}}}
+    one, other = rf.get("/", REMOTE_ADDR="10.0.0.1"), rf.get("/", REMOTE_ADDR="10.0.0.2")
+
+    assert [count_wrong_credentials(one, account) for _ in range(2)] == [0, 60]
+    assert [count_wrong_credentials(one, "bob"), count_wrong_credentials(other, account)] == [0, 0]
+    assert [count_wrong_credentials(one) for _ in range(2)] == [0, 60]

@@ -96,14 +96,15 @@ class TestSigningIn:
         wrong, right = ({"username": "ann", "password": each} for each in ("wrong", "right"))
 
         answers = [client.post(address, wrong).status_code for _ in range(3)]
-        refused = client.post("/sign-in/", right)
+        refused = client.post("/sign-in/", wrong)
 
         assert set(answers) <= {200, 400}
         assert refused.status_code == 429
         assert 0 < int(refused.headers["Retry-After"]) <= 60
         assert "Try again in" in refused.content.decode()
-        assert {client.post(each, right).status_code for each in ("/admin/login/", "/api/token/")} == {429}
+        assert {client.post(each, wrong).status_code for each in ("/admin/login/", "/api/token/")} == {429}
         assert client.get("/sign-in/").status_code == 200
+        assert client.post("/sign-in/", right).status_code == 302
 
     def test_right_passwords_are_not_limited(self, client):
         User.objects.create_user("ann", password="right")

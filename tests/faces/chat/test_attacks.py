@@ -418,10 +418,10 @@ class TestBounds:
                 wrong = {"Authorization": f"Bearer {number}"}
                 assert (await get(wrong, "/c/messages")).status_code == 401
                 assert (await AsyncClient().get("/api/conversations/", headers=wrong)).status_code == 401
-            for headers in (wrong, anns):
-                refused = await get(headers, "/c/messages")
-                assert (refused.status_code, int(refused["Retry-After"]) > 0) == (429, True)
-            assert (await AsyncClient().get("/api/conversations/", headers=anns)).status_code == 429
+            refused = await get(wrong, "/c/messages")
+            assert (refused.status_code, int(refused["Retry-After"]) > 0) == (429, True)
+            assert (await AsyncClient().get("/api/conversations/", headers=wrong)).status_code == 429
+            assert (await get(anns, "/c/messages")).status_code == 200
             assert (await get({}, "/c/messages")).status_code == 401  # no attempt
 
         run(test())
