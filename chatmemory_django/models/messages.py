@@ -19,7 +19,7 @@ from chatmemory_django.core.branches import Tree
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_COUNTER_LENGTH, is_storable
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.encryption.ciphers import EncryptedError, cipher
-from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, SparseIndex, with_default
 from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
@@ -317,8 +317,13 @@ class Message(models.Model):
 
     @property
     def chat_message(self) -> ChatMessage:
-        """The message as a value."""
-        return to_message(self.type, self.text, self.payload)
+        """The message as a value; what is left of a removed one is a ``CustomMessage`` without attributes."""
+        return CustomMessage({}) if self._is_removed() else to_message(self.type, self.text, self.payload)
+
+    def _is_removed(self) -> bool:
+        """Return whether this is one of the ``REMOVED``; columns that may be deferred come last."""
+        is_empty = not self.text and self.payload is None
+        return is_empty and not self.in_history and self.superseded and self.parent_sequence is None
 
     def snippet(self, text: str) -> Snippet:
         """Return an excerpt in which the matches of a search for *text* are marked."""

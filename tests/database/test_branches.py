@@ -9,6 +9,7 @@ from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenW
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
+    CustomMessage,
     SystemMessage,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
@@ -533,6 +534,27 @@ class TestPopAndRemove:
         assert Conversation.objects.get().total_messages == 2
         with pytest.raises(MessageNotFoundError):
             memory.rewind(2)
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            SystemMessage("Be brief."),
+            UserMessage("Hello"),
+            AiMessage(""),
+            ToolExecutionResultMessage("1", "look", "found"),
+            CustomMessage({"text": "found"}),
+        ],
+        ids=lambda message: message.type,
+    )
+    def test_the_row_of_a_removed_message_is_an_empty_message_whatever_its_type_was(self, message):
+        memory = memory_in(DjangoChatMemoryStore(), "before")
+        [sequence] = memory.add(message)
+        assert Message.objects.get(sequence=sequence).chat_message == message
+
+        memory.remove(sequence)
+
+        assert Message.objects.get(sequence=sequence).chat_message == CustomMessage({})
+        assert Message.objects.get(sequence=1).chat_message == UserMessage("before")
 
     def test_children_of_a_removed_message_move_to_its_parent(self, store):
         memory = memory_in(store, *"abc")
