@@ -140,12 +140,13 @@ class Oracle:
     def to_summarize(self, window: Window, most: int) -> tuple[list[int], bool]:
         """Return those of the pending messages that one summary of *most* tokens covers, and whether there are more."""
         taken: list[int] = []
-        tokens = 0
+        tokens = before = 0
         for each in self.pending():
             tokens += window.cost(self.messages[each])
-            is_too_much = tokens > most and not self._is_result(each)
-            if taken and (is_too_much or len(taken) == MOST_AT_ONCE):
-                return taken, True
+            if not self._is_result(each):
+                before = len(taken)  # those before this message, which its results follow
+            if len(taken) == MOST_AT_ONCE or (before and tokens > most):
+                return taken[: before or None], True
             taken.append(each)
         return taken, False
 

@@ -89,8 +89,9 @@ def take(
     """
     Return the first of *entries* that one summary covers, their messages to be summarized, and whether there are more.
 
-    There are at least one and at most ``MAX_MESSAGES``, with at most *max_tokens* together, counted by *window*; the
-    results of a call are included with it. If that is too much, or the first message alone is, they are ``shortened``.
+    There are at least one and at most ``MAX_MESSAGES``, with at most *max_tokens* together, counted by *window*. A call
+    and its results are included together. If these alone, or the first message alone, are too much, they are
+    ``shortened``.
 
     After ``WHOLE_TRIES`` *failures*, the tokens are halved with each, ``HALVINGS`` times. After that, as many of such
     small parts as there are further failures are covered, but left out of what is summarized.
@@ -99,19 +100,28 @@ def take(
     left_out = max(0, failures - WHOLE_TRIES - HALVINGS + 1)
     taken: list[Entry] = []
     part: list[Entry] = []
+    last = 0  # where the last message of the part is that is no result: its results stay with it
     tokens, has_more = 0, False
     for entry in entries:
         if entry.cost is None and entry.message is not None:
             entry.cost = window.cost(entry.message)
+        if entry.type != MessageType.TOOL_EXECUTION_RESULT:
+            last = len(part)
         tokens += entry.cost or 0
         is_full = len(taken) == MAX_MESSAGES
-        if part and (is_full or (tokens > max_tokens and entry.type != MessageType.TOOL_EXECUTION_RESULT)):
+        if is_full or (last and tokens > max_tokens):
+            call = part[last:] if last else []
             if is_full or not left_out:
-                tokens, has_more = tokens - (entry.cost or 0), True
+                taken, part = taken[: len(taken) - len(call)], part[: len(part) - len(call)]
+                has_more = True
                 break
             left_out -= 1
-            part, tokens = [], entry.cost or 0
+            part, last, tokens = call, 0, _cost([*call, entry])
         taken.append(entry)
         part.append(entry)
     messages = [entry.message for entry in part if entry.message is not None]
-    return taken, shortened(messages, window, max_tokens) if tokens > max_tokens else messages, has_more
+    return taken, shortened(messages, window, max_tokens) if _cost(part) > max_tokens else messages, has_more
+
+
+def _cost(entries: Iterable[Entry]) -> int:
+    return sum(entry.cost or 0 for entry in entries)

@@ -12,7 +12,8 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.core.pending import MAX_MESSAGES
+from chatmemory_django.core.pending import MAX_MESSAGES, take
+from chatmemory_django.core.windows import Window, to_entry
 from chatmemory_django.memory import MessageWindowChatMemory, SummarizingChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -33,6 +34,7 @@ from tests.estimators import ADDITIVE_WORDS, JOINT
 
 pytestmark = pytest.mark.django_db
 CONCISE = SystemMessage("Be concise.")
+CALLING = AiMessage("looking", tool_execution_requests=[ToolExecutionRequest("1", "look", "{}")])
 STATEMENTS = {"sqlite": 8, "postgresql": 7, "mysql": 8}
 
 
@@ -212,15 +214,39 @@ class TestSummarizedMessages:
         talk.summarizer = lambda previous, messages: passed.append(messages) or "so far"
         calls = [ToolExecutionRequest(id=str(number), name="look", arguments="{}") for number in range(3)]
         results = [ToolExecutionResultMessage(call.id, "look", "found " * 400) for call in calls]
-        talk.add(UserMessage("look"), AiMessage(tool_execution_requests=calls), *results, *numbered(*range(30)))
+        talk.add(AiMessage(tool_execution_requests=calls), *results, *numbered(*range(30)))
 
         assert talk.summarize()
 
-        question, call, *given = passed[0]
-        assert question == UserMessage("look")
+        call, *given = passed[0]
         assert call.tool_execution_requests == tuple(calls)
         assert [(each.id, each.text[:6]) for each in given] == [("0", "found "), ("1", "found "), ("2", "found ")]
         assert sum(map(ADDITIVE_WORDS.estimate_token_count_in_message, passed[0])) <= 100
+
+    def test_what_fits_before_a_call_is_not_shortened_with_its_results(self, memory):
+        talk, passed = memory(max_tokens=100, after_tokens=50), []
+        talk.summarizer = lambda previous, messages: passed.append(messages) or "so far"
+        before = UserMessage("a question of some words " * 5)
+        talk.add(before, CALLING, ToolExecutionResultMessage("1", "look", "found " * 400), *numbered(*range(30)))
+
+        assert talk.summarize()
+        assert talk.summarize()
+
+        [first, [call, result]] = passed
+        assert (first, call) == ([before], CALLING)
+        assert "characters left out]" in result.text
+
+    @pytest.mark.parametrize(("failures", "covered", "passed"), [(4, [0], [0]), (5, [0, 1, 2], [1, 2])])
+    def test_after_failures_what_fits_before_a_call_is_left_out_alone(self, failures, covered, passed):
+        result = ToolExecutionResultMessage("1", "look", "found " * 400)
+        given = [UserMessage("one"), CALLING, result, *numbered(2)]
+        entries = [to_entry(key, message) for key, message in enumerate(given)]
+
+        taken, messages, has_more = take(entries, Window(10, ADDITIVE_WORDS), 160, failures)
+
+        assert [entry.key for entry in taken] == covered
+        assert [type(message) for message in messages] == [type(given[key]) for key in passed]
+        assert has_more
 
     def test_more_results_than_fit_are_covered_but_not_passed(self, memory, summarizer):
         talk = memory()
