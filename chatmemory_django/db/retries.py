@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, IntegrityError, connections
 
 DEADLOCKS = frozenset({"40001", "40P01", 1213, 1020})
 """Error codes of PostgreSQL and MySQL for a deadlock, or for a row that another transaction has changed."""
+
+DUPLICATES = frozenset({"23505", 1062, "SQLITE_CONSTRAINT_UNIQUE"})
+"""Error codes of PostgreSQL, MySQL and SQLite for a row that is there already."""
 
 MAX_ATTEMPTS = 16
 """The maximum number of attempts."""
@@ -24,6 +27,13 @@ _T = TypeVar("_T")
 def _is_deadlock(error: DatabaseError) -> bool:
     """Return whether *error* aborted a transaction because of another one."""
     return getattr(error.__cause__, "sqlstate", None) in DEADLOCKS or (error.args or [None])[0] in DEADLOCKS
+
+
+def is_duplicate(error: IntegrityError) -> bool:
+    """Return whether *error* refused a row because of another one with the same key."""
+    cause = error.__cause__
+    codes = {getattr(cause, "sqlstate", None), getattr(cause, "sqlite_errorname", None), (error.args or [None])[0]}
+    return not codes.isdisjoint(DUPLICATES)
 
 
 def _pause(attempt: int) -> None:

@@ -10,7 +10,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, connections, router, transaction
+from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Value, When
 
@@ -22,7 +22,7 @@ from chatmemory_django.models.messages import MAX_PARTS
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.encrypting import renew
 from chatmemory_django.operations.media import share_files
-from chatmemory_django.operations.whole import in_lock, is_there
+from chatmemory_django.operations.whole import created, in_lock
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, UncountedError, counts_of
@@ -169,13 +169,14 @@ class _Forking:
             metadata=deepcopy(source.metadata),
             expires_at=source.expires_at,
         )
-        try:
+
+        def save() -> Conversation:
             with transaction.atomic(using=self._using):
                 forked.save(using=self._using, force_insert=True)
-        except IntegrityError:
-            if not is_there(self._key, self._using):
-                raise
-            raise MemoryIdTakenError(f"The conversation {self._key!r} already exists.") from None
+            return forked
+
+        if created(save, self._key, self._using) is None:
+            raise MemoryIdTakenError(f"The conversation {self._key!r} already exists.")
         return forked
 
     def _settle(self, forked: Conversation, plan: _Plan) -> None:

@@ -12,13 +12,13 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.models import F, QuerySet
 from django.db.models.expressions import Combinable
 
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.isolation import as_now, has_locked, note_lock
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.retries import MAX_ATTEMPTS, is_duplicate, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.messages import MESSAGE_SIZE
@@ -132,6 +132,23 @@ def is_there(memory_id: str, using: str) -> bool:
         # The lock makes MariaDB return the current state instead of the one at the start of the caller's transaction.
         rows = Conversation.objects.using(using).filter(memory_id=memory_id).select_for_update()
         return bool(rows.values_list("pk"))
+
+
+def created(create: Callable[[], _T], memory_id: str, using: str) -> _T | None:
+    """
+    Return what *create*, which stores a conversation *memory_id*, returns; None if there is one already.
+
+    If another process erases that one before it is looked for, *create* is called again.
+    """
+    for _ in range(1, MAX_ATTEMPTS):
+        try:
+            return create()
+        except IntegrityError as exc:
+            if is_there(memory_id, using):
+                return None
+            if not is_duplicate(exc):
+                raise
+    return create()
 
 
 def write(conversation: Conversation, **columns: Any) -> None:

@@ -15,9 +15,10 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import whole
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError, MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from tests.database.interleaving import another_writer
+from tests.database.interleaving import another_writer, in_another_connection
 from tests.database.test_state_machine import POOL, turn_of
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS
 from tests.strategies import IN_DATABASE
@@ -289,6 +290,22 @@ def test_a_fork_is_a_consistent_snapshot_despite_concurrent_writers(after):
     check(fork)
     assert texts(fork.history()) in (["one", "two"], ["one", "two", "three", "four"])
     assert counted_memory(fork.memory_id).messages() == user_messages(*texts(fork.history()))
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="Elsewhere, who was refused a row has a lock on it")
+@pytest.mark.django_db(transaction=True)
+def test_an_id_that_is_free_again_is_given_to_the_fork(monkeypatch):
+    for memory in (counted_memory(), counted_memory("b")):
+        memory.add(*user_messages("one"))
+
+    def look(memory_id, using):
+        in_another_connection(Conversation.objects.filter(memory_id=memory_id).delete)
+        return is_there(memory_id, using)
+
+    is_there = whole.is_there
+    monkeypatch.setattr(whole, "is_there", look)
+
+    check(operations.fork(source(), "b"))
 
 
 @pytest.mark.parametrize("length", [10, 2_000])

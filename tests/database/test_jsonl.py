@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError, connection, connections
+from django.db import IntegrityError, OperationalError, connection, connections
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ from chatmemory_django.operations.jsonl import (
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.django.writes import MAX_ROWS
 from tests import strategies
-from tests.database.interleaving import Connected, another_writer
+from tests.database.interleaving import Connected, another_writer, in_another_connection
 from tests.database.test_models import PRIVATE
 from tests.database.test_operations import everything_is_whole
 from tests.estimators import ADDITIVE_WORDS
@@ -624,6 +624,45 @@ class TestIteration:
         assert not connection.needs_rollback
         assert a_memory("a").add(U3) == [3]
         assert "".join(lines).count("\n") == 5
+
+
+@pytest.mark.django_db(transaction=True)
+class TestAnIdThatIsTaken:
+    @pytest.fixture
+    def erasures(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Let another process erase each conversation that refused the import, before the import looks for it."""
+        erased: list[str] = []
+
+        def look(memory_id: str, using: str) -> bool:
+            in_another_connection(Conversation.objects.filter(memory_id=memory_id).delete)
+            erased.append(memory_id)
+            return is_there(memory_id, using)
+
+        is_there = whole.is_there
+        monkeypatch.setattr(whole, "is_there", look)
+        return erased
+
+    @pytest.mark.parametrize("skip_existing", [False, True])
+    def test_and_free_again_is_imported(self, erasures: list[str], skip_existing: bool):
+        a_memory().add(U1, U2)
+        lines = exported()
+        a_memory().add(U3)
+
+        assert import_lines(lines, skip_existing=skip_existing) == 1
+
+        assert erasures == ["a"]
+        assert a_memory().messages() == [U1, U2]
+
+    def test_another_error_of_the_database_is_raised_at_once(self, erasures: list[str]):
+        owner = User.objects.create_user("ann")
+        a_memory().add(U1)
+        lines = exported_and_erased()
+        User.objects.filter(pk=owner.pk).delete()
+
+        with pytest.raises(IntegrityError):
+            import_lines(lines, owner)
+
+        assert erasures == ["a"]
 
 
 class TestConcurrentWriters:

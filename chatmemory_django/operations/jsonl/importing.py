@@ -13,7 +13,7 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
-from django.db import IntegrityError, router, transaction
+from django.db import router, transaction
 
 from chatmemory_django.codec import message_from_json
 from chatmemory_django.core.limits import MAX_INTEGER, YEARS, check_text_length, is_uuid, memory_key
@@ -38,7 +38,7 @@ from chatmemory_django.operations.jsonl.lines import (
     read_records,
 )
 from chatmemory_django.operations.jsonl.paths import Branches
-from chatmemory_django.operations.whole import is_there
+from chatmemory_django.operations.whole import created
 from chatmemory_django.stores.django.files import Uploads, owner_key
 from chatmemory_django.stores.django.rows import max_row_bytes, new_row
 
@@ -195,15 +195,11 @@ class _Import:
         for batch in in_batches(self.rows(), itemgetter(1), max_row_bytes(), MAX_ROWS):
             pickle.dump([columns for columns, _ in batch], spool)
             count += 1
-        try:
-            return tried_again(using, partial(self._store, spool, count, uploads, using))
-        except IntegrityError:
-            memory_id = self.columns["memory_id"]
-            if not is_there(memory_id, using):
-                raise
-            if not skip_existing:
-                raise ConversationExistsError(self.number, f"the conversation {memory_id!r} exists already.") from None
-            return None
+        store, memory_id = partial(self._store, spool, count, uploads, using), self.columns["memory_id"]
+        conversation = created(partial(tried_again, using, store), memory_id, using)
+        if conversation is None and not skip_existing:
+            raise ConversationExistsError(self.number, f"the conversation {memory_id!r} exists already.")
+        return conversation
 
     def _store(self, spool: IO[bytes], batches: int, uploads: Uploads, using: str) -> Conversation:
         spool.seek(0)
