@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,36 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md", "docs/*/*.md"], fixtures=["db"]
 ).pytest()
+
+ADAPTERS = {
+    "ag_ui": "AG-UI",
+    "agents": "OpenAI Agents SDK",
+    "anthropic": "Anthropic's client",
+    "cryptography": "cryptography",
+    "google.genai": "Google's client",
+    "langchain_core": "LangChain",
+    "llama_index.core": "LlamaIndex",
+    "mcp": "MCP",
+    "opentelemetry.instrumentation.openai_v2": "OpenTelemetry's instrumentation",
+    "opentelemetry.sdk": "OpenTelemetry's SDK",
+    "pydantic_ai": "pydantic-ai",
+    "redis": "redis",
+}
+"""The modules of the dependency group ``adapters``, and their names for people."""
+
+
+def _is_missing(module: str) -> bool:
+    try:
+        return find_spec(module) is None
+    except ModuleNotFoundError:  # neither is the package that it is in
+        return True
+
+
+MISSING = {module: name for module, name in ADAPTERS.items() if _is_missing(module)}
+"""Those that are not installed. What fails for that alone is skipped, so with all of them, nothing is."""
+
+incomplete: set[Path] = set()
+"""The pages of the documentation of which a block has been skipped for that: later blocks build on it."""
 
 # How long an example takes depends on the machine, and on what else runs there: it is no reason to fail. The gate runs
 # with --hypothesis-profile=thorough.
@@ -76,3 +108,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [*(item for item in items if not isinstance(item, SybilItem)), *blocks]
     if hasattr(config, "workerinput"):  # Of several processes, none shall be left with a file that takes minutes.
         items.sort(key=lambda item: "acceptance" not in item.path.parts)
+
+
+def _skip_without_adapters(report: pytest.CollectReport | pytest.TestReport, failure: Any, path: Path) -> None:
+    """Make a failure a skip if it comes from the import of a module that is missing."""
+    is_missing = path in incomplete
+    while failure is not None and not is_missing:
+        if isinstance(failure, ModuleNotFoundError):
+            is_missing = any(f"{module}.".startswith(f"{failure.name}.") for module in MISSING)
+        failure = failure.__cause__ or failure.__context__
+    if is_missing:
+        report.outcome, report.longrepr = "skipped", (str(path), 0, "Skipped: it needs the dependency group adapters")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Skip the modules that import what is missing."""
+    report = yield
+    if MISSING and report.failed:
+        _skip_without_adapters(report, report.call.excinfo.value, collector.path)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+    """Skip the tests and the code blocks that import what is missing."""
+    report = yield
+    if MISSING and report.failed:
+        _skip_without_adapters(report, call.excinfo.value, item.path)
+        if report.skipped and isinstance(item, SybilItem):
+            incomplete.add(item.path)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say once what is missing."""
+    if MISSING and terminalreporter.stats.get("skipped"):
+        names = ", ".join(MISSING.values())
+        terminalreporter.write_line(f"Skipped without the dependency group adapters: the tests of {names}.")

@@ -469,6 +469,7 @@ def test_a_real_ctrl_c_exits_with_130_and_leaves_complete_conversations(tmp_path
 
 
 def test_the_model_can_be_another_vendors():
+    pytest.importorskip("pydantic_ai")
     script = "from example_project.llm import IS_REAL, model; print(type(model).__name__, IS_REAL, model.chat('Hello'))"
     environment = {**os.environ, "MODEL": "test"}
     output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)

@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
-
-pytest.importorskip("pydantic_ai")
-
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ThinkingPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, FunctionModel
 

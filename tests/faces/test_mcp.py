@@ -11,17 +11,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import httpx2
 import pytest
+import uvicorn
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.core.asgi import get_asgi_application
 from django.db import connections
 from django.db.backends.signals import connection_created
-
-pytest.importorskip("mcp", reason="These tests require the MCP server: pip install mcp")
-
-import httpx2
-import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError

@@ -10,9 +10,6 @@ from django.contrib.auth import get_user_model
 from django.core.cache import cache
 from django.test import Client
 
-pytest.importorskip("mcp", reason="These tests require the MCP server: pip install mcp")
-
-
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.mcp import get_mcp_app
 from chatmemory_django.messages import SystemMessage, UserMessage

@@ -13,12 +13,21 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.test import Client, RequestFactory
 from django.urls import reverse
+from langchain_core.messages import HumanMessage
+from llama_index.core.base.llms.types import ChatMessage as LlamaMessage
+from pydantic_ai import Agent
+from pydantic_ai.conversation import Conversation as AgentConversation
+from pydantic_ai.models.test import TestModel
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from chatmemory_django import operations
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.db.threads import close_thread_sensitive
+from chatmemory_django.integrations.langchain import DjangoChatMessageHistory
+from chatmemory_django.integrations.llama_index import ACTIVE, ARCHIVED, DjangoChatStore
+from chatmemory_django.integrations.openai_agents import DjangoSession
+from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
 from chatmemory_django.mcp import tools
 from chatmemory_django.memory import SummarizingChatMemory
 from chatmemory_django.messages import (
@@ -40,23 +49,6 @@ from tests.estimators import ADDITIVE_WORDS
 from tests.faces.chat.scripted import ScriptedModel
 from tests.leftovers import leftovers
 from tests.quick import mostly_slow
-
-pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")
-pytest.importorskip("langchain_core", reason="LangChain is needed: pip install langchain-core")
-pytest.importorskip("llama_index", reason="LlamaIndex is needed: pip install llama-index-core")
-pytest.importorskip("mcp", reason="The MCP server is needed: pip install mcp")
-pytest.importorskip("pydantic_ai", reason="pydantic-ai is needed: pip install pydantic-ai-slim")
-
-from langchain_core.messages import HumanMessage
-from llama_index.core.base.llms.types import ChatMessage as LlamaMessage
-from pydantic_ai import Agent
-from pydantic_ai.conversation import Conversation as AgentConversation
-from pydantic_ai.models.test import TestModel
-
-from chatmemory_django.integrations.langchain import DjangoChatMessageHistory
-from chatmemory_django.integrations.llama_index import ACTIVE, ARCHIVED, DjangoChatStore
-from chatmemory_django.integrations.openai_agents import DjangoSession
-from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -35,9 +35,8 @@ def needs_playwright(reference: str) -> bool:
 
 
 def test_each_reference_is_collected():
-    skipped = [] if find_spec("playwright") else list(filter(needs_playwright, TESTS))
     collected = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", "-p", "no:randomly", *TESTS],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-rs", "-m", "", "-p", "no:randomly", *TESTS],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -45,6 +44,12 @@ def test_each_reference_is_collected():
         timeout=300,
     )
     lines = collected.stdout.splitlines()
+    skipped = [
+        each
+        for each in TESTS
+        if (find_spec("playwright") is None and needs_playwright(each))
+        or re.search(rf"^SKIPPED .* {each.partition('::')[0]}:", collected.stdout, re.MULTILINE)
+    ]
 
     assert collected.returncode == 0, collected.stdout[-2000:] + collected.stderr[-2000:]
     assert [each for each in TESTS if not any(line.startswith(f"{each}::") for line in lines)] == skipped

@@ -1,19 +1,15 @@
 """pydantic-ai on every site: an agent's conversations belong to their owner, with forks and branches."""
 
 import pytest
-
-from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import Conversation
-from chatmemory_django.provider import get_chat_memory
-from tests.asgi import run
-
-pytest.importorskip("pydantic_ai", reason="pydantic-ai is needed: pip install pydantic-ai-slim")
-
 from pydantic_ai.conversation import Conversation as Carried
 from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
 
 from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.provider import get_chat_memory
+from tests.asgi import run
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 

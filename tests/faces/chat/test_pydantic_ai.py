@@ -11,11 +11,6 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pydantic_ai")
-pytest.importorskip("anthropic")
-pytest.importorskip("google.genai")
-
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import DeltaThinkingPart, FunctionModel

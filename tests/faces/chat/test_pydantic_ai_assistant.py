@@ -6,14 +6,9 @@ import json
 from contextlib import aclosing
 from typing import Any
 
+import pydantic
 import pytest
 from django.contrib.auth.models import User
-
-pytest.importorskip("pydantic_ai")
-pytest.importorskip("anthropic")
-pytest.importorskip("google.genai")
-
-import pydantic
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import PartialText

@@ -266,7 +266,7 @@ def server(request, site) -> Iterator[tuple[str, int, str]]:
     """Run a server in a process of its own; yield its name, port and token."""
     module, *arguments = SERVERS[request.param]
     if find_spec(module) is None:
-        pytest.skip(f"{module} is not installed: it comes with the extra dev")
+        pytest.skip(f"{module} is not installed: it comes with the dependency group dev")
     port = free_port()
     command = [sys.executable, "-m", module, *(each.format(port=port) for each in arguments)]
     process = subprocess.Popen(command, env=site, cwd=BASE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
