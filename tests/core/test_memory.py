@@ -614,6 +614,17 @@ class TestStores:
         assert kept == {7: [U2]}
         assert store.kept == {}
 
+    def test_a_single_slot_store_is_an_in_memory_store_but_for_its_key(self):
+        """What the recorded windows show of the one holds for the other."""
+
+        class Bare(InMemoryChatMemoryStore):
+            """The same without anything of its own."""
+
+        assert SingleSlotChatMemoryStore.__bases__ == (InMemoryChatMemoryStore,)
+        assert vars(SingleSlotChatMemoryStore).keys() - vars(Bare) == {"__init__", "_key"}
+        assert SingleSlotChatMemoryStore("mine", keep_history=True).keep_history
+        assert not SingleSlotChatMemoryStore("mine").keep_history
+
     @pytest.mark.parametrize("method", ["get_messages", "delete_messages"])
     def test_a_single_slot_store_rejects_other_ids(self, method):
         store = SingleSlotChatMemoryStore("mine")
