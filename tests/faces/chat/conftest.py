@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from itertools import cycle
+from typing import Any
 
 import pytest
 
@@ -46,7 +48,10 @@ class Way:
         return [event async for event in model.astream(asked)]
 
 
-@pytest.fixture(params=["chat", "achat", "stream", "astream"])
+WAYS = ("chat", "achat", "stream", "astream")
+
+
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Way:
     return Way(request.param)
 
@@ -54,3 +59,13 @@ def way(request: pytest.FixtureRequest) -> Way:
 @pytest.fixture(params=["stream", "astream"])
 def stream(request: pytest.FixtureRequest) -> Way:
     return Way(request.param)
+
+
+whole_and_streamed = pytest.mark.parametrize("way", ["chat", "astream"], indirect=True)
+"""Two of the four ways, of which one is async and one streams: enough where no way has code of its own."""
+
+
+def by_turns(names: str, cases: Iterable[tuple[Any, ...]], **options: Any) -> pytest.MarkDecorator:
+    """Return the mark of a test that gets each of *cases* as *names*, by one of the four ways: each in its turn."""
+    turns = [(way, *case) for way, case in zip(cycle(WAYS), cases, strict=False)]
+    return pytest.mark.parametrize(("way", *names.split(", ")), turns, indirect=["way"], **options)

@@ -29,21 +29,22 @@ from chatmemory_django.chat.openai.answers import AnswerReader
 from chatmemory_django.chat.surrogates import whole
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest
 from chatmemory_django.models.columns import to_columns, to_metadata
-from tests.faces.chat.conftest import Way
+from tests.faces.chat.conftest import Way, by_turns, whole_and_streamed
 from tests.faces.chat.server import DONE, USAGE, ModelServer, Step, chunk, sse
 from tests.faces.chat.test_openai_requests import HI, model_at
 
 STOP = chunk(finish_reason="stop")
+STREAM = Way("stream")
 
 
 def call(id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def streamed(server: ModelServer, stream: Way, *parts: Any) -> list[Any]:
+def streamed(server: ModelServer, *parts: Any, way: Way = STREAM) -> list[Any]:
     """Return the events when the server sends *parts* and then ``[DONE]``."""
     server.reply(*parts, DONE)
-    return stream.events(model_at(server), HI)
+    return way.events(model_at(server), HI)
 
 
 class TestAnAnswer:
@@ -67,6 +68,7 @@ class TestAnAnswer:
             ),
         )
 
+    @whole_and_streamed
     @pytest.mark.parametrize("content", [None, ""])
     def test_with_calls_only_has_no_text(self, server: ModelServer, way: Way, content: str | None):
         calls = [call("call_1", "clock", '{"zone": "UTC"}'), call("call_2", "sum", "{no JSON"), call("call_3", "x", "")]
@@ -85,22 +87,26 @@ class TestAnAnswer:
             ],
         )
 
+    @whole_and_streamed
     def test_without_content_is_an_empty_message(self, server: ModelServer, way: Way):
         server.answer({"content": ""})
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage()
 
+    @whole_and_streamed
     def test_stores_a_refusal_as_an_attribute(self, server: ModelServer, way: Way):
         server.answer({"content": None, "refusal": "I can't help with that."})
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage(attributes={"refusal": "I can't help with that."})
 
+    @whole_and_streamed
     @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
     def test_keeps_thinking_apart_from_the_text(self, server: ModelServer, way: Way, key: str):
         server.answer({key: "Let me think.", "content": "42"})
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage("42", "Let me think.")
 
+    @whole_and_streamed
     def test_with_thinking_in_two_fields_has_it_once(self, server: ModelServer, way: Way):
         both = {"reasoning_content": "Hm.", "reasoning": "Hm.", "content": "42"}
         if way.is_stream:
@@ -110,6 +116,7 @@ class TestAnAnswer:
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage("42", "Hm.")
 
+    @whole_and_streamed
     def test_keeps_annotations_and_audio_as_attributes(self, server: ModelServer, way: Way):
         citation = {"type": "url_citation", "url_citation": {"url": "https://example.com", "title": "t"}}
         audio = {"id": "audio_1", "data": "AAA=", "transcript": "Hello", "expires_at": 1}
@@ -119,8 +126,8 @@ class TestAnAnswer:
 
         assert message.attributes == {"annotations": [citation], "audio": audio}
 
-    @pytest.mark.parametrize(
-        ("given", "reason"),
+    @by_turns(
+        "given, reason",
         [
             ("stop", FinishReason.STOP),
             ("length", FinishReason.LENGTH),
@@ -135,11 +142,13 @@ class TestAnAnswer:
 
         assert way.ask(model_at(server), HI).metadata.finish_reason is reason
 
+    @whole_and_streamed
     def test_does_not_need_usage(self, server: ModelServer, way: Way):
         server.answer({"content": "Hello"}, usage=None)
 
         assert way.ask(model_at(server), HI).metadata.token_usage is None
 
+    @whole_and_streamed
     def test_accepts_incomplete_usage(self, server: ModelServer, way: Way):
         server.answer({"content": "Hello"}, usage={"prompt_tokens": 3, "prompt_tokens_details": None})
 
@@ -188,6 +197,7 @@ ODD: list[object] = [
 
 
 class TestAnUnusualAnswer:
+    @whole_and_streamed
     def test_with_its_content_in_parts_has_their_texts(self, server: ModelServer, way: Way):
         thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
         parts = [thinking, {"type": "text", "text": "It is "}, {"type": "text", "text": "noon."}]
@@ -195,6 +205,7 @@ class TestAnUnusualAnswer:
 
         assert way.ask(model_at(server), HI).ai_message == AiMessage("It is noon.", "Hm.")
 
+    @whole_and_streamed
     def test_with_a_refusal_in_its_parts_is_a_refusal(self, server: ModelServer, way: Way):
         server.answer({"content": [{"type": "refusal", "refusal": "I may not."}]})
 
@@ -207,6 +218,7 @@ class TestAnUnusualAnswer:
         [called] = model_at(server).chat(HI).ai_message.tool_execution_requests
         assert called == ToolExecutionRequest("a", "clock", '{"zone": "UTC"}')
 
+    @whole_and_streamed
     def test_with_a_function_call_has_that_call(self, server: ModelServer, way: Way):
         function = {"name": "clock", "arguments": "{}"}
         server.answer({"content": None, "function_call": function}, "function_call")
@@ -214,26 +226,24 @@ class TestAnUnusualAnswer:
         [called] = way.ask(model_at(server), HI).ai_message.tool_execution_requests
         assert (called.name, called.arguments) == ("clock", "{}")
 
-    def test_with_audio_without_padding_has_the_sound(self, server: ModelServer, stream: Way):
+    def test_with_audio_without_padding_has_the_sound(self, server: ModelServer):
         pieces = [base64.b64encode(sound).decode().rstrip("=") for sound in (b"one", b"four", b"five!")]
 
-        response = streamed(server, stream, *(chunk({"audio": {"data": piece}}) for piece in pieces), STOP)[-1]
+        response = streamed(server, *(chunk({"audio": {"data": piece}}) for piece in pieces), STOP)[-1]
 
         assert base64.b64decode(response.ai_message.attributes["audio"]["data"]) == b"onefourfive!"
 
-    def test_with_audio_that_is_no_base64_raises(self, server: ModelServer, stream: Way):
+    def test_with_audio_that_is_no_base64_raises(self, server: ModelServer):
         with pytest.raises(UnavailableError, match="audio that is not Base64"):
-            streamed(server, stream, chunk({"audio": {"data": "A"}}), chunk({"audio": {"data": "A"}}), STOP)
+            streamed(server, chunk({"audio": {"data": "A"}}), chunk({"audio": {"data": "A"}}), STOP)
 
     @pytest.mark.parametrize(
         "delta",
         [{"tool_calls": [None]}, {"tool_calls": {"a": 1}}, {"annotations": 5}, {"audio": "x"}, {"content": {"a": 1}}],
         ids=repr,
     )
-    def test_without_what_it_should_have_is_read_all_the_same(
-        self, server: ModelServer, stream: Way, delta: dict[str, Any]
-    ):
-        response = streamed(server, stream, chunk(delta), chunk({"content": "Hello"}), STOP)[-1]
+    def test_without_what_it_should_have_is_read_all_the_same(self, server: ModelServer, delta: dict[str, Any]):
+        response = streamed(server, chunk(delta), chunk({"content": "Hello"}), STOP)[-1]
 
         assert response.ai_message == AiMessage("Hello")
 
@@ -281,7 +291,6 @@ class TestCharacters:
     def test_that_are_split_between_two_pieces_are_joined(self, server: ModelServer, stream: Way):
         events = streamed(
             server,
-            stream,
             chunk({"reasoning_content": "H\ud83d"}),
             chunk({"reasoning_content": "\ude00"}),
             chunk({"content": "Hello \ud83d"}),
@@ -289,6 +298,7 @@ class TestCharacters:
             chunk({"tool_calls": [{"index": 0, **call("a", "clock", '"\ud83d')}]}),
             chunk({"tool_calls": [{"index": 0, "function": {"arguments": '\ude00"'}}]}),
             STOP,
+            way=stream,
         )
 
         assert events[-1].ai_message == AiMessage("Hello 😀!", "H😀", [ToolExecutionRequest("a", "clock", '"😀"')])
@@ -312,8 +322,8 @@ class TestCharacters:
         ],
         ids=ascii,
     )
-    def test_that_cannot_be_stored_are_replaced(self, server: ModelServer, stream: Way, pieces: list[str], text: str):
-        *events, response = streamed(server, stream, *(chunk({"content": piece}) for piece in pieces), STOP)
+    def test_that_cannot_be_stored_are_replaced(self, server: ModelServer, pieces: list[str], text: str):
+        *events, response = streamed(server, *(chunk({"content": piece}) for piece in pieces), STOP)
 
         assert response.ai_message == AiMessage(text)
         assert "".join(event.text for event in events) == text
@@ -362,14 +372,13 @@ class TestAStream:
         assert next(events) == PartialText("lo")
         assert isinstance(next(events), ChatResponse)
 
-    def test_merges_interleaved_pieces_of_several_calls(self, server: ModelServer, stream: Way):
+    def test_merges_interleaved_pieces_of_several_calls(self, server: ModelServer):
         def piece(index: int, arguments: str, **first: Any) -> dict[str, Any]:
             name = {"name": first.pop("name")} if first else {}
             return {"index": index, **first, "function": {**name, "arguments": arguments}}
 
         events = streamed(
             server,
-            stream,
             chunk({"role": "assistant", "content": None, "tool_calls": None}),
             chunk({"tool_calls": [piece(0, "", id="call_a", type="function", name="clock")]}),
             chunk({"tool_calls": [piece(0, '{"zo')]}),
@@ -396,10 +405,9 @@ class TestAStream:
         )
 
     @pytest.mark.parametrize("number", [{}, {"index": 0}, {"index": None}], ids=["none", "all zero", "null"])
-    def test_separates_calls_without_distinct_indexes(self, server: ModelServer, stream: Way, number: dict[str, Any]):
+    def test_separates_calls_without_distinct_indexes(self, server: ModelServer, number: dict[str, Any]):
         response = streamed(
             server,
-            stream,
             chunk({"tool_calls": [{**number, **call("a", "clock", "{}")}, {**number, **call("b", "clock", "{}")}]}),
             chunk(finish_reason="tool_calls"),
         )[-1]
@@ -409,10 +417,9 @@ class TestAStream:
             ToolExecutionRequest("b", "clock", "{}"),
         )
 
-    def test_accepts_calls_that_repeat_names_or_change_ids(self, server: ModelServer, stream: Way):
+    def test_accepts_calls_that_repeat_names_or_change_ids(self, server: ModelServer):
         response = streamed(
             server,
-            stream,
             chunk({"tool_calls": [{"index": 0, **call("a", "clock", "{")}]}),
             chunk({"tool_calls": [{"index": 0, **call("a", "clock", "}")}]}),
             chunk({"tool_calls": [{"index": 1, **call("b", "sum", "[")}]}),
@@ -436,10 +443,9 @@ class TestAStream:
         ],
         ids=["late", "cut", "cut with id", "late and repeated", "repeated"],
     )
-    def test_joins_the_name_of_a_call(self, server: ModelServer, stream: Way, pieces: list[dict[str, Any]]):
+    def test_joins_the_name_of_a_call(self, server: ModelServer, pieces: list[dict[str, Any]]):
         events = streamed(
             server,
-            stream,
             *(chunk({"tool_calls": [{"index": 0, **piece}]}) for piece in pieces),
             chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}),
             chunk({"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}),
@@ -454,13 +460,12 @@ class TestAStream:
     @pytest.mark.parametrize("names", [("clock", "sum"), ("clock", "clock")], ids=["two names", "one name"])
     @pytest.mark.parametrize("number", [{"index": 0}, {"index": 0, "id": "a"}, {}], ids=["no id", "one id", "nothing"])
     def test_separates_whole_calls_with_one_index(
-        self, server: ModelServer, stream: Way, number: dict[str, Any], names: tuple[str, str]
+        self, server: ModelServer, number: dict[str, Any], names: tuple[str, str]
     ):
         first, second = ({**number, "function": {"name": name, "arguments": '{"a": 1}'}} for name in names)
 
         response = streamed(
             server,
-            stream,
             chunk({"tool_calls": [first]}),
             chunk({"tool_calls": [second]}),
             chunk(finish_reason="tool_calls"),
@@ -469,12 +474,11 @@ class TestAStream:
         calls = response.ai_message.tool_execution_requests
         assert [(call.name, call.arguments) for call in calls] == [(name, '{"a": 1}') for name in names]
 
-    def test_joins_arguments_whose_name_is_repeated_in_every_piece(self, server: ModelServer, stream: Way):
+    def test_joins_arguments_whose_name_is_repeated_in_every_piece(self, server: ModelServer):
         pieces = ['{"a": {"b"', ": 1}", ', "c": {}}', ""]
 
         response = streamed(
             server,
-            stream,
             *(
                 chunk({"tool_calls": [{"index": 0, "function": {"name": "sum", "arguments": piece}}]})
                 for piece in pieces
@@ -485,10 +489,9 @@ class TestAStream:
         [call] = response.ai_message.tool_execution_requests
         assert (call.name, call.arguments) == ("sum", "".join(pieces))
 
-    def test_skips_empty_chunks(self, server: ModelServer, stream: Way):
+    def test_skips_empty_chunks(self, server: ModelServer):
         events = streamed(
             server,
-            stream,
             b": ping\n\n",
             {"id": "", "model": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]},  # Azure starts so
             chunk({"role": "assistant", "content": "", "refusal": None, "tool_calls": None}),
@@ -504,26 +507,25 @@ class TestAStream:
         assert events[-1].ai_message == AiMessage("Hello")
         assert (events[-1].metadata.id, events[-1].metadata.model_name) == ("chatcmpl-1", "gpt-test-2026")
 
-    def test_accepts_usage_and_text_in_the_chunk_with_the_finish_reason(self, server: ModelServer, stream: Way):
+    def test_accepts_usage_and_text_in_the_chunk_with_the_finish_reason(self, server: ModelServer):
         events = streamed(
-            server, stream, chunk({"content": "Hel"}), chunk({"content": "lo"}, "stop", usage={"prompt_tokens": 1})
+            server, chunk({"content": "Hel"}), chunk({"content": "lo"}, "stop", usage={"prompt_tokens": 1})
         )
 
         assert events[:-1] == [PartialText("Hel"), PartialText("lo")]
         assert events[-1].metadata.token_usage == TokenUsage(1)
 
-    def test_yields_only_the_first_of_several_choices(self, server: ModelServer, stream: Way):
+    def test_yields_only_the_first_of_several_choices(self, server: ModelServer):
         other = {"index": 1, "delta": {"content": "No"}, "finish_reason": "length"}
 
-        events = streamed(server, stream, chunk({"content": "Yes"}), chunk(choices=[other]), STOP)
+        events = streamed(server, chunk({"content": "Yes"}), chunk(choices=[other]), STOP)
 
         assert events[:-1] == [PartialText("Yes")]
         assert events[-1].metadata.finish_reason is FinishReason.STOP
 
-    def test_yields_thinking_before_text(self, server: ModelServer, stream: Way):
+    def test_yields_thinking_before_text(self, server: ModelServer):
         events = streamed(
             server,
-            stream,
             chunk({"reasoning_content": "Hm"}),
             chunk({"reasoning_content": "."}),
             chunk({"content": "42"}),
@@ -532,13 +534,12 @@ class TestAStream:
 
         assert events[:-1] == [PartialThinking("Hm"), PartialThinking("."), PartialText("42")]
 
-    def test_joins_audio_that_was_encoded_in_pieces(self, server: ModelServer, stream: Way):
+    def test_joins_audio_that_was_encoded_in_pieces(self, server: ModelServer):
         def sound(**audio: object) -> dict[str, Any]:
             return chunk({"audio": audio})
 
         response = streamed(
             server,
-            stream,
             sound(id="audio_1", transcript="Hel"),
             sound(data=base64.b64encode(b"one").decode(), transcript="lo"),
             sound(data=base64.b64encode(b"four").decode()),

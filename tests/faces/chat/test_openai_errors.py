@@ -22,7 +22,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.messages import AiMessage
-from tests.faces.chat.conftest import Way
+from tests.faces.chat.conftest import Way, by_turns
 from tests.faces.chat.server import ModelServer, Step, chunk, refusal
 from tests.faces.chat.test_openai_requests import HI, model_at
 
@@ -30,8 +30,8 @@ AT_ONCE = {"retry-after-ms": "1"}
 
 
 class TestAnErrorStatus:
-    @pytest.mark.parametrize(
-        ("status", "error", "expected"),
+    @by_turns(
+        "status, error, expected",
         [
             (400, {}, InvalidRequestError),
             (400, {"code": "context_length_exceeded"}, ContextLengthError),
@@ -96,7 +96,7 @@ class TestAnErrorStatus:
 
 
 class TestRetrying:
-    @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
+    @by_turns("status", [(408,), (409,), (429,), (500,), (503,)])
     def test_succeeds_after_a_temporary_error(self, server: ModelServer, way: Way, status: int):
         server.reply_json(refusal(), status, AT_ONCE)
         server.answer({"content": "Hello"})
@@ -112,7 +112,7 @@ class TestRetrying:
 
         assert len(server.requests) == 4
 
-    @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 422])
+    @by_turns("status", [(400,), (401,), (402,), (403,), (404,), (422,)])
     def test_skips_permanent_errors(self, server: ModelServer, way: Way, status: int):
         server.reply_json(refusal(), status, AT_ONCE)
 

@@ -36,7 +36,7 @@ from chatmemory_django.messages import (
     Video,
     VideoContent,
 )
-from tests.faces.chat.conftest import Way
+from tests.faces.chat.conftest import Way, by_turns
 from tests.faces.chat.server import ModelServer
 
 HI = (UserMessage("hi"),)
@@ -176,7 +176,7 @@ class TestToolsAndFormats:
             {"type": "function", "function": ping},
         ]
 
-    @pytest.mark.parametrize("name", ["", "größe", "a.b", "a" * 65])
+    @by_turns("name", [("",), ("größe",), ("a.b",), ("a" * 65,)])
     def test_a_tool_with_an_invalid_name_is_refused(self, server: ModelServer, way: Way, name: str):
         request = ChatRequest(messages=HI, tools=(CLOCK, ToolSpecification(name)))
 
@@ -352,8 +352,8 @@ class TestMessages:
 
         assert [message["role"] for message in messages] == ["assistant", "tool", "user"]
 
-    @pytest.mark.parametrize(
-        ("message", "reason"),
+    @by_turns(
+        "message, reason",
         [
             (UserMessage([VideoContent(Video(url="x"))]), "VideoContent is not supported."),
             (

@@ -48,7 +48,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from tests.faces.chat.conftest import Way
+from tests.faces.chat.conftest import Way, by_turns, whole_and_streamed
 from tests.faces.chat.server import PATIENCE, ModelServer, Reply, Request, Step
 from tests.faces.chat.test_openai_clients import python
 from tests.faces.chat.vendors import KEY, SSE, VENDORS, Anthropic, Vendor, chat_model, event
@@ -105,8 +105,8 @@ def test_the_pieces_of_a_stream_add_up_to_its_response(vendor: Vendor, server: M
     assert response.metadata.finish_reason == FinishReason.TOOL_EXECUTION or vendor.name == "google"
 
 
-@pytest.mark.parametrize(
-    ("vendor_name", "sent", "expected"),
+@by_turns(
+    "vendor_name, sent, expected",
     [
         ("anthropic", "max_tokens", FinishReason.LENGTH),
         ("anthropic", "stop_sequence", FinishReason.STOP),
@@ -124,6 +124,7 @@ def test_the_reason_of_the_end_is_reported(
     assert way.ask(chat_model(vendor, server), [QUESTION]).metadata.finish_reason == expected
 
 
+@whole_and_streamed
 def test_settings_of_the_request_replace_those_of_the_model(vendor: Vendor, server: ModelServer, way: Way) -> None:
     vendor.answer(server, vendor.text("Three."))
     model = PydanticAiChatModel(_old(vendor, server), temperature=0.1, max_tokens=5, max_retries=0)
@@ -136,6 +137,7 @@ def test_settings_of_the_request_replace_those_of_the_model(vendor: Vendor, serv
         assert (config["temperature"], config["maxOutputTokens"], config["stopSequences"]) == (0.5, 5, ["END", "\n\n"])
 
 
+@whole_and_streamed
 def test_system_tools_calls_and_results_are_sent_in_the_vendors_form(
     vendor: Vendor, server: ModelServer, way: Way
 ) -> None:
@@ -199,6 +201,7 @@ def test_the_choice_of_a_tool_is_sent(
         assert config.get("mode") == "NONE" or not body.get("tools")
 
 
+@whole_and_streamed
 def test_a_typed_answer_is_asked_for_by_its_schema(vendor: Vendor, server: ModelServer, way: Way) -> None:
     vendor.answer(server, vendor.text('{"city": "Paris"}'))
     request = ChatRequest(messages=(QUESTION,), response_format=ResponseFormat(SCHEMA, "place"))
@@ -219,6 +222,7 @@ def test_json_without_a_schema_is_asked_for_in_the_prompt(vendor: Vendor, server
     assert "JSON" in json.dumps(server.requests[0].body)
 
 
+@whole_and_streamed
 def test_images_and_documents_are_sent(vendor: Vendor, server: ModelServer, way: Way) -> None:
     vendor.answer(server, vendor.text("A dot."))
     pdf = base64.b64encode(b"%PDF-1.4 a page").decode()
@@ -295,7 +299,7 @@ REFUSALS: list[tuple[str, int, str, str, type[ChatModelError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("vendor_name", "status", "kind", "words", "expected"), REFUSALS)
+@by_turns("vendor_name, status, kind, words, expected", REFUSALS)
 def test_a_refusal_is_an_error_by_its_status(
     vendor_name: str,
     status: int,
@@ -315,6 +319,7 @@ def test_a_refusal_is_an_error_by_its_status(
     assert len(server.requests) == 1
 
 
+@whole_and_streamed
 def test_the_wait_that_a_server_asks_for_is_reported(server: ModelServer, way: Way) -> None:
     Anthropic().refuse(server, 429, "rate_limit_error", retry_after="7")
     with pytest.raises(RateLimitError) as caught:
@@ -330,6 +335,7 @@ def test_the_wait_that_google_asks_for_is_reported(server: ModelServer) -> None:
     assert caught.value.retry_after == 9
 
 
+@whole_and_streamed
 def test_a_server_that_is_silent_is_a_timeout(vendor: Vendor, server: ModelServer, way: Way) -> None:
     server.reply(Step.AWAIT_CLIENT)
     with pytest.raises(ModelTimeoutError):
@@ -337,6 +343,7 @@ def test_a_server_that_is_silent_is_a_timeout(vendor: Vendor, server: ModelServe
     assert server.client_has_left.wait(PATIENCE)
 
 
+@whole_and_streamed
 def test_the_whole_call_can_have_a_limit(vendor: Vendor, server: ModelServer, way: Way) -> None:
     server.reply(Step.AWAIT_CLIENT)
     with pytest.raises(ModelTimeoutError):
@@ -344,6 +351,7 @@ def test_the_whole_call_can_have_a_limit(vendor: Vendor, server: ModelServer, wa
     assert server.client_has_left.wait(PATIENCE)
 
 
+@whole_and_streamed
 def test_a_server_that_is_not_there_is_unavailable(vendor: Vendor, server: ModelServer, way: Way) -> None:
     model = chat_model(vendor, server)
     server.shutdown()
@@ -352,6 +360,7 @@ def test_a_server_that_is_not_there_is_unavailable(vendor: Vendor, server: Model
         way.ask(model, [QUESTION])
 
 
+@whole_and_streamed
 def test_a_server_that_sends_a_web_page_is_unavailable(vendor: Vendor, server: ModelServer, way: Way) -> None:
     server.reply(b"<html>secret</html>", headers={"content-type": "text/html"})
     with pytest.raises((UnavailableError, BrokenStreamError)) as caught:
@@ -502,6 +511,7 @@ def test_a_model_that_was_given_cannot_be_another_one(vendor: Vendor, server: Mo
         chat_model(vendor, server).chat(ChatRequest(messages=(QUESTION,), model_name="other"))
 
 
+@whole_and_streamed
 def test_a_missing_key_is_reported_when_the_model_is_called(monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     model = PydanticAiChatModel("anthropic:claude-sonnet-5-5")
@@ -533,6 +543,7 @@ def test_a_vendor_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPa
         PydanticAiChatModel("mistral:mistral-large-latest")
 
 
+@whole_and_streamed
 def test_an_error_of_a_function_is_an_error_of_the_model(way: Way) -> None:
     def fail(*_: object) -> Any:
         raise KeyError("secret")
@@ -594,6 +605,7 @@ def run(server: ModelServer, script: str) -> str:
     return python(beginning + dedent(script))
 
 
+@whole_and_streamed
 def test_the_last_error_of_several_models_is_reported(way: Way) -> None:
     def fail(*_: object) -> Any:
         raise ModelHTTPError(503, "one")
