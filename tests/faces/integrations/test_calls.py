@@ -7,7 +7,6 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from chatmemory_django.chat.recording import RecordedChatModel
-from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.models import Conversation, ModelCall
 from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.integrations.running import run
@@ -45,12 +44,6 @@ TITLE = ("title", "scripted", 5, 7, None, None, "completed", "")
 
 class BrokenError(Exception):
     pass
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left():
-    yield
-    asyncio.run(close_thread_sensitive())
 
 
 @pytest.fixture

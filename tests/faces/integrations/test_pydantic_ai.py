@@ -3,9 +3,8 @@
 import asyncio
 import datetime
 import decimal
-import subprocess
-import sys
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -17,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import chatmemory_django.models.messages
-from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.integrations.histories import History
 from chatmemory_django.messages import (
@@ -32,6 +30,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations.jsonl import export_lines, import_lines
 from chatmemory_django.provider import get_chat_memory
+from tests.faces.integrations.contract import StoreContract, owner, stored
 from tests.faces.integrations.running import in_threads, run
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai is needed: pip install pydantic-ai-slim")
@@ -68,7 +67,7 @@ from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore, 
 from chatmemory_django.integrations.records.models import Record
 from tests.strategies import IN_DATABASE
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("a_small_memory")]
 
 AT = datetime.datetime(2026, 11, 22, 18, 0, 0, 123456, tzinfo=datetime.UTC)
 HI = ModelRequest(parts=[SystemPromptPart("Be brief.", timestamp=AT), UserPromptPart("Hi", timestamp=AT)], run_id="r")
@@ -98,37 +97,13 @@ NOTHING = ModelResponse(parts=[], timestamp=AT)
 ALL = [HI, CALL, FOUND, HELLO, RETRY, NOTHING]
 
 
-@pytest.fixture(autouse=True)
-def a_small_memory(settings):
-    settings.CHATMEMORY = {
-        "MEMORY": {
-            "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
-            "OPTIONS": {"max_messages": 3},
-        }
-    }
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left():
-    yield
-    asyncio.run(close_thread_sensitive())
-
-
 @pytest.fixture
 def store():
     return DjangoConversationStore()
 
 
-def owner(name: str):
-    return get_user_model().objects.create_user(name)
-
-
 def user_request(text: str) -> ModelRequest:
     return ModelRequest(parts=[UserPromptPart(text, timestamp=AT)])
-
-
-def history(memory_id: str = "c") -> list:
-    return [row.chat_message for row in Conversation.objects.get(memory_id=memory_id).history()]
 
 
 def talk(store: ConversationStore, *messages, conversation_id: str = "c", scope: str | None = None) -> Carried:
@@ -148,22 +123,57 @@ def loaded(store: ConversationStore, conversation_id: str = "c", **options) -> l
     return None if carried is None else carried.messages
 
 
+class TestContract(StoreContract):
+    EVERY = ALL
+    SHOWN: ClassVar = [["SystemPromptPart"], ["UserPromptPart"], ["TextPart", "ToolCallPart"], ["ToolReturnPart"]]
+    BASE = ConversationStore
+    WRITES: ClassVar = {"write_record": 3, "delete_record": 0}
+    REFUSAL = ConversationConflict
+
+    def store(self, memory_id="c", user=None):
+        return DjangoConversationStore()
+
+    async def add(self, *messages, to="c", user=None):
+        scope = None if user is None else str(user.pk)
+        carried = await self.store().load(to, scope=scope) or Carried(conversation_id=to)
+        carried.messages.extend(messages)
+        await self.store().save(carried, scope=scope)
+
+    async def read(self, user=None):
+        carried = await self.store().load("c", scope=None if user is None else str(user.pk))
+        return [] if carried is None else carried.messages
+
+    async def clear(self, user=None):
+        record = await self.store().read_record("c")
+        scope = None if user is None else str(user.pk)
+        await self.store().write_record(
+            replace(record, head_id=None, revision="cleared", scope=scope), expected_revision=record.revision
+        )
+
+    def said(self, text):
+        return user_request(text)
+
+    def write(self, kind):
+        record = run(self.store().read_record("c"))
+        if kind == "delete_record":
+            return self.store().delete_record("c", expected_revision=record.revision)
+        entry = ConversationEntry(parent_id=record.head_id, message=HELLO)
+        after = replace(record, head_id=entry.id, revision="after")
+        return self.store().write_record(after, new_entries=[entry], expected_revision=record.revision)
+
+    def exactly(self, messages):
+        return repr(ModelMessagesTypeAdapter.dump_python(messages, mode="json"))
+
+    def shape(self, messages):
+        return [[type(part).__name__ for part in message.parts] for message in messages]
+
+
 class TestMessages:
-    def test_they_come_back_unchanged_with_any_size_of_the_memory(self, store):
-        talk(store, *ALL[:2])
-        talk(store, *ALL[2:])
-
-        assert loaded(store) == ALL
-        # 1, 1.0 and True are equal.
-        to_json = ModelMessagesTypeAdapter.dump_python
-        assert repr(to_json(loaded(store), mode="json")) == repr(to_json(ALL, mode="json"))
-        assert len(get_chat_memory("c").messages()) == 3
-
     def test_a_response_is_a_message_and_a_request_one_or_more(self, store):
         talk(store, HI, CALL, FOUND, HELLO)
 
         requested = [ToolExecutionRequest("c1", "look", '{"n": 1}'), ToolExecutionRequest("c2", "see", "{")]
-        system, user, call, *results, also, hello = history()
+        system, user, call, *results, also, hello = stored()
         assert (system, user) == (SystemMessage("Be brief."), UserMessage("Hi"))
         assert call == AiMessage(None, "I look.", requested)
         assert results == [
@@ -177,7 +187,7 @@ class TestMessages:
     def test_messages_without_a_native_form_are_searched_and_counted_too(self, store):
         talk(store, RETRY)
 
-        assert isinstance(history()[0], CustomMessage)
+        assert isinstance(stored()[0], CustomMessage)
         assert [row.sequence for row in Message.objects.look_through("once more")] == [1]
 
     def test_model_and_usage_are_stored_with_an_answer(self, store):
@@ -185,24 +195,6 @@ class TestMessages:
 
         metadata = [row.metadata for row in Conversation.objects.get().history()]
         assert metadata == [None, None, {"model": "m", "usage": {"input": 7, "output": 3}}]
-
-    def test_messages_of_the_site_are_included_and_stable(self, store):
-        call = ToolExecutionRequest("1", "look", "{}")
-        memory = get_chat_memory("c")
-        memory.add(SystemMessage("Be brief."), UserMessage("Hi"), AiMessage("Wait.", tool_execution_requests=[call]))
-        memory.add(CustomMessage({"of": "others"}), ToolExecutionResultMessage("1", "look", "found"))
-
-        first = loaded(store)
-
-        assert [[type(part).__name__ for part in message.parts] for message in first] == [
-            ["SystemPromptPart"],
-            ["UserPromptPart"],
-            ["TextPart", "ToolCallPart"],
-            ["ToolReturnPart"],
-        ]
-        assert loaded(store) == first
-        talk(store, HELLO)
-        assert loaded(store) == [*first, HELLO]
 
     def test_another_framework_reads_and_continues_the_same_conversation(self, store):
         talk(store, HI, CALL)
@@ -642,7 +634,7 @@ class TestForks:
         record = run(store.read_record("d"))
         assert (record.forked_from, record.forked_at) == ("c", entries[2].id)
         assert forked.messages == ALL[:3]
-        assert [type(message).__name__ for message in history("d")][:3] == ["SystemMessage", "UserMessage", "AiMessage"]
+        assert [type(message).__name__ for message in stored("d")][:3] == ["SystemMessage", "UserMessage", "AiMessage"]
 
     def test_a_fork_outlives_its_origin(self, store):
         talk(store, HI, CALL)
@@ -702,14 +694,6 @@ class TestForks:
 
 
 class TestScope:
-    def test_a_new_conversation_belongs_to_the_user_with_that_key(self, store):
-        anna = owner("anna")
-
-        talk(store, HI, scope=str(anna.pk))
-
-        assert Conversation.objects.get().owner == anna
-        assert run(store.read_record("c")).scope == str(anna.pk)
-
     def test_another_users_conversation_is_not_found(self, store):
         anna, ben = (str(owner(name).pk) for name in ("anna", "ben"))
         carried = talk(store, HI, scope=anna)
@@ -879,57 +863,14 @@ class TestConcurrency:
         assert sorted(int(message.parts[0].content) for message in messages[::2]) == list(range(50))
         assert messages[1::2] == [CALL] * 50
 
-    def test_a_cancelled_task_ends_after_its_write(self, store):
-        async def give_up() -> None:
-            saving = asyncio.create_task(
-                store.write_record(TestRecords.RECORD, new_entries=[TestRecords.ENTRY], expected_revision=None)
-            )
-            await asyncio.sleep(0)
-            saving.cancel()
-            await asyncio.gather(saving, return_exceptions=True)
-            assert saving.cancelled()
-            assert await store.read_record("c") == TestRecords.RECORD
-
-        run(give_up())
-
-    def test_threads_keep_no_connection(self, store):
-        in_threads(10, lambda number: talk(DjangoConversationStore(), HI, conversation_id=f"c{number}"))
-
-        assert in_threads(10, lambda _: connection.connection) == [None] * 10
-
-    def test_a_rolled_back_transaction_stores_nothing(self, store):
-        save = async_to_sync(store.save)
-
-        with transaction.atomic():
-            save(Carried(conversation_id="c", messages=[HI]))
-            transaction.set_rollback(True)
-
-        assert run(store.read_record("c")) is None
-
 
 class TestConstruction:
-    def test_it_reads_nothing_even_in_an_event_loop(self, django_assert_num_queries):
-        async def make() -> DjangoConversationStore:
-            return DjangoConversationStore()
-
-        with django_assert_num_queries(0):
-            assert isinstance(run(make()), ConversationStore)
-
     def test_without_its_app_the_error_names_it(self, settings):
         app = "chatmemory_django.integrations.records"
         settings.INSTALLED_APPS = [each for each in settings.INSTALLED_APPS if each != app]
 
         with pytest.raises(ImproperlyConfigured, match=r"add '.*integrations\.records' to INSTALLED_APPS"):
             DjangoConversationStore()
-
-    def test_without_pydantic_ai_the_error_names_the_extra(self):
-        script = (
-            "import sys, django; django.setup(); sys.modules['pydantic_ai'] = None\n"
-            "import chatmemory_django.integrations.pydantic_ai"
-        )
-        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-
-        assert "pip install 'chatmemory_django[pydantic-ai]'" in ended.stderr.splitlines()[-1]
 
 
 class TestMessageHistory:
@@ -942,7 +883,7 @@ class TestMessageHistory:
         memory.add(*from_pydantic_ai(result.new_messages()))
 
         assert [len(message.parts) for message in result.all_messages()] == [2, 1, 1, 1]
-        assert history()[3:] == [UserMessage("And now?"), AiMessage("Hello")]
+        assert stored()[3:] == [UserMessage("And now?"), AiMessage("Hello")]
 
     def test_one_request_comes_back_as_one(self):
         [request, call, found] = to_pydantic_ai(from_pydantic_ai([HI, CALL, FOUND]))

@@ -1,6 +1,5 @@
 """Recall for agents of other frameworks: their own models call the tools, and read bounded quotations."""
 
-import asyncio
 import json
 
 import pytest
@@ -8,7 +7,6 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import OperationalError
 
-from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import MessageQuerySet
@@ -27,12 +25,6 @@ def ann():
     for memory_id, owner in (("old", ann), ("present", ann), ("bob's", bob)):
         get_chat_memory(memory_id, owner=owner).add(UserMessage("I eat no hazelnuts"), AiMessage("Noted"))
     return ann
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left():
-    yield
-    asyncio.run(close_thread_sensitive())
 
 
 def shown(text: str) -> object:

@@ -9,7 +9,6 @@ from django.urls import reverse
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
-from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
@@ -33,12 +32,6 @@ from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
 pytestmark = pytest.mark.django_db(transaction=True)
 
 WRITERS = ["Agents SDK", "LangChain", "LlamaIndex", "pydantic-ai", "Conversations API", "REST", "site"]
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left():
-    yield
-    asyncio.run(close_thread_sensitive())
 
 
 @pytest.fixture
