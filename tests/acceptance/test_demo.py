@@ -439,6 +439,7 @@ def start(path, *options):
     )
 
 
+@pytest.mark.slow
 def test_a_real_ctrl_c_before_anything_is_loaded_exits_with_130_and_a_message(tmp_path):
     path = tmp_path / "demo.sqlite3"
     deadline = time.monotonic() + 60
@@ -453,6 +454,7 @@ def test_a_real_ctrl_c_before_anything_is_loaded_exits_with_130_and_a_message(tm
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_a_real_ctrl_c_exits_with_130_and_leaves_complete_conversations(tmp_path):
     pytest.importorskip("chitchat_dataset")
     pytest.importorskip("tqdm")

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 from msgspec.structs import fields
 
+from tests.quick import mostly_slow
+
 PURE = ("codec", "core.tool_calls", "core.windows", "formats.openai_chat", "memory", "stores", "tokens")
 
 # Exit handlers of the standard library and msgspec are not ours, so import these first.
@@ -64,7 +66,7 @@ def test_importing_registers_no_exit_handlers():
     assert run(REGISTERS) == (0, "")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_slow(range(3)))
 def test_a_process_that_used_the_package_exits_without_a_crash(seed):
     # Overwrite freed memory, so that using or freeing it again crashes every time, not only sometimes.
     assert run(USES, PYTHONMALLOC="debug", PYTHONHASHSEED=str(seed)) == (0, "")

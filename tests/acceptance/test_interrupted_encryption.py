@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.database.importing.test_openai import HI
 from tests.waiting import wait_until
 
@@ -16,6 +18,7 @@ SITE = "tests.acceptance.sites.encryption"
 CONVERSATIONS, MESSAGES = 60, 50
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_has_encrypted_stays_and_the_next_one_goes_on(tmp_path: Path):
     database = tmp_path / "db.sqlite3"
     plain = os.environ | {"DATABASE_URL": f"sqlite:///{database}", "PYTHONPATH": str(ROOT)}

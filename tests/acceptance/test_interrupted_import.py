@@ -9,11 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.database.importing.test_openai import HI
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_conversations_are_all_imported_after_interruptions_and_none_partially(tmp_path: Path):
     """A process is killed again and again; the last one imports the rest."""
     source = tmp_path / "sessions.db"

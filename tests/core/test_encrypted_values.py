@@ -48,6 +48,7 @@ class TestFormat:
         assert len(set(values)) == 3
         assert len({len(value) for value in values}) == 1
 
+    @pytest.mark.slow
     def test_no_nonce_is_used_twice_in_a_million(self):
         head = len("enc1:a1:")
 

@@ -106,6 +106,7 @@ def test_sums_say_what_the_calls_say(calls, users):
         assert sum(tokens.values()) == sum(each[3] + each[4] for each in expected("model", since, until).values())
 
 
+@pytest.mark.slow
 def test_late_calls_count_at_once_and_are_summed_later(calls, users):
     sum_calls()
     add(random.Random(11), users, 40)

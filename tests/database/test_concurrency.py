@@ -19,6 +19,7 @@ from chatmemory_django.messages import NewMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import set_isolation
+from tests.quick import mostly_slow
 
 IS_SQLITE = settings.DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3"
 
@@ -107,6 +108,7 @@ def test_of_8_concurrent_retries_one_stores_the_messages_and_all_return_their_se
     assert answers == [[1, 2]] * 8
 
 
+@pytest.mark.slow
 def test_4_processes_adding_25_messages_each_keep_all_100_in_order(worker):
     processes = [worker("add", 25) for _ in range(4)]
     for process in processes:
@@ -130,7 +132,7 @@ MID_ADD = {
 }
 
 
-@pytest.mark.parametrize(("statement", "more"), MID_ADD[connection.vendor])
+@pytest.mark.parametrize(("statement", "more"), mostly_slow(MID_ADD[connection.vendor]))
 def test_a_writer_killed_during_an_add_leaves_no_trace_and_blocks_no_one(worker, statement, more):
     dying = worker("pause", 8, statement, more)
     assert dying.stdout.readline() == "paused\n"

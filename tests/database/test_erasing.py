@@ -227,8 +227,9 @@ def test_wherever_the_process_ends_nobody_finds_half_of_it_and_the_next_prune_de
     assert everything_is_gone()
 
 
-def test_a_writer_between_any_two_statements_loses_nothing(ann, erase):
-    for after in itertools.count(1):
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_a_writer_between_any_two_statements_loses_nothing(ann, erase, step):
+    for after in itertools.count(1, step):
         a_long_talk(ann)
         with another_writer(lambda: a_memory(ann).add(NEW), after), CaptureQueriesContext(connection) as statements:
             erase()
@@ -268,6 +269,7 @@ def test_the_check_finds_what_is_left_of_an_erasure_and_repairs_it(ann, capsys):
     call_command("check_chatmemory", verbosity=0)
 
 
+@pytest.mark.slow
 def test_two_can_delete_the_rest_at_the_same_time(ann):
     for after in range(1, 30):
         conversation = a_long_talk(ann)

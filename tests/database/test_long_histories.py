@@ -13,6 +13,7 @@ from chatmemory_django.chat import views
 from chatmemory_django.chat.questions import question_again
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
+from tests.quick import mostly_slow
 
 SHORT, LONG, OTHERS = 200, 5_000, 500
 
@@ -129,7 +130,7 @@ LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", mostly_slow(LOOKS))
 def test_lookups_do_not_read_the_whole_history(monkeypatch, histories, ann, name):
     monkeypatch.setattr(views, "_entered", lambda request, chat_id: (ann, chat_id))
     short, long = (

@@ -3,6 +3,8 @@
 import os
 import textwrap
 
+import pytest
+
 from tests.acceptance.docs.pages import block_of, site
 
 __all__ = ["site"]  # a fixture
@@ -163,6 +165,7 @@ def test_what_belongs_to_an_owner_is_in_one_database(site):
     )
 
 
+@pytest.mark.slow
 def test_a_writer_loses_nothing_while_an_owner_moves(site):
     run(
         site,
@@ -241,6 +244,7 @@ def test_a_writer_loses_nothing_while_an_owner_moves(site):
     )
 
 
+@pytest.mark.slow
 def test_calls_count_once_wherever_a_move_crashes_and_whatever_the_night_does_then(site):
     run(
         site,
@@ -314,6 +318,7 @@ def test_calls_count_once_wherever_a_move_crashes_and_whatever_the_night_does_th
     )
 
 
+@pytest.mark.slow
 def test_no_database_deletes_the_files_of_another_in_the_same_storage(site):
     run(
         site,

@@ -512,6 +512,7 @@ def test_the_in_process_store_does_what_the_oracle_does():
     run_state_machine_as_test(InThisProcess)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_both_stores_do_what_the_oracle_does(settings):
     use_storage(settings)

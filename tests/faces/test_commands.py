@@ -30,6 +30,7 @@ from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.test_operations import everything_is_whole, holding
 from tests.faces.admin.admin_site import TOKEN_WINDOW
+from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db
 
@@ -436,14 +437,16 @@ class TestInterruption:
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize(
         "command",
-        [
-            ("prune_chatmemory", "--history-older-than=9"),
-            ("prune_chatmemory", "--idle=9"),
-            ("erase_chatmemory", "--memory-id=a", "--memory-id=b"),
-            ("recount_chatmemory",),
-            ("check_chatmemory",),
-            ("export_chatmemory",),
-        ],
+        mostly_slow(
+            [
+                ("prune_chatmemory", "--history-older-than=9"),
+                ("prune_chatmemory", "--idle=9"),
+                ("erase_chatmemory", "--memory-id=a", "--memory-id=b"),
+                ("recount_chatmemory",),
+                ("check_chatmemory",),
+                ("export_chatmemory",),
+            ]
+        ),
         ids=" ".join,
     )
     def test_every_conversation_stays_intact(self, command: tuple[str, ...], settings):
@@ -505,6 +508,7 @@ class TestInterruption:
         assert [path.name for path in tmp_path.iterdir()] == ["x"]
         assert file.read_text() == "what was there"
 
+    @pytest.mark.slow
     def test_ctrl_c_prints_no_traceback(self, tmp_path: Path):
         environment = {"DATABASE_URL": f"sqlite:///{tmp_path / 'db.sqlite3'}", "PYTHONPATH": str(ROOT)}
         manage = [sys.executable, str(ROOT / "manage.py")]

@@ -370,7 +370,7 @@ def test_nothing_is_left_of_it_whatever_it_is(site, writer):
     nowhere(site)
 
 
-@pytest.mark.parametrize("remove", BY_SEQUENCE)
+@pytest.mark.parametrize("remove", mostly_slow(BY_SEQUENCE))
 @pytest.mark.parametrize("writer", mostly_slow(["a text", "a tool call"]))
 def test_nothing_is_left_of_it_whichever_way_it_is_removed(site, writer, remove):
     WRITERS[writer](site)
@@ -385,7 +385,7 @@ def test_nothing_is_left_of_it_whichever_way_it_is_removed(site, writer, remove)
     everything_works(site)
 
 
-@pytest.mark.parametrize("remove", NEWEST)
+@pytest.mark.parametrize("remove", mostly_slow(NEWEST))
 @pytest.mark.parametrize("writer", mostly_slow(["a text", "a tool call", "Agents SDK"]))
 def test_nothing_is_left_of_the_newest_message(site, writer, remove):
     WRITERS[writer](site)

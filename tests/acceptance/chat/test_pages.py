@@ -356,6 +356,7 @@ class TestRunserver:
         assert ended.returncode == 1
         assert "That port is already in use" in ended.stderr
 
+    @pytest.mark.slow
     def test_ctrl_c_ends_it_even_during_a_stream(self, tmp_path):
         manage(tmp_path, "demo", "--no-serve")
         with served(tmp_path, signal.SIGINT) as address:

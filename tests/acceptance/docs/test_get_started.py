@@ -72,6 +72,7 @@ def test_the_system_checks_find_nothing(followed):
     assert "no issues" in followed.run("python manage.py check")
 
 
+@pytest.mark.slow
 def test_the_real_models_that_it_shows_can_be_created(followed):
     steps = list(following.steps(TEXT))
     [offline] = [step for step in steps if (step.what, step.path) == ("file", "mysite/model.py")]

@@ -34,6 +34,7 @@ def needs_playwright(reference: str) -> bool:
     return "from tests.acceptance.browser import" in (ROOT / reference.partition("::")[0]).read_text()
 
 
+@pytest.mark.slow
 def test_each_reference_is_collected():
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-rs", "-m", "", "-p", "no:randomly", *TESTS],

@@ -18,6 +18,7 @@ from chatmemory_django.importing.moved import Moved
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
 from tests.database.importing.sources import messages_of, moved, refused
+from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db
 
@@ -43,8 +44,8 @@ def archive(path: Path, name: str, *parts: str, times: int = 1) -> Path:
     return path
 
 
-@each_framework
-@pytest.mark.parametrize("at", ["before", "between", "within", "after"])
+@pytest.mark.parametrize("framework", mostly_slow(VALID))
+@pytest.mark.parametrize("at", mostly_slow(["before", "between", "within", "after"]))
 def test_spaces_take_no_memory(framework, at, tmp_path):
     item = json.dumps(VALID[framework])
     first, rest = item[:1], item[1:]
@@ -67,7 +68,7 @@ def test_spaces_take_no_memory(framework, at, tmp_path):
     assert peak < 50 * MEGABYTE
 
 
-@pytest.mark.parametrize("filling", ["{},", "[],", "[", '"x",', "1", "x"])
+@pytest.mark.parametrize("filling", mostly_slow(["{},", "[],", "[", '"x",', "1", "x"]))
 def test_what_is_no_message_is_refused_and_not_kept(filling, tmp_path):
     path = archive(tmp_path / "a.zip", "talk.json", "[", filling * (MEGABYTE // len(filling)), "", times=2)
     tracemalloc.start()
@@ -229,6 +230,7 @@ def test_any_json_is_read_or_refused(framework, value, tmp_path_factory):
     assert all(isinstance(each, (Moved, ValueError)) for each in found)
 
 
+@pytest.mark.slow
 @given(
     document=st.recursive(
         st.one_of(st.integers(), st.text(st.sampled_from('a "\\\n\t\u2028😀'), max_size=8)),

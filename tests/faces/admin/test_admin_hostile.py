@@ -301,6 +301,7 @@ class TestListParameters:
         assert reader.post(page("changelist"), {**data, "_selected_action": range(10_000)}).status_code == 400
         assert Conversation.objects.count() == 1
 
+    @pytest.mark.slow
     def test_ten_thousand_can_be_selected_if_the_site_allows_such_a_large_form(self, reader, settings):
         settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = None
         talk = conversation(UserMessage("Hi"))

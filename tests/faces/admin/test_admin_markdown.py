@@ -245,6 +245,7 @@ class TestPages:
         assert html.count("<em>a</em>") == EXCERPT // 4
         assert "Truncated; the full text has 400,000 characters." in html
 
+    @pytest.mark.slow
     def test_a_page_of_worst_cases_stays_within_the_limit(self, reader):
         talk = conversation(*[UserMessage("![[" * (EXCERPT // 3))] * 50)
 

@@ -45,6 +45,7 @@ def test_the_compiled_translations_are_up_to_date(german, tmp_path):
         assert GNUTranslations(file)._catalog == german._catalog
 
 
+@pytest.mark.slow
 @needs_gettext
 def test_every_text_of_the_app_is_translated(tmp_path):
     copy = tmp_path / "chatmemory_django"

@@ -22,6 +22,7 @@ from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run, send
 from tests.faces.chat.scripted import ScriptedModel
 from tests.measuring import filled, measured
+from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -94,22 +95,24 @@ def refused(headers: dict, body: bytes) -> dict[str, int]:
 class TestLargeBodies:
     @pytest.mark.parametrize(
         ("begin", "part", "end"),
-        [
-            ('{"id":"c","messages":[', "{},", '{"role":"x"}]}'),
-            ('{"id":"c","messages":[', '{"":{}},', '{"role":"x"}]}'),
-            ('{"id":"c","messages":[', "0,", "0]}"),
-            ('{"id":"c","trigger":"regenerate-message","messages":[', '{"role":"assistant"},', "{}]}"),
-            ('{"id":"c","message":{"role":"user","parts":[', '{"":1},', "{}]}}"),
-            (LAST + "[", "{},", "{}]}]}"),
-            (LAST + "[", '"",', '""]}]}'),
-            (
-                '{"id":"c","message":{"role":"user","parts":[{"type":"file","mediaType":"image/png","url":"http://',
-                "a",
-                '"}]}}',
-            ),
-            ('{"id":"c","messages":[', '"" ', "]}"),
-            ('{"id":"c","messages":["', '\\"', ""),
-        ],
+        mostly_slow(
+            [
+                ('{"id":"c","messages":[', "{},", '{"role":"x"}]}'),
+                ('{"id":"c","messages":[', '{"":{}},', '{"role":"x"}]}'),
+                ('{"id":"c","messages":[', "0,", "0]}"),
+                ('{"id":"c","trigger":"regenerate-message","messages":[', '{"role":"assistant"},', "{}]}"),
+                ('{"id":"c","message":{"role":"user","parts":[', '{"":1},', "{}]}}"),
+                (LAST + "[", "{},", "{}]}]}"),
+                (LAST + "[", '"",', '""]}]}'),
+                (
+                    '{"id":"c","message":{"role":"user","parts":[{"type":"file","mediaType":"image/png","url":"http://',
+                    "a",
+                    '"}]}}',
+                ),
+                ('{"id":"c","messages":[', '"" ', "]}"),
+                ('{"id":"c","messages":["', '\\"', ""),
+            ]
+        ),
     )
     def test_a_refused_body_takes_five_times_its_size_and_is_freed_with_the_answer(self, anns, begin, part, end):
         body = filled(begin, part, end, 15 * MB)
@@ -121,14 +124,16 @@ class TestLargeBodies:
 
     @pytest.mark.parametrize(
         ("begin", "end"),
-        [
-            (LAST + '[{},[],{"a":1},"', '"]}]}'),
-            ('{"id":"c","message":{"role":"user","parts":[{"type":"text","text":"', '"}]}}'),
-            (
-                '{"id":"c","message":{"role":"user","parts":[{"type":"file","mediaType":"image/png","url":"data:',
-                '"}]}}',
-            ),
-        ],
+        mostly_slow(
+            [
+                (LAST + '[{},[],{"a":1},"', '"]}]}'),
+                ('{"id":"c","message":{"role":"user","parts":[{"type":"text","text":"', '"}]}}'),
+                (
+                    '{"id":"c","message":{"role":"user","parts":[{"type":"file","mediaType":"image/png","url":"data:',
+                    '"}]}}',
+                ),
+            ]
+        ),
     )
     def test_a_text_that_python_keeps_in_four_bytes_for_each_character_is_not_copied(self, anns, begin, end):
         body = filled(begin, "aaaa" * 1000 + "\U0001f600", end, 15 * MB)
@@ -158,6 +163,7 @@ class TestLargeConversations:
     def image(self, size: int) -> ImageContent:
         return ImageContent(Image(base64_data=base64.b64encode(PNG + bytes(size)).decode(), mime_type="image/png"))
 
+    @pytest.mark.slow
     def test_the_messages_have_addresses_in_place_of_files_and_few_are_in_memory(self, ann, anns):
         memory = get_chat_memory("c", owner=ann)
         for number in range(7):
@@ -205,6 +211,7 @@ class TestLargeConversations:
         texts = [part["text"] for part in shown[1]["parts"] if part["type"] == "text"]
         assert texts == ["0", "6", "7", "8"]
 
+    @pytest.mark.slow
     def test_an_address_sent_many_times_does_not_load_as_many_files(self, ann, anns):
         get_chat_memory("c", owner=ann).add(UserMessage([self.image(2 * MB)]))
         part = {"type": "file", "mediaType": "image/png", "url": f"{URL}/c/files/1/0"}

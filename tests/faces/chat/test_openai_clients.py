@@ -217,6 +217,7 @@ class TestAClient:
 
 
 class TestAProcess:
+    @pytest.mark.slow
     def test_has_its_own_connections_after_a_fork(self, echo: ModelServer):
         forked = run(
             echo,
@@ -233,6 +234,7 @@ class TestAProcess:
         assert forked == ""
         assert len(echo.connections) == 2
 
+    @pytest.mark.slow
     def test_ends_with_all_connections_closed(self, echo: ModelServer):
         assert run(echo, 'assert model.chat("hi") == "hi"') == ""
         assert run(echo, 'assert asyncio.run(model.achat("hi")) == "hi"') == ""

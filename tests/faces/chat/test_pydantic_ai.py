@@ -563,6 +563,7 @@ def _old(vendor: Vendor, server: ModelServer) -> Any:
 
 
 class TestAProcess:
+    @pytest.mark.slow
     def test_has_its_own_connections_after_a_fork(self, server: ModelServer) -> None:
         VENDORS["anthropic"].answer(server, VENDORS["anthropic"].text("Three."))
 
@@ -581,6 +582,7 @@ class TestAProcess:
         assert output == ""
         assert len(server.connections) == 2
 
+    @pytest.mark.slow
     def test_ends_by_itself_also_during_a_stream(self, server: ModelServer) -> None:
         server.reply(*_begun(VENDORS["anthropic"], server), Step.AWAIT_CLIENT)
 

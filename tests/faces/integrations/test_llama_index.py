@@ -535,6 +535,7 @@ class TestMemory:
 class TestComparedWithLlamaIndex:
     """After any steps, the store holds the same as LlamaIndex's own ``SQLAlchemyChatStore``."""
 
+    @pytest.mark.slow
     @given(calls=st.lists(calls, max_size=12))
     @IN_DATABASE
     def test_as_a_store(self, calls, tmp_path):
@@ -551,6 +552,7 @@ class TestComparedWithLlamaIndex:
 
         run(walk())
 
+    @pytest.mark.slow
     @given(
         turns=st.lists(some_messages, max_size=10),
         limit=st.integers(3, 40),

@@ -843,6 +843,7 @@ class TestConcurrency:
         assert sum(in_threads(50, begin)) == 1
         assert Message.objects.count() == 1
 
+    @pytest.mark.slow
     def test_50_writers_that_retry_lose_and_split_nothing(self, store):
         async def save(number: int) -> None:
             while True:
@@ -971,6 +972,7 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, min_size=3, max_size=14))
 @IN_DATABASE
 def test_it_behaves_like_the_store_in_memory(steps):

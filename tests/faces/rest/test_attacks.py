@@ -36,6 +36,7 @@ from tests.faces.rest.conftest import (
     statements,
 )
 from tests.measuring import filled, measured
+from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db
 
@@ -489,16 +490,18 @@ class TestLargeBodies:
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize(
         ("where", "media_type", "opening", "part", "end"),
-        [
-            (MESSAGES, "application/json", "[", "{},", "{}]"),
-            (MESSAGES, "application/json", "[", '{"":1},', "{}]"),
-            (MESSAGES, "application/json", "[", '{"":{}},', "{}]"),
-            (MESSAGES, "application/json", MESSAGE + '{"a":[', "99999,", "1]}}]}"),
-            (MESSAGES, "application/json", MESSAGE + '"', "ab", '"}]}'),
-            ("/openai/v1/conversations", "application/json", '{"items":[', "{},", "{}]}"),
-            (IMPORT, "application/jsonl", LINE, "{},", "{}]}"),
-            (IMPORT, "application/jsonl", LINE + '{"type":"USER"},"metadata":{"a":[', "{},", "{}]}}"),
-        ],
+        mostly_slow(
+            [
+                (MESSAGES, "application/json", "[", "{},", "{}]"),
+                (MESSAGES, "application/json", "[", '{"":1},', "{}]"),
+                (MESSAGES, "application/json", "[", '{"":{}},', "{}]"),
+                (MESSAGES, "application/json", MESSAGE + '{"a":[', "99999,", "1]}}]}"),
+                (MESSAGES, "application/json", MESSAGE + '"', "ab", '"}]}'),
+                ("/openai/v1/conversations", "application/json", '{"items":[', "{},", "{}]}"),
+                (IMPORT, "application/jsonl", LINE, "{},", "{}]}"),
+                (IMPORT, "application/jsonl", LINE + '{"type":"USER"},"metadata":{"a":[', "{},", "{}]}}"),
+            ]
+        ),
     )
     def test_refused_take_five_times_their_size_and_are_freed_with_the_answer(
         self, begin, person, where, media_type, opening, part, end

@@ -60,6 +60,7 @@ def examples(content: dict) -> list:
     return named + ([content["example"]] if "example" in content else [])
 
 
+@pytest.mark.slow
 def test_it_is_valid_in_both_versions_of_openapi():
     for version in ("3.0.3", "3.1.1"):
         with patched_settings({"OAS_VERSION": version}):
