@@ -231,7 +231,7 @@ class TestReading:
 
         assert [each["text"] for each in page["messages"]] == ["Hi", "Second"]
 
-    @pytest.mark.parametrize("memory_id", ["of ben", "without owner", "nowhere", "a\0b"])
+    @pytest.mark.parametrize("memory_id", ["of ben", "OF BEN", "without owner", "nowhere", "a\0b"])
     def test_conversations_of_others_are_rejected(self, url: str, anna, memory_id: str):
         add_messages("of ben", signed_in("ben"), UserMessage("secret"))
         get_chat_memory("without owner").add(UserMessage("secret"))

@@ -247,23 +247,7 @@ class TestHostileInput:
         assert "tool failed" not in response.text
 
 
-class TestConversationsOfOthers:
-    def test_an_id_of_another_user_and_one_that_does_not_exist_are_the_same(self, anna):
-        get_chat_memory("of ben", owner=signed_in("ben").user).add(UserMessage("secret"))
-
-        answers = {
-            call(anna, "read_conversation", conversation_id=each).text for each in ("of ben", "nowhere", "OF BEN")
-        }
-
-        assert len(answers) == 1
-
-    def test_staff_with_every_permission_read_only_their_own(self, anna):
-        get_chat_memory("of anna", owner=anna.user).add(UserMessage("secret"))
-        root = signed_in("root", is_staff=True, is_superuser=True)
-
-        assert call(root, "read_conversation", conversation_id="of anna").result["isError"]
-        assert call(root, "search_conversations", query="secret").result["structuredContent"] == {"hits": []}
-
+class TestReading:
     def test_a_user_who_may_read_nothing_reads_no_title(self, anna, settings):
         settings.CHATMEMORY = {"ACCESS_POLICY": f"{__name__}.NothingToRead"}
         get_chat_memory("c", owner=anna.user).add(UserMessage("secret"), SystemMessage("prompt"))

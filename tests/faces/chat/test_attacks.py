@@ -251,10 +251,6 @@ class TestFiles:
     def test_what_is_no_file_is_not_found(self, anns, conversation, where):
         assert run(get(anns, f"/{where}")).status_code == 404
 
-    def test_are_not_found_by_others(self, bobs, conversation):
-        assert run(get(bobs, "/c/files/1/0")).status_code == 404
-        assert run(get({}, "/c/files/1/0")).status_code == 401
-
     @pytest.mark.parametrize(
         "address",
         [

@@ -613,22 +613,6 @@ class TestAccess:
 
         error(server("post"), 401)
 
-    def test_other_users_conversations_are_not_found(self, server):
-        conversation = server.create(HI, REASONING)
-        other = Api("other", WRITE, REMOVE)
-
-        for verb, path, body in [
-            ("get", "", None),
-            ("post", "", {"metadata": {}}),
-            ("delete", "", None),
-            ("get", "/items", None),
-            ("post", "/items", {"items": [HI]}),
-            ("get", "/items/rs_1", None),
-            ("delete", "/items/rs_1", None),
-        ]:
-            error(other(verb, f"/{conversation}{path}", body), 404)
-        assert len(server.items(conversation)) == 2
-
     def test_a_user_has_an_owners_access(self, server):
         user = Api("anna")
         conversation = user.create(HI)
