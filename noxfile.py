@@ -67,10 +67,11 @@ def tests(session: nox.Session, pins: list[str]) -> None:
 @nox.session
 @nox.parametrize(["python", "pins"], VERSIONS)
 def everything(session: nox.Session, pins: list[str]) -> None:
-    """Run all tests on all databases, and with the newest versions all that .ci/run shortens. It takes a night."""
+    """Run the tests on all databases, and with the newest versions the slow ones and all that .ci/run shortens."""
     session.install("-e", ".[mysql]", *DEV, *pins)
+    options = ["-m", "", "--hypothesis-profile=thorough"] if NEWEST in pins else []
     for url in DATABASES:
-        session.run("pytest", "-q", "-n", "auto", env={"DATABASE_URL": url, "PYTHONDEVMODE": "1"})
+        session.run("pytest", "-q", "-n", "auto", *options, env={"DATABASE_URL": url, "PYTHONDEVMODE": "1"})
     if NEWEST in pins:
         every = {"SEEDS": "1 2 3", "CLIENTS": "5 6 7", "PAGES": "5 6 7"}
         for script, *databases in ([".ci/rest"], [".ci/aimock"], [".ci/chat"], [".ci/frameworks", *DATABASES]):

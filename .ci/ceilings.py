@@ -7,8 +7,8 @@ starts, in any thread. A coroutine that goes on is not counted: how often it doe
 
 ``.ci/ceilings --tests JUNIT.xml --times TIMES`` measures a run of all tests, in figures that other work on the machine,
 and its speed, change little. The slowest tests are measured as a share of the seconds of all tests. The run is measured
-by the seconds that its processes computed, which bash's ``times >TIMES`` writes after it: what runs beside it takes
-none of those. They are converted to those of another machine, by how long a loop takes here.
+by the seconds that its processes computed, user and system, which TIMES contains: what runs beside it takes none of
+those. They are converted to those of another machine, by how long a loop takes here.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def figures_of_tests(junit: Path, times: Path | None) -> Figures:
     share = sum(seconds for seconds, _ in slowest) / sum(seconds for seconds, _ in tests)
     figures: Figures = {"slowest_tests_percent": round(100 * share)}
     if times is not None:
-        computed = sum(60 * float(m) + float(s) for m, s in re.findall(r"(\d+)m([\d.]+)s", times.read_text()))
+        computed = sum(map(float, times.read_text().split()))
         figures["tests_cpu_seconds"] = round(computed * LOOP_SECONDS / min(_loop_seconds() for _ in range(5)))
     return figures
 
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table of all figures, and which are refused; return the exit status."""
     parser = argparse.ArgumentParser(description="Fail if a figure is above its ceiling.")
     parser.add_argument("--tests", metavar="JUNIT.xml", type=Path, help="measure this run of all tests, not the code")
-    parser.add_argument("--times", metavar="TIMES", type=Path, help="what bash's times printed after the run")
+    parser.add_argument("--times", metavar="TIMES", type=Path, help="the seconds of the processor that the run took")
     asked = parser.parse_args(arguments)
     data = tomllib.loads(DATA.read_text())
     ceilings = data["ceilings"]["tests" if asked.tests else "code"]
