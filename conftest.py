@@ -110,35 +110,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: "acceptance" not in item.path.parts)
 
 
-def _skip_without_adapters(report: pytest.CollectReport | pytest.TestReport, failure: Any, path: Path) -> None:
-    """Make a failure a skip if it comes from the import of a module that is missing."""
-    is_missing = path in incomplete
-    while failure is not None and not is_missing:
+WITHOUT_ADAPTERS = "It needs the dependency group adapters"
+
+
+def _comes_from_what_is_missing(failure: BaseException | None) -> bool:
+    while failure is not None:
         if isinstance(failure, ModuleNotFoundError):
-            is_missing = any(f"{module}.".startswith(f"{failure.name}.") for module in MISSING)
+            return any(f"{module}.".startswith(f"{failure.name}.") for module in MISSING)
         failure = failure.__cause__ or failure.__context__
-    if is_missing:
-        report.outcome, report.longrepr = "skipped", (str(path), 0, "Skipped: it needs the dependency group adapters")
+    return False
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     """Skip the modules that import what is missing."""
     report = yield
-    if MISSING and report.failed:
-        _skip_without_adapters(report, report.call.excinfo.value, collector.path)
+    if report.failed and _comes_from_what_is_missing(report.call.excinfo.value):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {WITHOUT_ADAPTERS}")
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
-    """Skip the tests and the code blocks that import what is missing."""
-    report = yield
-    if MISSING and report.failed:
-        _skip_without_adapters(report, call.excinfo.value, item.path)
-        if report.skipped and isinstance(item, SybilItem):
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Skip the tests and the code blocks that import what is missing, and the blocks that need these blocks."""
+    try:
+        return (yield)
+    except Exception as exc:
+        if item.path not in incomplete and not _comes_from_what_is_missing(exc):
+            raise
+        if isinstance(item, SybilItem):
             incomplete.add(item.path)
-    return report
+        pytest.skip(WITHOUT_ADAPTERS)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -20,6 +20,7 @@ CONVERSATIONS, MESSAGES = 60, 50
 
 @pytest.mark.slow
 def test_what_a_killed_process_has_encrypted_stays_and_the_next_one_goes_on(tmp_path: Path):
+    pytest.importorskip("cryptography")
     database = tmp_path / "db.sqlite3"
     plain = os.environ | {"DATABASE_URL": f"sqlite:///{database}", "PYTHONPATH": str(ROOT)}
     encrypted = plain | {"DJANGO_SETTINGS_MODULE": SITE}

@@ -9,6 +9,8 @@ from django.core.checks import CheckMessage
 
 from chatmemory_django.encryption import checks
 
+pytest.importorskip("cryptography")
+
 BASE64 = base64.b64encode(b"a secret key of 32 bytes, a key.").decode()
 KEY = f"a1:{BASE64}"
 

@@ -315,6 +315,7 @@ def embed(texts):
 
 
 def test_messages_are_found_by_their_meaning(site):
+    pytest.importorskip("numpy")
     models, meaning, app, tool = blocks_of("recipes/vectors.md")
     code = MIGRATED + textwrap.dedent("""
         from chatmemory_django.messages import AiMessage, SystemMessage

@@ -216,6 +216,7 @@ class TestChatOverHttp:
         assert len(client.get("/api/chat/orders/messages").json()) == 2
 
     def test_the_settings_of_redis_are_valid(self, mysite, settings):
+        pytest.importorskip("redis")
         mysite.assistants.assistant = Assistant(ScriptedModel(""))
 
         settings.CHATMEMORY = execute(skipped("chat-over-http.md")[3])["CHATMEMORY"]
