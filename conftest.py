@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from django.core.management.commands import flush
 from django.db import connections
+from django.db.models.signals import post_migrate
 from django.test import override_settings
 from hypothesis import HealthCheck, settings
 from sybil import Sybil
@@ -65,6 +68,27 @@ def django_db_modify_db_settings(
     for connection in connections.all():
         if connection.vendor == "sqlite":
             connection.settings_dict["TEST"]["NAME"] = str(folder / f"{connection.alias}.sqlite3")
+            # No test database outlives a crash of the machine, so nothing waits for the disk.
+            connection.settings_dict["OPTIONS"]["init_command"] += "; PRAGMA synchronous=OFF"
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """Keep the permissions when the rows of a test are deleted: making them again takes longer than most tests."""
+    from django.contrib.auth.models import Permission  # the apps are loaded only now
+    from django.contrib.contenttypes.management import create_contenttypes
+    from django.contrib.contenttypes.models import ContentType
+
+    kept = {Permission._meta.db_table, ContentType._meta.db_table}
+
+    def sql_flush(style: Any, connection: Any, **options: Any) -> list[str]:
+        tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+        return connection.ops.sql_flush(style, [table for table in tables if table not in kept], **options)
+
+    post_migrate.disconnect(create_contenttypes)
+    post_migrate.disconnect(dispatch_uid="django.contrib.auth.management.create_permissions")
+    with patch.object(flush, "sql_flush", sql_flush):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -88,6 +88,7 @@ def check_all() -> None:
             assert read(by, since, until) == expected(by, since, until), (by, since, until)
 
 
+@pytest.mark.slow
 def test_sums_say_what_the_calls_say(calls, users):
     check_all()
     past = ModelCall.objects.filter(created_at__lt=TODAY).count()
@@ -129,6 +130,7 @@ def test_there_is_one_row_for_the_same_keys_and_one_statement_reads_a_year(calls
     assert len(captured) == 1
 
 
+@pytest.mark.slow
 def test_sums_outlive_their_calls_and_so_does_what_counts_for_a_budget(calls, users):
     since, until = TODAY - timedelta(days=DAYS + 9), TODAY + timedelta(days=1)
     whole = {by: read(by, since, until) for by in (*KEYS, "day")}

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from chatmemory_django import operations
+from chatmemory_django import storages as storages_of_files
 from chatmemory_django.db import turns
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
@@ -28,11 +30,12 @@ from chatmemory_django.models import (
 )
 from chatmemory_django.models.files import stored_bytes
 from chatmemory_django.operations.searching import find_messages
+from chatmemory_django.storages import FOLDER
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import another_writer
 from tests.database.test_operations import DAY, NO_WINDOW
 from tests.leftovers import leftovers
-from tests.pictures import picture, stored_in, use_storage
+from tests.pictures import a_file, picture, stored_in, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,9 +50,10 @@ class Crash(BaseException):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch, settings) -> None:
-    """Make ``LENGTH`` messages many, so that they are deleted in several transactions."""
+    """Make ``LENGTH`` messages many, so that they are deleted in several transactions, and the storage one folder."""
     monkeypatch.setattr(remains, "SHORT", 3)
     monkeypatch.setattr(remains, "BATCH", 2)
+    monkeypatch.setattr(storages_of_files, "FOLDERS", [f"{FOLDER}/{sha256(a_file(1)).hexdigest()[:2]}"])
     use_storage(settings)
 
 

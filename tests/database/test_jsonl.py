@@ -45,6 +45,7 @@ from tests.database.interleaving import Connected, another_writer, in_another_co
 from tests.database.test_models import PRIVATE
 from tests.database.test_operations import everything_is_whole
 from tests.estimators import ADDITIVE_WORDS
+from tests.quick import mostly_slow
 from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db
@@ -728,6 +729,7 @@ class TestConcurrentWriters:
 
             assert [(head["memory_id"], head["messages"]) for head in heads] in ([("a", 3), ("b", 3)], [("a", 3)])
 
+    @pytest.mark.slow
     @pytest.mark.django_db(transaction=True)
     def test_a_concurrent_erasure_and_new_start(self):
         def begin_again() -> None:
@@ -778,6 +780,7 @@ class TestDatetimes:
 
 
 class TestLargeConversations:
+    @pytest.mark.slow
     def test_large_conversations_are_never_loaded_as_a_whole(self):
         count = 2_500
         memory = a_memory()
@@ -811,7 +814,7 @@ class TestLargeConversations:
         with django_assert_max_num_queries(3_000 // MAX_ROWS + 10):  # SQLite once accepted only 999 parameters at once.
             import_lines(written)
 
-    @pytest.mark.parametrize("character", ["'", "😀", "\x1a"], ids=ascii)
+    @pytest.mark.parametrize("character", mostly_slow(["'", "😀", "\x1a"]), ids=ascii)
     def test_messages_of_any_characters_fit_into_one_packet(self, character: str):
         """By default, MariaDB accepts 16 MiB per packet; escaped text may take twice the space."""
         memory = a_memory(limit=100)

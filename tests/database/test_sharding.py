@@ -9,6 +9,8 @@ from tests.acceptance.docs.pages import block_of, site
 
 __all__ = ["site"]  # a fixture
 
+pytest.importorskip("cryptography")  # what it stores is encrypted
+
 MIGRATION = """
 from django.db import migrations, models
 

@@ -325,6 +325,7 @@ class TestTools:
 
 
 class TestRunserver:
+    @pytest.mark.slow
     def test_it_streams_serves_static_files_and_ends_cleanly(self, tmp_path):
         manage(tmp_path, "demo", "--no-serve")
         with served(tmp_path) as address:

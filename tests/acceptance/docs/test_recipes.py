@@ -129,6 +129,7 @@ class TestTenants:
         execute(recipe("tenants.md", "staff_of_acme"), APIClient=APIClient, staff_of_acme=staff)
 
 
+@pytest.mark.slow
 def test_each_tenant_has_a_database(site):
     aliases = ("default", "acme", "globex")
     settings = (
@@ -153,6 +154,7 @@ def test_each_tenant_has_a_database(site):
     site(settings, code, aliases, tenants=router)
 
 
+@pytest.mark.slow
 def test_conversations_have_a_database_of_their_own(site):
     settings = recipe("several-databases.md", "DATABASE_ROUTERS") + "INSTALLED_APPS += ['chatmemory_django.search']\n"
     # Its feedback points at messages, and would have to be in their database.
@@ -173,6 +175,7 @@ def test_conversations_have_a_database_of_their_own(site):
     site(settings, code, ("default", "chat"), routers=recipe("several-databases.md", "class ChatRouter"))
 
 
+@pytest.mark.slow
 def test_users_have_a_uuid(site):
     settings = "INSTALLED_APPS += ['members']\nAUTH_USER_MODEL = 'members.Member'\n"
     model = recipe("custom-users.md", "class Member")
@@ -227,6 +230,7 @@ class Migration(migrations.Migration):
 MIGRATED = "call_command('migrate', run_syncdb=True, verbosity=0)\n"
 
 
+@pytest.mark.slow
 def test_an_assistant_keeps_notes_that_the_user_sees_and_deletes(site):
     models, use, pages = blocks_of("recipes/notes.md")
     [template] = blocks_of("recipes/notes.md", "html")

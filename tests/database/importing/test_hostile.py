@@ -68,6 +68,7 @@ def test_spaces_take_no_memory(framework, at, tmp_path):
     assert peak < 50 * MEGABYTE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filling", mostly_slow(["{},", "[],", "[", '"x",', "1", "x"]))
 def test_what_is_no_message_is_refused_and_not_kept(filling, tmp_path):
     path = archive(tmp_path / "a.zip", "talk.json", "[", filling * (MEGABYTE // len(filling)), "", times=2)

@@ -35,6 +35,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from tests.faces.admin.admin_site import EVERYTHING, conversation, page, post_action, staff
+from tests.quick import mostly_slow
 
 SCRIPT = "<script>alert(1)</script>"
 BREAK_OUT = "\"'><img src=x onerror=alert(1)>"
@@ -238,11 +239,13 @@ class TestListParameters:
 
     @pytest.mark.parametrize(
         "name",
-        [
-            *("q", "p", "o", "e", "all", "_facets", "_popup"),
-            *(["_source_model"] if django.VERSION >= (6, 1) else []),
-            *("owner", "active", "until", "memory", "evictions", "problem", "flag"),
-        ],
+        mostly_slow(
+            [
+                *("q", "p", "o", "e", "all", "_facets", "_popup"),
+                *(["_source_model"] if django.VERSION >= (6, 1) else []),
+                *("owner", "active", "until", "memory", "evictions", "problem", "flag"),
+            ]
+        ),
     )
     def test_supported_parameters_accept_any_value(self, reader, monkeypatch, name):
         monkeypatch.setattr(ConversationAdmin, "list_per_page", 1)  # Enough for several pages.

@@ -39,6 +39,7 @@ def test_the_newest_come_first_with_the_hits_marked(reader):
     assert 'value="parcel"' in html
 
 
+@pytest.mark.slow
 def test_each_hit_links_to_its_message(reader):
     talk = long_conversation(200)
 

@@ -171,6 +171,7 @@ class TestPagesOfMessages:
 
 
 class TestPagesOfConversations:
+    @pytest.mark.slow
     @IN_DATABASE
     @given(
         rows=st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 40)), max_size=20),
