@@ -12,12 +12,16 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.cache import cache
 from django.test import Client
+from django.urls import resolve
 from rest_framework.authtoken.models import Token
 
+from chatmemory_django.chat import urls as chat_urls
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.rest import urls as rest_urls
+from chatmemory_django.rest.openai import urls as openai_urls
 from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.rest.conftest import ANSWER, HI, adding
 
@@ -250,3 +254,11 @@ def test_its_owner_gets_what_others_do_not(face):
         if status != row.shown or (face == "mcp" and SECRET not in body):
             wrong[row.verb, row.path] = status, body[:200]
     assert wrong == {}
+
+
+@pytest.mark.parametrize("face", ["rest", "openai", "chat"])
+def test_every_path_of_a_conversation_is_in_the_table(face):
+    there = {resolve(f"{ROOTS[face]}{row.path.partition('?')[0]}".replace("…", THEIRS)).url_name for row in FACES[face]}
+    urls = {"rest": rest_urls, "openai": openai_urls, "chat": chat_urls}[face].urlpatterns
+
+    assert there >= {each.name for each in urls if "_id>" in str(each.pattern)}
