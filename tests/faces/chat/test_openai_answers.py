@@ -372,7 +372,7 @@ class TestAStream:
         assert next(events) == PartialText("lo")
         assert isinstance(next(events), ChatResponse)
 
-    def test_merges_interleaved_pieces_of_several_calls(self, server: ModelServer):
+    def test_merges_interleaved_pieces_of_several_calls(self, server: ModelServer, stream: Way):
         def piece(index: int, arguments: str, **first: Any) -> dict[str, Any]:
             name = {"name": first.pop("name")} if first else {}
             return {"index": index, **first, "function": {**name, "arguments": arguments}}
@@ -387,6 +387,7 @@ class TestAStream:
             chunk({"tool_calls": [piece(1, 'of": [1, '), piece(0, '": "U')]}),
             chunk({"tool_calls": [piece(0, 'TC"}'), piece(1, "2]}")]}),
             chunk(finish_reason="tool_calls"),
+            way=stream,
         )
 
         assert events[:-1] == [
