@@ -614,7 +614,7 @@ class TestStores:
         assert kept == {7: [U2]}
         assert store.kept == {}
 
-    def test_a_single_slot_store_is_an_in_memory_store_but_for_its_key(self):
+    def test_a_single_slot_store_is_an_in_memory_store_except_for_its_key(self):
         """What the recorded windows show of the one holds for the other."""
 
         class Bare(InMemoryChatMemoryStore):

@@ -1,7 +1,7 @@
 """
 What the stores of all adapters promise.
 
-The tests of an adapter have a subclass, which says how its framework reads and writes the conversation "c".
+The tests of an adapter have a subclass, which describes how its framework reads and writes the conversation "c".
 """
 
 import asyncio
@@ -66,13 +66,13 @@ class StoreContract:
     def clear(self, user: Any = None) -> Awaitable[object]:
         raise NotImplementedError
 
-    def said(self, text: str) -> Any:
+    def question(self, text: str) -> Any:
         """Return the framework's message of a user."""
         raise NotImplementedError
 
     def write(self, kind: str) -> Awaitable[object]:
         """Return the write of that *kind*; see ``WRITES``."""
-        return self.add(self.said("3")) if kind == "add" else self.clear()
+        return self.add(self.question("3")) if kind == "add" else self.clear()
 
     def exactly(self, messages: list) -> object:
         """Return *messages* so that 1, 1.0 and True differ."""
@@ -106,33 +106,33 @@ class StoreContract:
 
         assert self.shape(first) == self.SHOWN
         assert run(self.read()) == first
-        run(self.add(self.said("And now?")))
-        assert run(self.read()) == [*first, self.said("And now?")]
+        run(self.add(self.question("And now?")))
+        assert run(self.read()) == [*first, self.question("And now?")]
 
     def test_a_rewind_removes_messages(self):
-        said = [self.said(text) for text in ("1", "2", "3")]
-        run(self.add(*said))
+        questions = [self.question(text) for text in ("1", "2", "3")]
+        run(self.add(*questions))
 
         get_chat_memory("c").rewind(1)
 
-        assert run(self.read()) == said[:1]
+        assert run(self.read()) == questions[:1]
 
     def test_a_new_conversation_belongs_to_the_owner(self):
         anna = owner("anna")
 
-        run(self.add(self.said("Hi"), user=anna))
+        run(self.add(self.question("Hi"), user=anna))
 
         assert Conversation.objects.get().owner == anna
 
     def test_another_users_conversation_is_refused(self):
         anna, ben = owner("anna"), owner("ben")
-        run(self.add(self.said("Hi"), user=anna))
+        run(self.add(self.question("Hi"), user=anna))
 
         assert run(self.read(user=ben)) == []
-        for write in (self.add(self.said("Hello"), user=ben), self.clear(user=ben)):
+        for write in (self.add(self.question("Hello"), user=ben), self.clear(user=ben)):
             with pytest.raises(self.REFUSAL):
                 run(write)
-        assert run(self.read(user=anna)) == [self.said("Hi")]
+        assert run(self.read(user=anna)) == [self.question("Hi")]
         assert stored() == [UserMessage("Hi")]
 
     def test_making_one_reads_nothing_even_in_an_event_loop(self, django_assert_num_queries):
@@ -154,18 +154,18 @@ class StoreContract:
 
         for kind, left in self.WRITES.items():
             Conversation.objects.all().delete()
-            run(self.add(self.said("1"), self.said("2")))
+            run(self.add(self.question("1"), self.question("2")))
             assert run(give_up(self.write(kind))), kind
             assert run(self.count()) == left, kind
 
     def test_threads_keep_no_connection(self):
-        in_threads(10, lambda number: run(self.add(self.said("Hi"), to=f"c{number}")))
+        in_threads(10, lambda number: run(self.add(self.question("Hi"), to=f"c{number}")))
 
         assert in_threads(10, lambda _: connection.connection) == [None] * 10
 
     def test_a_rolled_back_transaction_stores_nothing(self):
         with transaction.atomic():
-            async_to_sync(self.add)(self.said("Hi"))
+            async_to_sync(self.add)(self.question("Hi"))
             assert Conversation.objects.exists()
             transaction.set_rollback(True)
 
@@ -189,14 +189,14 @@ class HistoryContract(StoreContract):
         assert run(self.read()) == []
 
     def test_clearing_starts_again_and_keeps_the_old_messages_as_a_branch(self):
-        run(self.add(*map(self.said, "12")))
+        run(self.add(*map(self.question, "12")))
 
         run(self.clear())
 
         assert run(self.read()) == []
         assert get_chat_memory("c").messages() == []
-        run(self.add(self.said("3")))
-        assert run(self.read()) == [self.said("3")]
+        run(self.add(self.question("3")))
+        assert run(self.read()) == [self.question("3")]
         assert Conversation.objects.get().history(all_branches=True).count() == 3
 
     def test_clearing_an_unknown_conversation_does_not_create_it(self):
@@ -211,7 +211,7 @@ class HistoryContract(StoreContract):
 
     def test_50_concurrent_writers_lose_and_split_nothing(self):
         def write(number: int) -> None:
-            run(self.add(*(self.said(f"{number}.{place}") for place in range(3))))
+            run(self.add(*(self.question(f"{number}.{place}") for place in range(3))))
 
         in_threads(50, write)
 
@@ -222,7 +222,7 @@ class HistoryContract(StoreContract):
             assert found[place : place + 3] == [f"{number}.0", f"{number}.1", f"{number}.2"]
 
     def test_nor_do_50_tasks_in_one_event_loop(self):
-        pair = [self.said("Hi"), self.said("Hello")]
+        pair = [self.question("Hi"), self.question("Hello")]
 
         async def talk() -> None:
             await asyncio.gather(*(self.add(*pair) for _ in range(50)))

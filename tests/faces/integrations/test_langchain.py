@@ -93,7 +93,7 @@ class TestContract(HistoryContract):
     async def clear(self, user=None):
         await self.store(user=user).aclear()
 
-    def said(self, text):
+    def question(self, text):
         return lc.HumanMessage(text)
 
 

@@ -158,7 +158,7 @@ class TestContract(HistoryContract):
     def begin(self, memory_id):
         run(self.add(HI, to=memory_id))
 
-    def said(self, text):
+    def question(self, text):
         return ChatMessage(text)
 
     def write(self, kind):

@@ -1,4 +1,4 @@
-"""An adapter without the package of its framework says what to install."""
+"""An adapter without the package of its framework names what to install."""
 
 import subprocess
 import sys

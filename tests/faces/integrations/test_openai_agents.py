@@ -57,7 +57,7 @@ class TestContract(HistoryContract):
     async def clear(self, user=None):
         await self.store(user=user).clear_session()
 
-    def said(self, text):
+    def question(self, text):
         return {"role": "user", "content": text}
 
     def text(self, item):

@@ -150,7 +150,7 @@ class TestContract(StoreContract):
             replace(record, head_id=None, revision="cleared", scope=scope), expected_revision=record.revision
         )
 
-    def said(self, text):
+    def question(self, text):
         return user_request(text)
 
     def write(self, kind):
