@@ -229,7 +229,7 @@ def figures_of_tests(junit: Path, times: Path | None) -> Figures:
     sys.stdout.writelines(f"{seconds:8.2f} s  {name}\n" for seconds, name in slowest)
     share = sum(seconds for seconds, _ in slowest) / sum(seconds for seconds, _ in tests)
     skipped = sum(case.find("skipped") is not None for case in cases)
-    figures: Figures = {"slowest_tests_percent": round(100 * share), "tests_skipped": skipped}
+    figures: Figures = {"tests_skipped": skipped, "slowest_tests_percent": round(100 * share)}
     if times is not None:
         computed = sum(map(float, times.read_text().split()))
         figures["tests_cpu_seconds"] = round(computed * LOOP_SECONDS / min(_loop_seconds() for _ in range(5)))

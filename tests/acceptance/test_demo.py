@@ -28,6 +28,7 @@ from chatmemory_django.provider import get_chat_memory
 from example_project import corpus
 from example_project.corpus import Transcript
 from example_project.management.commands import demo as command
+from tests.quick import mostly_slow
 
 SHIPPED = {"demo-parcel": 11, "demo-night-train": 16, "demo-basil": 7, "demo-kyoto": 11, "demo-bread": 169}
 
@@ -181,7 +182,7 @@ class TestDemo:
 
         assert message_counts() == {**SHIPPED, "demo-kyoto": 12}
 
-    @pytest.mark.parametrize("number", [1, 11, 12, 20, 150])
+    @pytest.mark.parametrize("number", mostly_slow([12, 1, 11, 20, 150]))
     def test_an_interrupted_run_is_completed_by_the_next(self, interrupt, number, monkeypatch):
         interrupt(number)
         with pytest.raises(CommandError, match="Stopped") as stopped:

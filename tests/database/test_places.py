@@ -9,6 +9,7 @@ from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, Us
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.alternatives import NEAR, Place
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db
 
@@ -156,7 +157,7 @@ def test_a_page_read_before_a_branch_began_has_positions_on_it():
     assert conversation().places(rows[:2]) == {2: Place(1, 2, None, 3)}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", mostly_slow(range(8)))
 @pytest.mark.parametrize("types", [None, SPOKEN, {MessageType.AI}])
 def test_positions_match_the_alternatives_of_each_message(seed, types):
     a_random_conversation(random.Random(seed))

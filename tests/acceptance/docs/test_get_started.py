@@ -12,6 +12,8 @@ from tests.acceptance.docs import following
 
 ROOT = Path(__file__).parents[3]
 TEXT = following.PAGE.read_text()
+pytestmark = pytest.mark.slow
+
 UNSET = {"DJANGO_SETTINGS_MODULE", "DATABASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"}
 
 
@@ -72,7 +74,6 @@ def test_the_system_checks_find_nothing(followed):
     assert "no issues" in followed.run("python manage.py check")
 
 
-@pytest.mark.slow
 def test_the_real_models_that_it_shows_can_be_created(followed):
     steps = list(following.steps(TEXT))
     [offline] = [step for step in steps if (step.what, step.path) == ("file", "mysite/model.py")]

@@ -112,6 +112,7 @@ class TestPagesOfMessages:
         assert api.get(MESSAGES, {"before": 0}).json() == empty
         assert api.get(MESSAGES, {"after": 2**31 - 1}).json() == empty
 
+    @pytest.mark.slow
     @IN_DATABASE
     @given(
         sizes=st.lists(st.integers(0, 30), max_size=25),
