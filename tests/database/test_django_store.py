@@ -24,6 +24,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_WORDS, WORDS
+from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db
 
@@ -238,7 +239,7 @@ class TestWithoutHistory:
         assert Message.objects.count() == 2
 
 
-@pytest.mark.parametrize("length", [10, 10_000])
+@pytest.mark.parametrize("length", mostly_slow([10, 10_000]))
 class TestStatements:
     """The same number at any length of history. BEGIN and COMMIT are not counted, as tests run in a transaction.
 

@@ -27,6 +27,7 @@ class TestSameAsLangChain4j:
     def test_a_token_window_behaves_as_recorded(self, store, trace, pool):
         replay(trace, pool, store)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("trace", "pool"), recorded("token_window"))
     def test_a_token_window_with_stored_counts_behaves_as_recorded(self, store, trace, pool):
         replay(trace, pool, store, ADDITIVE_WORDS)

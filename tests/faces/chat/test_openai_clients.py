@@ -130,6 +130,7 @@ class TestAClient:
         assert asyncio.run(ask()) == [*"01234", "PartialText(text='5')"]
         assert len(echo.connections) == 1
 
+    @pytest.mark.slow
     def test_serves_many_threads_at_once(self, echo: ModelServer):
         model = model_at(echo)
         together = threading.Barrier(16)
@@ -202,6 +203,7 @@ class TestAClient:
         asyncio.run(ask())
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a loop left open leaves its connections open
+    @pytest.mark.slow
     def test_does_not_keep_an_event_loop_that_was_closed_early(self, echo: ModelServer):
         model = model_at(echo)
         loop = asyncio.new_event_loop()
