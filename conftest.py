@@ -102,7 +102,7 @@ def quick_passwords() -> Iterator[None]:
 def no_deletion_goes_on() -> Iterator[None]:
     """Stop the threads that delete ended streams after a while: they would do so during other tests."""
     yield
-    if deleting := sys.modules.get("chatmemory_django.chat.deleting"):
+    if deleting := sys.modules.get("chatmemory_django.chat.runs.deleting"):
         for each in deleting.Deletion.running.copy():
             each.stop()
 

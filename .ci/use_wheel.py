@@ -42,7 +42,7 @@ for file in [
     "py.typed",
     "chat/migrations/0001_initial.py",
     "locale/de/LC_MESSAGES/django.mo",
-    "integrations/records/migrations/0001_initial.py",
+    "contrib/adapters/records/migrations/0001_initial.py",
     "static/chatmemory/admin.css",
     "templates/admin/chatmemory/conversation/transcript.html",
 ]:

@@ -29,7 +29,7 @@ settings.configure(
         "django.contrib.auth",
         "django.contrib.contenttypes",
         "chatmemory_django",
-        "chatmemory_django.integrations.records",
+        "chatmemory_django.contrib.adapters.records",
     ],
     DATABASES={"default": database},
     CHATMEMORY={

@@ -14,7 +14,7 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCall
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.agents import Measured, main
-from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
+from chatmemory_django.contrib.adapters.pydantic_ai import DjangoConversationStore
 
 LIMIT = 100
 """The number of messages that a turn loads."""

@@ -12,7 +12,7 @@ from agents.extensions.memory import SQLAlchemySession
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.agents import Measured, connection, main
-from chatmemory_django.integrations.openai_agents import DjangoSession
+from chatmemory_django.contrib.adapters.openai_agents import DjangoSession
 
 LIMIT = 100
 """The number of items that a session returns, so that no turn reads a whole history."""

@@ -19,8 +19,8 @@ from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.agents import Measured, main
-from chatmemory_django.integrations.langchain import DjangoChatMessageHistory
-from chatmemory_django.integrations.llama_index import DjangoChatStore
+from chatmemory_django.contrib.adapters.langchain import DjangoChatMessageHistory
+from chatmemory_django.contrib.adapters.llama_index import DjangoChatStore
 
 QUESTION, ANSWER = "Where is my parcel? " * 12, "It left Hamburg this morning. " * 12
 ACTIVE = 20

@@ -62,7 +62,7 @@ DEFAULT_REST: Mapping[str, Any] = {
 
 DEFAULT_CHAT: Mapping[str, Any] = {
     "ASSISTANT": None,
-    "STREAMS": "chatmemory_django.chat.streams.DatabaseStreams",
+    "STREAMS": "chatmemory_django.chat.runs.streams.DatabaseStreams",
     "REDIS_URL": "redis://127.0.0.1:6379/0",
     "WAIT_SECONDS": 0,
     "MAX_BODY_BYTES": 16 * 1024 * 1024,

@@ -15,7 +15,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
 django.setup()  # the reference imports models
 # autodoc imports with TYPE_CHECKING set; what is imported before, such as LangChain, is not affected.
 for framework in ("langchain", "llama_index", "openai_agents", "pydantic_ai"):
-    import_module(f"chatmemory_django.integrations.{framework}")
+    import_module(f"chatmemory_django.contrib.adapters.{framework}")
 
 project = "chatmemory_django"
 author = "The authors of chatmemory_django"

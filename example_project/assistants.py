@@ -6,7 +6,7 @@ from django.contrib.auth.models import User
 from django.db.models import F
 from django.utils import timezone
 
-from chatmemory_django.chat import recall
+from chatmemory_django.chat.answers import recall
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.tools import Tool, ToolError
 from chatmemory_django.messages import MessageType

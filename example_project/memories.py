@@ -40,7 +40,7 @@ def memory_of(memory_id: object) -> Mapping[str, Any]:
 def summarize(previous: str | None, messages: list[ChatMessage]) -> str:
     """Return the facts in *previous* and *messages*; with a real model, return its summary."""
     if IS_REAL:
-        from chatmemory_django.chat.recording import RecordedChatModel  # not before models are loaded
+        from chatmemory_django.chat.costs.recording import RecordedChatModel  # not before models are loaded
 
         asked = SystemMessage(
             "Summarize the conversation in at most 150 words, for an assistant that will continue it: who the "

@@ -32,7 +32,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "chatmemory_django",
     "chatmemory_django.chat",
-    "chatmemory_django.integrations.records",
+    "chatmemory_django.contrib.adapters.records",
 ]
 
 # Without DEBUG, the site is served by HTTPS only: browsers remember that for a day.
@@ -103,7 +103,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
-    "PREPROCESSING_HOOKS": ["chatmemory_django.rest.chat_schema.with_chat"],
+    "PREPROCESSING_HOOKS": ["chatmemory_django.chat.http.schema.with_chat"],
     "TAGS": [
         {"name": "chat", "description": "Questions and answers, as `useChat` of the AI SDK sends and reads them."},
         {"name": "conversations", "description": "A user's conversations."},

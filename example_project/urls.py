@@ -15,7 +15,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/", include("chatmemory_django.rest.urls")),
     path("api/chat", include("chatmemory_django.chat.urls")),
-    path("openai/v1/", include("chatmemory_django.rest.openai.urls")),
+    path("openai/v1/", include("chatmemory_django.contrib.openai_api.urls")),
     path("api/token/", pages.token),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", pages.documentation, name="docs"),

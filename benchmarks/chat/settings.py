@@ -26,8 +26,8 @@ ON = os.environ.get("BENCHMARK_CHAT_ON", "sqlite")
 DATABASES = {"default": CONFIGURATIONS[ON], **SERVERS}
 
 STREAMS = {
-    "DatabaseStreams": "chatmemory_django.chat.streams.DatabaseStreams",
-    "RedisStreams": "chatmemory_django.chat.redis_streams.RedisStreams",
+    "DatabaseStreams": "chatmemory_django.chat.runs.streams.DatabaseStreams",
+    "RedisStreams": "chatmemory_django.chat.runs.redis_streams.RedisStreams",
 }
 
 INSTALLED_APPS = [

@@ -15,7 +15,8 @@ class ChatConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks, and what is deleted when conversations are erased."""
-        from chatmemory_django.chat import checks, erasing  # models can be imported only now
+        from chatmemory_django.chat import checks  # models can be imported only now
+        from chatmemory_django.chat.runs import erasing
         from chatmemory_django.models.copies import keeps_copies
 
         register(checks.check_chat)

@@ -26,20 +26,14 @@ from django.utils.functional import Promise
 from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import telemetry
-from chatmemory_django.chat.approvals import (
-    ApprovalRequested,
-    ApprovalRequiredError,
-    Resume,
-    Resumed,
-    django_store,
-    end_waiting,
-)
-from chatmemory_django.chat.exchange import AssistantEvent, Exchange
-from chatmemory_django.chat.ledger import Ledger
+from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
+from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids
+from chatmemory_django.chat.answers.returns import Text, Typed
+from chatmemory_django.chat.answers.titles import TitleFunction, aentitle, entitle, first_words
+from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
+from chatmemory_django.chat.approvals.resuming import Resumed, django_store, end_waiting
+from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
-from chatmemory_django.chat.questions import Question, positioned, taken_ids
-from chatmemory_django.chat.returns import Text, Typed
-from chatmemory_django.chat.titles import TitleFunction, aentitle, entitle, first_words
 from chatmemory_django.chat.tools import (
     Tool,
     acall_tool,

@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Dja
 
 from chatmemory_django import conf
 from chatmemory_django.access import is_rate
-from chatmemory_django.chat.streams import Streams
+from chatmemory_django.chat.runs.streams import Streams
 from chatmemory_django.messages import DetailLevel
 
 

@@ -6,7 +6,7 @@ They have no trailing slash, since the AI SDK does not add one to the URL that i
 
 from django.urls import path, re_path
 
-from chatmemory_django.chat import views
+from chatmemory_django.chat.http import views
 
 app_name = "chatmemory_chat"
 

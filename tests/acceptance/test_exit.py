@@ -29,7 +29,7 @@ EVERYTHING = """
 import importlib, pkgutil
 import chatmemory_django
 for module in pkgutil.walk_packages(chatmemory_django.__path__, "chatmemory_django."):
-    if module.name.split(".")[1] not in {"integrations", "migrations"}:
+    if not module.name.startswith(("chatmemory_django.contrib.adapters", "chatmemory_django.migrations")):
         importlib.import_module(module.name)
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.database.importing.test_openai import HI
+from tests.database.contrib.importing.test_openai import HI
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

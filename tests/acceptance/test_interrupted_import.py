@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.database.importing.test_openai import HI
+from tests.database.contrib.importing.test_openai import HI
 
 ROOT = Path(__file__).parents[2]
 

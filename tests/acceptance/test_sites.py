@@ -20,12 +20,12 @@ ALSO = {
     "encryption": [
         "tests/database/encryption",
         "tests/database/test_state_machine.py",
-        "tests/database/test_streams.py",
+        "tests/database/chat/runs/test_streams.py",
     ],
 }
 if connection.vendor == "sqlite":  # An encrypted value is text: what else keeps it, keeps it on all databases alike.
     ALSO["encryption"] += [
-        "tests/faces/integrations",
+        "tests/faces/contrib/adapters",
         *(f"tests/database/test_{name}.py" for name in ("branches", "django_store", "fork", "jsonl", "turns")),
     ]
 

@@ -16,13 +16,13 @@ from django.db import DatabaseError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.ledger import BudgetExceededError
+from chatmemory_django.chat.costs.ledger import BudgetExceededError
+from chatmemory_django.chat.costs.recording import RecordedChatModel
 from chatmemory_django.chat.model import (
     RateLimitError,
     TokenUsage,
     UnavailableError,
 )
-from chatmemory_django.chat.recording import RecordedChatModel
 from chatmemory_django.memory import MessageWindowChatMemory, SummarizingChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, ModelCall

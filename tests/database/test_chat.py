@@ -8,13 +8,12 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from chatmemory_django.chat import answers
+from chatmemory_django.chat.runs import answers
 from chatmemory_django.db import threads
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
 from chatmemory_django.provider import get_chat_memory
-from tests.faces.chat.scripted import ScriptedModel
-from tests.faces.chat.test_http import (
+from tests.faces.chat.http.test_http import (
     DOWN,
     all_rows,
     ann,
@@ -28,6 +27,7 @@ from tests.faces.chat.test_http import (
     under_way,
     user,
 )
+from tests.faces.chat.scripted import ScriptedModel
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
 

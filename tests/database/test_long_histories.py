@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import RequestFactory
 
-from chatmemory_django.chat import views
-from chatmemory_django.chat.questions import question_again
+from chatmemory_django.chat.answers.questions import question_again
+from chatmemory_django.chat.http import views
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from tests.quick import mostly_slow

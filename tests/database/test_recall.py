@@ -10,8 +10,8 @@ from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from chatmemory_django.chat.answers.recall import tools
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.recall import tools
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.memory import MessageWindowChatMemory

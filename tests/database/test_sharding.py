@@ -173,7 +173,7 @@ def test_a_writer_loses_nothing_while_an_owner_moves(site):
         site,
         """
         from django.core.exceptions import PermissionDenied
-        from chatmemory_django.chat import recording
+        from chatmemory_django.chat.costs import recording
         with on_shard("shard_1"):
             for name in ("a", "b", "c", "gone"):
                 get_chat_memory(name, owner=anna).add(UserMessage(f"{name} before"))

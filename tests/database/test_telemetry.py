@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django import operations, telemetry
-from chatmemory_django.chat import recall
+from chatmemory_django.chat.answers import recall
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatModelError, RateLimitError
 from chatmemory_django.chat.openai import OpenAiChatModel

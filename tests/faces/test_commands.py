@@ -20,7 +20,7 @@ from django.db import connection, models
 from django.utils import timezone
 
 from chatmemory_django.chat.models import AnswerChunk
-from chatmemory_django.chat.streams import KEEP
+from chatmemory_django.chat.runs.streams import KEEP
 from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory

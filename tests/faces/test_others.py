@@ -17,11 +17,11 @@ from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat import urls as chat_urls
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.contrib.openai_api import urls as openai_urls
 from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest import urls as rest_urls
-from chatmemory_django.rest.openai import urls as openai_urls
 from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.rest.conftest import ANSWER, HI, adding
 
@@ -192,7 +192,7 @@ class Caller:
         return response.status_code, content.decode(errors="replace")
 
     def _of_tool(self, row: Row, memory_id: str) -> tuple[int, str]:
-        from tests.faces.test_mcp_attacks import post  # which skips the test where MCP is not installed
+        from tests.faces.contrib.mcp.test_mcp_attacks import post  # which skips the test where MCP is not installed
 
         given = {"conversation_id": memory_id} if row.path == "…" else {"query": row.path}
         called = {"name": row.verb, "arguments": given}

@@ -23,12 +23,12 @@ from rest_framework.test import APIClient
 
 from chatmemory_django import operations
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.contrib.adapters.langchain import DjangoChatMessageHistory
+from chatmemory_django.contrib.adapters.llama_index import ACTIVE, ARCHIVED, DjangoChatStore
+from chatmemory_django.contrib.adapters.openai_agents import DjangoSession
+from chatmemory_django.contrib.adapters.pydantic_ai import DjangoConversationStore
+from chatmemory_django.contrib.mcp import tools
 from chatmemory_django.db.threads import close_thread_sensitive
-from chatmemory_django.integrations.langchain import DjangoChatMessageHistory
-from chatmemory_django.integrations.llama_index import ACTIVE, ARCHIVED, DjangoChatStore
-from chatmemory_django.integrations.openai_agents import DjangoSession
-from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
-from chatmemory_django.mcp import tools
 from chatmemory_django.memory import SummarizingChatMemory
 from chatmemory_django.messages import (
     AiMessage,

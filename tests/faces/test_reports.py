@@ -236,7 +236,9 @@ def test_of_a_response_of_the_rest_api(
 
 @pytest.mark.parametrize("where", ["find_messages", "aware"])
 def test_of_a_tool_of_mcp(where: str, ann: User, monkeypatch: pytest.MonkeyPatch, reports: Callable[[], str]):
-    mcp = pytest.importorskip("chatmemory_django.mcp", reason="This test requires the MCP server: pip install mcp")
+    mcp = pytest.importorskip(
+        "chatmemory_django.contrib.mcp", reason="This test requires the MCP server: pip install mcp"
+    )
     get_chat_memory("c1", owner=ann).add(UserMessage(SECRET))
     monkeypatch.setattr(mcp.tools, where, fails)
     headers = {

@@ -8,7 +8,7 @@ from django.core.cache import cache
 from django.test import Client
 from rest_framework.authtoken.models import Token
 
-from tests.faces import test_mcp_attacks as mcp
+from tests.faces.contrib.mcp import test_mcp_attacks as mcp
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

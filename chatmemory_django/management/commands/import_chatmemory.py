@@ -11,9 +11,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from chatmemory_django.importing.frameworks import FRAMEWORKS, open_source
-from chatmemory_django.importing.moved import Source, UnreadableError
-from chatmemory_django.importing.storing import Outcome, store
+from chatmemory_django.contrib.importing.frameworks import FRAMEWORKS, open_source
+from chatmemory_django.contrib.importing.moved import Source, UnreadableError
+from chatmemory_django.contrib.importing.storing import Outcome, store
 from chatmemory_django.management.base import ConversationsCommand, Progress
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import JsonLinesError, import_lines

@@ -121,7 +121,7 @@ class Command(ConversationsCommand):
         forget_left_approvals(using)
         if apps.is_installed("chatmemory_django.chat"):
             from chatmemory_django.chat.models import AnswerStream  # its tables exist only then
-            from chatmemory_django.chat.streams import delete_old
+            from chatmemory_django.chat.runs.streams import delete_old
 
             delete_old(router.db_for_write(AnswerStream, beside=using))  # may be another than that of conversations
         if apps.is_installed("chatmemory_django.search"):

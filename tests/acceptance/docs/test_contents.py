@@ -164,7 +164,7 @@ def test_every_address_of_the_chat_is_explained():
 
 
 def test_every_event_of_the_chat_is_in_the_table_of_events():
-    found = re.findall(r'"type": f?"([a-z{}-]+)"', (SOURCES / "chat" / "ui_stream.py").read_text())
+    found = re.findall(r'"type": f?"([a-z{}-]+)"', (SOURCES / "chat" / "http" / "ui_stream.py").read_text())
     types = {each.replace("{kind}", kind) for each in found for kind in ("text", "reasoning")}
 
     assert {"text-delta", "reasoning-start", "finish", "tool-output-denied"} <= types

@@ -32,7 +32,7 @@ def in_force(where: str) -> int:
 
 @pytest.mark.parametrize(("shown", "where"), LIMITS)
 def test_a_limit_is_the_one_in_force(shown: str, where: str, settings):
-    if where.startswith("mcp."):
+    if where.startswith("contrib.mcp."):
         pytest.importorskip("mcp")
     settings.CHATMEMORY = {}
 

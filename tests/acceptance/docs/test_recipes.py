@@ -26,7 +26,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.signals import messages_added, messages_evicted
 from tests.acceptance.docs.pages import DOCS, block_of, blocks_of, execute, site
-from tests.faces.integrations.running import in_threads
+from tests.faces.contrib.adapters.running import in_threads
 
 __all__ = ["site"]  # a fixture
 

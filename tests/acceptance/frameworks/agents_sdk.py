@@ -9,7 +9,7 @@ import agents
 import agents.memory.sqlite_session
 from plain_site import leave_out
 
-from chatmemory_django.integrations.openai_agents import DjangoSession
+from chatmemory_django.contrib.adapters.openai_agents import DjangoSession
 
 INSIDE = (
     "test_automatic_compaction_does_not_reload_unbounded_hidden_history",

@@ -10,7 +10,7 @@ import langchain_core.chat_history
 from django.db import connections
 from plain_site import leave_out
 
-from chatmemory_django.integrations.langchain import DjangoChatMessageHistory
+from chatmemory_django.contrib.adapters.langchain import DjangoChatMessageHistory
 
 OF_THE_CLASS = ("test_chat_history_deprecated", "test_in_memory_history_initialization")
 

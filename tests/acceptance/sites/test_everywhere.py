@@ -428,7 +428,7 @@ class TestOpenAI:
 
     @pytest.mark.django_db(databases="__all__", transaction=True)
     def test_sessions_of_agents_work(self, ann, bob):
-        sessions = pytest.importorskip("chatmemory_django.integrations.openai_agents")
+        sessions = pytest.importorskip("chatmemory_django.contrib.adapters.openai_agents")
         session = sessions.DjangoSession("c", owner=ann)
 
         run(session.add_items(list(self.ITEMS)))

@@ -30,7 +30,7 @@ from rest_framework.test import APIClient
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatRequest
-from chatmemory_django.chat.streams import streams
+from chatmemory_django.chat.runs.streams import streams
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,
@@ -162,18 +162,18 @@ class Site:
         self.use_pydantic_ai()
         secret = self.secrets.text
         langchain = pytest.importorskip("langchain_core.messages")
-        from chatmemory_django.integrations.langchain import DjangoChatMessageHistory
+        from chatmemory_django.contrib.adapters.langchain import DjangoChatMessageHistory
 
         history = DjangoChatMessageHistory(f"lc-{self.secrets.memory_id}", owner=self.ann)
         history.add_messages([langchain.HumanMessage(secret, additional_kwargs={"more": secret})])
         llama = pytest.importorskip("llama_index.core.base.llms.types")
-        from chatmemory_django.integrations.llama_index import DjangoChatStore
+        from chatmemory_django.contrib.adapters.llama_index import DjangoChatStore
 
         store = DjangoChatStore(owner=self.ann)
         run(store.add_messages("li", [llama.ChatMessage(secret, additional_kwargs={"more": secret})]))
         run(store.archive_oldest_messages("li", 1))
         pytest.importorskip("agents")
-        from chatmemory_django.integrations.openai_agents import DjangoSession
+        from chatmemory_django.contrib.adapters.openai_agents import DjangoSession
 
         run(DjangoSession("session", owner=self.ann).add_items([{"role": "user", "content": secret}]))
 
@@ -183,7 +183,7 @@ class Site:
         from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart
         from pydantic_ai.tools import DeferredToolRequests
 
-        from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
+        from chatmemory_django.contrib.adapters.pydantic_ai import DjangoConversationStore
 
         secret = self.secrets.text
         call = ToolCallPart("look", {"for": secret}, "c1")
@@ -285,7 +285,7 @@ def site(request, ann, trusted, settings) -> Iterator[Site]:
             redis.Redis.from_url(REDIS).ping()
         except redis.ConnectionError:
             pytest.skip("There is no Redis to test with: start one, or set REDIS_URL")
-        chat |= {"STREAMS": "chatmemory_django.chat.redis_streams.RedisStreams", "REDIS_URL": REDIS}
+        chat |= {"STREAMS": "chatmemory_django.chat.runs.redis_streams.RedisStreams", "REDIS_URL": REDIS}
     settings.CHATMEMORY = {
         "MEMORY": {
             "CLASS": "chatmemory_django.memory.SummarizingChatMemory",

@@ -5,7 +5,7 @@ from pydantic_ai.conversation import Conversation as Carried
 from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
 
-from chatmemory_django.integrations.pydantic_ai import DjangoConversationStore
+from chatmemory_django.contrib.adapters.pydantic_ai import DjangoConversationStore
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory

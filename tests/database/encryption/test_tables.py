@@ -20,7 +20,7 @@ from django.db import OperationalError, connection, models, transaction
 from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
 
-from chatmemory_django.chat.recall import tools
+from chatmemory_django.chat.answers.recall import tools
 from chatmemory_django.encryption import ciphers
 from chatmemory_django.encryption.ciphers import EncryptedError, cipher, for_owner
 from chatmemory_django.encryption.keys import Keys

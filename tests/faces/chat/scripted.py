@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 
-from chatmemory_django.chat import answers
 from chatmemory_django.chat.model import (
     ChatEvent,
     ChatModel,
@@ -15,6 +14,7 @@ from chatmemory_django.chat.model import (
     PartialThinking,
     TokenUsage,
 )
+from chatmemory_django.chat.runs import answers
 from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest
 
 METADATA = ChatResponseMetadata(

@@ -17,8 +17,9 @@ from django.template import Template
 from django.utils.functional import lazystr
 from pydantic import BaseModel, ConfigDict
 
+from chatmemory_django.chat.answers.exchange import TooManyRoundsError
+from chatmemory_django.chat.answers.returns import InvalidAnswerError
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.exchange import TooManyRoundsError
 from chatmemory_django.chat.model import (
     ChatModel,
     ChatResponse,
@@ -29,7 +30,6 @@ from chatmemory_django.chat.model import (
     ToolChoice,
     UnavailableError,
 )
-from chatmemory_django.chat.returns import InvalidAnswerError
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.db.threads import in_background
 from chatmemory_django.memory import MessageWindowChatMemory

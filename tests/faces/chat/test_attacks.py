@@ -14,8 +14,8 @@ from django.core.cache import cache
 from django.test import AsyncClient
 from rest_framework.authtoken.models import Token
 
-from chatmemory_django.chat.answers import Answers, answers
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.runs.answers import Answers, answers
 from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
@@ -196,7 +196,7 @@ class TestLargeConversations:
         assert run(shown()) == ["4", "5"]
         settings.CHATMEMORY["REST"] = {}
         assert run(shown()) == list("012345")
-        monkeypatch.setattr("chatmemory_django.chat.listing.READ_CHARACTERS", 2_500)
+        monkeypatch.setattr("chatmemory_django.chat.http.listing.READ_CHARACTERS", 2_500)
         assert run(shown()) == ["4", "5"]
 
     def test_of_an_answer_with_too_many_rows_the_end_is_shown_under_its_id(self, ann, anns, settings):

@@ -6,7 +6,7 @@ from django.core.checks import run_checks
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.checks import check_assistant, check_chat
 from chatmemory_django.chat.openai import OpenAiChatModel
-from chatmemory_django.chat.streams import DatabaseStreams, Streams
+from chatmemory_django.chat.runs.streams import DatabaseStreams, Streams
 from tests.faces.chat.scripted import ScriptedModel
 
 assistant = Assistant(ScriptedModel("Yes."))
@@ -44,7 +44,7 @@ def found(settings, chat: object) -> list[str]:
         {"ASSISTANT": f"{__name__}.assistant_of", "THROTTLE_RATE": "5/hour", "MAX_PARTS": 1},
         {"ASSISTANT": assistant},
         {"STREAMS": f"{__name__}.Own"},
-        {"STREAMS": "chatmemory_django.chat.redis_streams.RedisStreams"},
+        {"STREAMS": "chatmemory_django.chat.runs.redis_streams.RedisStreams"},
     ],
 )
 def test_valid_settings_pass(settings, chat):

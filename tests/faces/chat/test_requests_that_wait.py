@@ -17,11 +17,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
 from rest_framework.authtoken.models import Token
 
-from chatmemory_django.chat.answers import Answer, answers
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatModel, ChatRequest, ChatResponse
 from chatmemory_django.chat.models import AnswerStream
-from chatmemory_django.chat.streams import DatabaseStreams, Maker
+from chatmemory_django.chat.runs.answers import Answer, answers
+from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker
 from chatmemory_django.messages import AiMessage
 from tests.asgi import run
 from tests.faces.chat.scripted import Saying

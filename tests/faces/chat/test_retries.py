@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from chatmemory_django.chat.answers.versions import AGAIN
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import UnavailableError
-from chatmemory_django.chat.versions import AGAIN
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message

@@ -27,7 +27,7 @@ from chatmemory_django.messages import (
     Video,
     VideoContent,
 )
-from tests.faces.chat.answers import NOON, StoredRow, rows_of
+from tests.faces.chat.rows import NOON, StoredRow, rows_of
 from tests.strategies import json_values, messages, texts
 
 PRIVATE = "my PIN is 4711"

@@ -29,7 +29,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from tests.faces.chat.conftest import Way, stream, way
-from tests.faces.chat.test_openai_requests import IMAGE, SCHEMA
+from tests.faces.chat.openai.test_openai_requests import IMAGE, SCHEMA
 
 __all__ = ["stream", "way"]  # fixtures
 

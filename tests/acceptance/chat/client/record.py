@@ -15,6 +15,7 @@ from uuid import UUID
 
 from hypothesis import HealthCheck, Phase, given, settings
 
+from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.chat.model import (
     ApprovalRequested,
     ChatResponse,
@@ -25,14 +26,14 @@ from chatmemory_django.chat.model import (
     PartialToolCall,
     TokenUsage,
 )
-from chatmemory_django.chat.ui_stream import DONE, HEADERS, PING, UiStream, encode
+from chatmemory_django.chat.runs.answers import PING
 from chatmemory_django.core.tool_calls import NOT_RUN
 from chatmemory_django.formats.ui_messages import Approval, from_ui_message, to_ui_messages
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage
-from tests.faces.chat.answers import StoredRow, answers, rows_of_answer
+from tests.faces.chat.rows import StoredRow, answers, rows_of_answer
 
 if TYPE_CHECKING:
-    from chatmemory_django.chat.exchange import AssistantEvent
+    from chatmemory_django.chat.answers.exchange import AssistantEvent
 
 QUESTION = StoredRow(UserMessage("Hello"), "question-1")
 

@@ -1,0 +1,17 @@
+"""Approvals of tool calls."""
+
+from chatmemory_django.chat.approvals.resuming import (
+    ApprovalRequested,
+    ApprovalRequiredError,
+    Decision,
+    NotPendingError,
+    Resume,
+)
+
+__all__ = [
+    "ApprovalRequested",
+    "ApprovalRequiredError",
+    "Decision",
+    "NotPendingError",
+    "Resume",
+]

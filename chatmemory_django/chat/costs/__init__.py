@@ -1,0 +1,1 @@
+"""What the calls of models cost, and the budgets that bound them."""

@@ -1,0 +1,108 @@
+"""The newest messages of a conversation, as a page shows them when it is opened: bounded in rows and in characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import dropwhile
+from typing import Any, NamedTuple
+
+from chatmemory_django import conf
+from chatmemory_django.chat.http.files import Files, with_addresses
+from chatmemory_django.codec import message_to_json
+from chatmemory_django.formats.ui_messages import to_ui_messages
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.approving import shown_approvals
+
+READ_CHARACTERS = 16 * 1024 * 1024
+"""
+How many characters are read at most, files included, which are then left out: as many as a message of 16 MB has, the
+largest body by default. A chat with more or larger files begins later.
+"""
+
+PART_CHARACTERS = 1024 * 1024
+"""How many characters one query reads, unless a single message has more: a file is in memory only while it is read."""
+
+
+class _Shown(NamedTuple):
+    """A message without its files."""
+
+    sequence: int
+    client_message_id: str | None
+    metadata: Mapping[str, Any] | None
+    created_at: datetime
+    chat_message: ChatMessage
+    size: int
+    """The number of characters of its texts and metadata."""
+
+    @classmethod
+    def of(cls, row: Message, size: int, files: Files) -> _Shown:
+        message = row.chat_message
+        without = with_addresses(message, row.sequence, files)
+        if without is not message:
+            size += len(message_to_json(without)) - len(row.payload or "")
+        return cls(row.sequence, row.client_message_id, row.metadata, row.created_at, without, size)
+
+
+def newest_messages(conversation: Conversation, files: Files) -> list[dict[str, Any]]:
+    """
+    Return the newest messages on the path as ``UIMessage``s, oldest first, with the addresses of their *files*.
+
+    They begin with a question, and are those of at most ``MAX_MESSAGES`` rows and ``MAX_PAGE_CHARACTERS``. If that is
+    only a part of the last answer, its question, its first row, which gives it its id, and its last ones are returned.
+    """
+    history = conversation.history().defer("verbatim")
+    most = int(conf.chat()["MAX_MESSAGES"])
+    sizes: Any = conversation.history().with_size().order_by("-sequence")
+    found: list[tuple[int, int]] = list(sizes.values_list("sequence", "size")[: most + 1])
+    shown: list[_Shown] = []
+    left = int(conf.rest()["MAX_PAGE_CHARACTERS"])
+    for part in _parts(found[:most]):
+        rows = history.filter(sequence__range=(min(part), max(part))).order_by("-sequence")
+        for row in rows:
+            one = _Shown.of(row, part.get(row.sequence, 0), files)
+            left -= one.size
+            if left < 0 and shown:
+                break
+            shown.append(one)
+        if left < 0:
+            break
+    shown.reverse()
+    if len(shown) < len(found):
+        shown = _from_question(conversation, shown, files)
+    return to_ui_messages(shown, shown_approvals(conversation, shown))
+
+
+def _parts(found: Sequence[tuple[int, int]]) -> Iterator[dict[int, int]]:
+    """Yield the sizes of the messages *found*, newest first, by sequence: as many at a time as one query reads."""
+    part: dict[int, int] = {}
+    in_part, left = 0, READ_CHARACTERS
+    for sequence, size in found:
+        left -= size
+        if part and in_part + size > PART_CHARACTERS:
+            yield part
+            part, in_part = {}, 0
+        if left < 0 and sequence != found[0][0]:
+            break
+        part[sequence] = size
+        in_part += size
+    if part:
+        yield part
+
+
+def _from_question(conversation: Conversation, shown: list[_Shown], files: Files) -> list[_Shown]:
+    """Return *shown* from its first question on; if it is only the end of an answer, with the beginning of that."""
+    whole = list(dropwhile(lambda one: not _is_question(one), shown))
+    if whole or not shown:
+        return whole
+    history = conversation.history().defer("verbatim")
+    question = history.filter(type=MessageType.USER, sequence__lt=shown[0].sequence).order_by("sequence").last()
+    answers = history.filter(type=MessageType.AI, sequence__gt=0 if question is None else question.sequence)
+    first = answers.order_by("sequence").first()
+    beginning = [row for row in (question, first) if row is not None and row.sequence < shown[0].sequence]
+    return [*(_Shown.of(row, 0, files) for row in beginning), *shown]
+
+
+def _is_question(one: _Shown) -> bool:
+    return one.chat_message.type == MessageType.USER

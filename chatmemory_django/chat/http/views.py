@@ -1,0 +1,491 @@
+"""
+The chat over HTTP, in the protocol of the AI SDK's ``useChat``.
+
+The answer to a POST request is generated in a task of its own: its response, and any other request for the stream, only
+listen to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from functools import partial, wraps
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connections, router, transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.utils import formats, timezone
+from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.debug import sensitive_variables
+
+from chatmemory_django import conf, telemetry
+from chatmemory_django.access import (
+    AccessPolicy,
+    NotAllowedError,
+    access_policy,
+    count_wrong_credentials,
+    seconds_to_wait,
+)
+from chatmemory_django.chat.answers.exchange import Exchange, QuestionTooLongError
+from chatmemory_django.chat.answers.questions import Question, question_again, read_body
+from chatmemory_django.chat.answers.returns import Text
+from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
+from chatmemory_django.chat.approvals import NotPendingError, Resume
+from chatmemory_django.chat.assistant import Assistant, ChatOptions
+from chatmemory_django.chat.costs.ledger import BudgetExceededError
+from chatmemory_django.chat.http.files import Files, question_at, stored_file
+from chatmemory_django.chat.http.listing import newest_messages
+from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
+from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
+from chatmemory_django.chat.runs.answers import Answer, BusyError, Seat, TooManyError, answers
+from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
+from chatmemory_django.core.media import AddressError, check_files
+from chatmemory_django.db.futures import raisable
+from chatmemory_django.db.private import empty_frames
+from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread
+from chatmemory_django.formats.ui_messages import to_ui_messages, ui_id
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.files import ConversationKey, file_in
+from chatmemory_django.operations.approving import decide, shown_approvals, waiting_answer
+from chatmemory_django.storages import StorageError
+from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+logger = logging.getLogger(__name__)
+
+View = Callable[..., Coroutine[Any, Any, HttpResponse | StreamingHttpResponse]]
+
+
+def answering(*methods: str) -> Callable[[View], View]:
+    """Return a decorator that makes a view for *methods*, and turns its errors into responses with a short text."""
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        async def wrapper(request: HttpRequest, **kwargs: str) -> HttpResponse | StreamingHttpResponse:
+            try:
+                _check_method(request, methods)
+                with in_background():  # otherwise the request holds a database connection as long as it waits
+                    response = await view(request, **kwargs)
+                    if not isinstance(request, ASGIRequest):
+                        await all_afterwards()  # under WSGI, nothing can continue after this function returns
+            except NotAllowedError as exc:
+                response = _refusal(exc)
+            except StreamsUnavailableError as exc:
+                logger.error("%s", exc)  # noqa: TRY400  # the reason is enough, once for each request
+                unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
+                response = _refusal(unavailable)
+            response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
+            return response
+
+        wrapped: View = csrf_exempt(wrapper)  # the access policy checks CSRF tokens where they are required
+        for alias in connections:
+            wrapped = transaction.non_atomic_requests(alias)(wrapped)
+        return wrapped
+
+    return decorate
+
+
+@answering("POST")
+@sensitive_variables()
+async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
+    asked = await in_thread(_asked, request)
+    maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
+    wants_json = _wants_json(request)
+    work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
+    seat = None if wants_json else _seat(maker)
+    try:
+        answer = await answers().begin(maker, work, wait=conf.chat()["WAIT_SECONDS"])
+    except BusyError as exc:
+        raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
+    except TooManyError as exc:
+        raise _too_many(exc) from None
+    if isinstance(answer.failure, BudgetExceededError):  # before the model was called
+        raise _over_budget(answer.failure)
+    if seat is not None:
+        return await _stream(request, answer.listen(), seat)
+    await leave_thread()
+    async for _piece in answer.listen():
+        pass
+    if isinstance(answer.failure, BudgetExceededError):
+        raise _over_budget(answer.failure)
+    if answer.failure is not None:
+        status, text = explained(answer.failure)
+        raise NotAllowedError(status, text)
+    if work.message is None:
+        raise NotAllowedError(409, "The answer was stopped before it had any text.")
+    return JsonResponse({"message": work.message})
+
+
+@answering("GET")
+@sensitive_variables()
+async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | StreamingHttpResponse:
+    """Stream the answer in progress from its beginning; respond with 204 if there is none."""
+    maker = await _maker(request, chat_id)
+    if maker is None:
+        return HttpResponse(status=HTTPStatus.NO_CONTENT)
+    return await _stream(request, answers().listen(maker), _seat(maker))
+
+
+@answering("POST")
+@sensitive_variables()
+async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
+    """Stop the answer in progress, if there is one. What was generated of it is stored as the answer."""
+    maker = await _maker(request, chat_id)
+    if maker is not None:
+        await answers().stop(maker)
+    return JsonResponse({"stopped": maker is not None})
+
+
+@answering("GET")
+@sensitive_variables()
+async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
+    """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
+    return JsonResponse(await in_thread(_messages, request, chat_id), safe=False)
+
+
+@answering("GET")
+@sensitive_variables()
+async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) -> HttpResponse:
+    """Serve a file in a question of a conversation. Its media type is detected from its first bytes."""
+    return await in_thread(_file, request, chat_id, int(sequence), int(index))
+
+
+class _Asked(NamedTuple):
+    """A request that passed all checks."""
+
+    owner: AbstractBaseUser
+    memory_id: str
+    question: Question
+    resumed: str | None = None
+    """The id of the answer that goes on, instead of an answer to a question."""
+
+
+def _asked(request: HttpRequest) -> _Asked:
+    """Return what *request* asks; raise ``NotAllowedError`` if it is refused."""
+    try:
+        return _checked(request)
+    except NotAllowedError as exc:
+        # Futures pass the error on to the event loop, and stay in a circle with its traceback until a garbage
+        # collection. Frames that have the body of the request must not be part of it.
+        exc.__context__ = exc.__traceback__ = None
+        raise
+
+
+def _checked(request: HttpRequest) -> _Asked:
+    policy, user = _admitted(request, "question", conf.chat()["THROTTLE_RATE"])
+    most = conf.chat()["MAX_BODY_BYTES"]
+    content = request.read(most + 1)
+    if len(content) > most:
+        raise NotAllowedError(413, f"The body may have at most {most} bytes; send only the last message.")
+    try:
+        posted = read_body(content)
+        memory_id = policy.memory_id(request, posted.id)
+        # From the primary database: a replica may not have the last answer yet. What else is needed of it is read then.
+        found = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id)
+        conversation = next(iter(found.only("memory_id", "owner", "forgotten_through")), None)
+        if conversation is not None and conversation.owner_id != user.pk:
+            raise NotAllowedError(404, "There is no such chat.")
+        files = Files.of(request, request.path, posted.id, memory_id)
+        question = posted.question(partial(stored_file, conversation, files))
+        if isinstance(question, Resume):
+            return _Asked(user, memory_id, Question(None), _decided(policy, request, conversation, question))
+        if question.message is not None:
+            check_files(question.message, remote=policy.may_link_files(request))
+            policy.check_quota(request, question.message)
+    except StorageError:
+        raise NotAllowedError(503, "The files of this chat cannot be read now; try again later.") from None
+    except AddressError as exc:
+        raise NotAllowedError(400, f"{exc.where}: {exc}") from None
+    except ValueError as exc:
+        raise NotAllowedError(400, str(exc)) from None
+    if posted.is_regenerate and (posted.message_id is not None or question.message is None):
+        again = None if conversation is None else question_again(conversation, posted.message_id)
+        question = again or question
+        if question == Question(None):
+            raise NotAllowedError(404, "There is no message to answer.")
+    return _Asked(user, memory_id, question)
+
+
+def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> str:
+    """Record what the user decided on the calls of an answer that waits, and return the id of the answer."""
+    nothing_waits = NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
+    waiting = None if conversation is None else waiting_answer(conversation)
+    if conversation is None or waiting is None:
+        raise nothing_waits
+    allowed = policy.conversations(request, "approve")
+    if not allowed.filter(pk=conversation.pk).exists():
+        raise NotAllowedError(403, "You may not approve this.")
+    try:
+        decide(
+            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user.pk
+        )
+    except NotPendingError:
+        raise nothing_waits from None
+    return ui_id(waiting.rows[0])
+
+
+def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[AccessPolicy, AbstractBaseUser]:
+    """Return the access policy, and the user of *request*, who may chat by it, within the *rate* of this *kind*."""
+    policy = access_policy()
+    try:
+        user = policy.user(request)
+    except NotAllowedError as exc:
+        is_wrong = "Authorization" in request.headers and exc.status == HTTPStatus.UNAUTHORIZED
+        if is_wrong and (wait := count_wrong_credentials(request)):
+            raise NotAllowedError.too_often(wait, "Too many failed attempts") from None
+        raise
+    request.user = user  # type: ignore[assignment]  # the policy's methods, templates and tools see who it is
+    if not policy.is_allowed(request):
+        raise NotAllowedError(403, "You may not chat.")
+    if wait := seconds_to_wait(f"chat_{kind}_{user.pk}", rate):
+        raise NotAllowedError.too_often(wait)
+    return policy, user
+
+
+def _entered(request: HttpRequest, chat_id: str) -> tuple[AbstractBaseUser, str]:
+    """Return the user of *request*, and the memory id of the conversation that *chat_id* names."""
+    policy, user = _admitted(request, "read", conf.chat()["READ_THROTTLE_RATE"])
+    try:
+        return user, policy.memory_id(request, chat_id)
+    except ValueError as exc:
+        raise NotAllowedError(400, str(exc)) from None
+
+
+async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
+    user, memory_id = await in_thread(_entered, request, chat_id)
+    return await answers().find(memory_id, str(user.pk))
+
+
+def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
+    user, memory_id = _entered(request, chat_id)
+    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    if conversation is None:
+        return []
+    root = request.path.removesuffix("/messages").removesuffix(chat_id)
+    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id))
+
+
+def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
+    user, memory_id = _entered(request, chat_id)
+    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    message = None if conversation is None else question_at(conversation, sequence)
+    try:
+        found = None
+        if conversation is not None and message is not None:
+            found = file_in(ConversationKey.of(conversation), message, index)
+    except StorageError:
+        raise NotAllowedError(503, "The file cannot be read now; try again later.") from None
+    if found is None:
+        raise NotAllowedError(404, "There is no such file.")
+    return HttpResponse(found.content, headers=found.headers(f"message-{sequence}-{index + 1}"))
+
+
+class _Work:
+    """An answer of *assistant*: its turn and, if it *returns_message*, the message that is stored."""
+
+    def __init__(
+        self, assistant: Assistant, asked: _Asked, request: HttpRequest, answer_id: str, *, returns_message: bool
+    ) -> None:
+        self._assistant = assistant
+        self._asked = asked
+        self._options: ChatOptions = {
+            "owner": asked.owner,
+            "request": request,
+            "persist": "early",
+            "client_message_id": asked.question.client_message_id,
+            "answer_id": answer_id,
+            "after": asked.question.after,
+        }
+        self._ui = UiStream(asked.resumed or answer_id, None if asked.resumed is None else {})
+        self._returns_message = returns_message
+        self._has_evicted = self._is_stored = False
+        self._exchange: Exchange | None = None
+        self._context = telemetry.here()  # that of the request, which the answer outlives
+        self._operation: telemetry.Operation | None = None
+        self.message: dict[str, Any] | None = None
+        """The answer as a ``UIMessage``, if there is one."""
+
+    def begin(self) -> None:
+        asked = self._asked
+        self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
+        message = asked.question.message if asked.resumed is None else Resume()
+        with self._traced():
+            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text())
+        if asked.resumed is not None and self._exchange.resumed is not None:
+            self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
+
+    async def make(self, answer: Answer) -> None:
+        answer.put(_encoded(self._ui.start()))
+        if self._exchange is None:
+            return
+        events = self._assistant.events(
+            self._exchange, self._assistant.model.astream, self._asked.memory_id, self._options
+        )
+        with self._traced():
+            async with aclosing(events):
+                async for event in events:
+                    if new := self._ui.feed(event):
+                        answer.put(_encoded(new))
+
+    def end(self, answer: Answer) -> str:
+        with self._traced():
+            last = self._end(answer)
+        if self._operation is not None:
+            if answer.failure is not None:
+                self._operation.fail(answer.failure)
+            self._operation.end()
+        return last
+
+    def _end(self, answer: Answer) -> str:
+        exchange = self._exchange
+        try:
+            keeps_part = answer.is_stopping or self._assistant.keep_partial
+            if exchange is not None and (exchange.is_complete or (keeps_part and exchange.add_part())):
+                self._has_evicted = raisable(exchange.write)()
+                self._is_stored = True
+                if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
+                    entitle(exchange.memory, *exchange.first, first_words)
+                for request in exchange.pending:
+                    answer.put(_encoded(self._ui.feed(request)))
+                if self._returns_message:
+                    self.message = _message(self._asked, self._asked.resumed or answer.maker.answer_id)
+        except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
+            answer.failure = exc
+            empty_frames(exc)
+        if exchange is not None:
+            exchange.ledger.write()
+        return _encoded(self._last(answer)) + DONE
+
+    async def follow(self) -> None:
+        exchange, title = self._exchange, self._assistant.title
+        if exchange is None:
+            return
+        with self._traced():
+            if self._has_evicted:
+                await afterwards(exchange.turn.follow())
+            if exchange.first and title is not None and title is not first_words and self._is_stored:
+                await afterwards(aentitle(exchange.memory, *exchange.first, title))
+
+    def _traced(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._operation is None else self._operation.active()
+
+    def _last(self, answer: Answer) -> list[dict[str, Any]]:
+        exc = answer.failure
+        if exc is None:
+            is_whole = self._exchange is not None and self._exchange.is_complete
+            return self._ui.finish() if is_whole else self._ui.abort()
+        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | NotPendingError)
+        log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
+        log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
+        return self._ui.error(explained(exc)[1])
+
+
+def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
+    """Return the answer with this id as it is stored, all its rows as one message; None if there is none."""
+    rows = Message.objects.using(router.db_for_write(Message))
+    named = rows.filter(conversation__memory_id=asked.memory_id, client_message_id=answer_id).order_by()
+    first = next(iter(named.values_list("conversation", "sequence")), None)
+    if first is None:
+        return None
+    conversation, sequence = first  # as values: with a subquery, MariaDB reads the whole history
+    answer = list(rows.history().filter(conversation=conversation, sequence__gte=sequence).order_by("sequence"))
+    has_calls = any(row.payload for row in answer)  # without one, a message is only a text
+    approvals = shown_approvals(answer[0].conversation, answer) if has_calls else {}
+    return to_ui_messages(answer, approvals)[0]
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """Return the HTTP status for an answer that failed with *error*, and a text for the user."""
+    match error:
+        case BudgetExceededError():
+            until = formats.date_format(timezone.localtime(error.until), "DATETIME_FORMAT")
+            return 429, _("Your budget for this chat is used up until %(until)s.") % {"until": until}
+        case RateLimitError():
+            return 503, _("The model has too much to do. Try again in a moment.")
+        case ModelTimeoutError():
+            return 504, _("The model took too long. Try again.")
+        case QuestionTooLongError():
+            return 413, _("Your message is too long for this chat. Send a shorter one.")
+        case ContextLengthError():
+            return 502, _("The conversation is too long for the model.")
+        case ChatModelError():
+            return 502, _("The model gave no answer. Try again.")
+        case ConversationErasedError() | MessageNotFoundError() | NotPendingError():
+            return 409, _("The conversation has changed. Load it again.")
+        case _:
+            return 500, _("Something went wrong. Try again.")
+
+
+def _seat(maker: Maker) -> Seat:
+    try:
+        return answers().seat(maker.owner_key)
+    except TooManyError as exc:
+        raise _too_many(exc) from None
+
+
+async def _stream(
+    request: HttpRequest, pieces: AsyncGenerator[str, None], seat: Seat
+) -> HttpResponse | StreamingHttpResponse:
+    if not isinstance(request, ASGIRequest):  # under WSGI, nothing can continue after this function returns
+        return HttpResponse("".join([piece async for piece in pieces]), headers=HEADERS)
+    return StreamingHttpResponse(_alone(pieces, seat), headers=HEADERS)
+
+
+async def _alone(pieces: AsyncGenerator[str, None], seat: Seat) -> AsyncGenerator[str, None]:
+    """
+    Yield *pieces* without holding the request's thread: the middleware has seen the response by now.
+
+    The *seat* is given up with this generator, also if no one ever begins to read it.
+    """
+    await leave_thread()
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield piece
+
+
+def _assistant(request: HttpRequest) -> Assistant:
+    path = conf.chat()["ASSISTANT"]
+    if path is None:
+        logger.error(
+            'Set CHATMEMORY["CHAT"]["ASSISTANT"] to the path of an Assistant, or of a function of the request.'
+        )
+        raise NotAllowedError(503, _("This chat has no assistant."))
+    found = import_string(path) if isinstance(path, str) else path
+    assistant: Assistant = found if isinstance(found, Assistant) else found(request)
+    return assistant
+
+
+def _wants_json(request: HttpRequest) -> bool:
+    accepted = request.headers.get("Accept", "")
+    return "application/json" in accepted and "text/event-stream" not in accepted
+
+
+def _encoded(chunks: Iterable[dict[str, Any]]) -> str:
+    return "".join(map(encode, chunks))
+
+
+def _check_method(request: HttpRequest, methods: Collection[str]) -> None:
+    if request.method not in methods:
+        raise NotAllowedError(405, f"Use {' or '.join(methods)} here.", Allow=", ".join(methods))
+
+
+def _too_many(error: TooManyError) -> NotAllowedError:
+    return NotAllowedError(429, str(error), **{"Retry-After": "5"})
+
+
+def _over_budget(error: BudgetExceededError) -> NotAllowedError:
+    status, text = explained(error)
+    return NotAllowedError(status, text, **{"Retry-After": f"{error.retry_after:.0f}"})
+
+
+def _refusal(refused: NotAllowedError) -> HttpResponse:
+    return HttpResponse(str(refused), "text/plain; charset=utf-8", refused.status, headers=refused.headers)

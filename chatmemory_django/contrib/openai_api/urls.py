@@ -1,0 +1,21 @@
+"""OpenAI's Conversations API: ``path("openai/v1/", include("chatmemory_django.contrib.openai_api.urls"))``."""
+
+from django.urls import re_path
+
+from chatmemory_django.contrib.openai_api.views import (
+    ConversationsView,
+    ConversationView,
+    ItemsView,
+    ItemView,
+    NotFoundView,
+)
+
+app_name = "chatmemory_openai"
+
+urlpatterns = [
+    re_path(r"^conversations/?$", ConversationsView.as_view(), name="conversations"),
+    re_path(r"^conversations/(?P<memory_id>[^/]+)/?$", ConversationView.as_view(), name="conversation"),
+    re_path(r"^conversations/(?P<memory_id>[^/]+)/items/?$", ItemsView.as_view(), name="items"),
+    re_path(r"^conversations/(?P<memory_id>[^/]+)/items/(?P<item_id>[^/]+)/?$", ItemView.as_view(), name="item"),
+    re_path("", NotFoundView.as_view()),  # responds 404 in OpenAI's format
+]

@@ -1,0 +1,111 @@
+"""Answers that are stopped at the worst moments."""
+
+import asyncio
+import threading
+
+import pytest
+
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.model import ChatResponse
+from chatmemory_django.chat.models import AnswerChunk, AnswerStream
+from chatmemory_django.chat.runs.answers import Answer, Answers, Locale, Work
+from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker, Piece
+from chatmemory_django.db.threads import BACKGROUND_THREADS, in_background, in_thread
+from chatmemory_django.models import Conversation
+from tests.asgi import run
+from tests.faces.chat.scripted import Saying, ScriptedModel
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATIENCE = 30
+"""Seconds after which a test gives up waiting."""
+
+MAKER = Maker("c", "1", "a")
+
+
+class HeldStreams(DatabaseStreams):
+    """Streams whose ``end`` returns once the test lets it."""
+
+    has_written, may_return = threading.Event(), threading.Event()
+
+    def end(self, maker: Maker, last: Piece) -> None:
+        self.has_written.set()
+        assert self.may_return.wait(PATIENCE)
+        super().end(maker, last)
+
+
+class Impatient(Answers):
+    """Answers that are stopped as soon as they begin."""
+
+    async def _begin(self, maker: Maker, work: Work, locale: Locale) -> Answer | float:
+        begun = await super()._begin(maker, work, locale)
+        assert isinstance(begun, Answer)
+        begun.stop()
+        return begun
+
+
+async def listened(answer: Answer) -> str:
+    async with asyncio.timeout(PATIENCE):
+        return "".join([piece async for piece in answer.listen()])
+
+
+def test_an_answer_stopped_while_its_end_is_written_ends(settings):
+    settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.HeldStreams"}}
+
+    async def stop() -> str:
+        answer = await Answers().begin(MAKER, Saying("Bye."), wait=0)
+        assert await asyncio.to_thread(HeldStreams.has_written.wait, PATIENCE)
+        answer.stop()
+        HeldStreams.may_return.set()
+        return await listened(answer)
+
+    assert run(stop()) == "Bye."
+    assert not AnswerStream.objects.exists()
+    assert [chunk.data for chunk in AnswerChunk.objects.all()] == ["Bye."]
+
+
+def test_an_answer_stopped_before_its_task_starts_ends():
+    made = []
+
+    async def make(answer: Answer) -> None:
+        made.append(answer)
+
+    async def stop() -> str:
+        return await listened(await Impatient().begin(MAKER, Saying("Bye.", make), wait=0))
+
+    assert run(stop()) == "Bye."
+    assert made == []
+    assert not AnswerStream.objects.exists()
+
+
+def test_an_answer_stopped_after_its_end_but_before_it_is_stored_is_stored():
+    assistant = Assistant(ScriptedModel("Hello!"))
+    is_whole, may_go_on = asyncio.Event(), threading.Event()
+    are_busy = threading.Barrier(BACKGROUND_THREADS + 1)
+
+    def keep_busy() -> None:
+        are_busy.wait(PATIENCE)
+        assert may_go_on.wait(PATIENCE)
+
+    async def make() -> None:
+        with in_background():
+            async for event in assistant.astream("c", "Hi.", persist="early"):
+                if isinstance(event, ChatResponse):
+                    busy.extend(asyncio.create_task(in_thread(keep_busy)) for _ in range(BACKGROUND_THREADS))
+                    await asyncio.to_thread(are_busy.wait, PATIENCE)
+                    is_whole.set()
+
+    async def stop() -> None:
+        making = asyncio.create_task(make())
+        await asyncio.wait_for(is_whole.wait(), PATIENCE)
+        making.cancel()
+        for _ in range(100):
+            await asyncio.sleep(0)  # so that a cancellable call is cancelled
+        may_go_on.set()
+        await asyncio.wait([making, *busy], timeout=PATIENCE)
+        assert making.cancelled()
+
+    busy: list[asyncio.Task[None]] = []
+    run(stop())
+
+    assert [row.text for row in Conversation.objects.get().history()] == ["Hi.", "Hello!"]
