@@ -41,7 +41,7 @@ def main() -> None:
 
     from benchmarks.databases import database, settle
     from benchmarks.report import Report, table
-    from chatmemory_django.operations.summing import sum_calls
+    from chatmemory_django.chat.costs.summing import sum_calls
 
     for server in options.on:
         with database(server):
@@ -75,7 +75,7 @@ def load(server: str, number: int) -> None:
         )
         moment = moment % (DAYS * 86_400 / number)
         cursor.execute(
-            "INSERT INTO chatmemory_modelcall (owner_id, conversation_id, purpose, model, input_tokens, "
+            "INSERT INTO chatmemory_chat_modelcall (owner_id, conversation_id, purpose, model, input_tokens, "
             "cached_input_tokens, output_tokens, reasoning_tokens, cost, outcome, error, created_at) "
             f"SELECT 1 + (n - n %% 5) / 5 %% 10007 * 7919 %% {USERS}, 1 + n %% 1000003, "
             "CASE WHEN n %% 5 = 4 THEN 'title' ELSE 'answer' END, "
@@ -104,10 +104,10 @@ def measured(server: str) -> Iterator[tuple[str, float]]:
     """Yield what is summed, and the median of its milliseconds."""
     from datetime import UTC, datetime, timedelta
 
+    from chatmemory_django.chat.costs.calls import Account, Call
+    from chatmemory_django.chat.costs.usage import BY, usage
+    from chatmemory_django.chat.models import ModelCall
     from chatmemory_django.core.usage import Budget, TokenUsage
-    from chatmemory_django.models import ModelCall
-    from chatmemory_django.operations.calls import Account, Call
-    from chatmemory_django.operations.usage import BY, usage
 
     calls, now = ModelCall.objects.using(server), datetime.now(UTC)
 

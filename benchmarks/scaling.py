@@ -394,7 +394,8 @@ def _fill_long(server: str, *, count: int = LONG, size: int = 0, branches: bool 
     from django.db.models.functions import Mod
     from django.utils import timezone
 
-    from chatmemory_django.models import Conversation, ModelCall
+    from chatmemory_django.chat.models import ModelCall
+    from chatmemory_django.models import Conversation
 
     _owner(server)
     held = Conversation.objects.using(server).create(

@@ -21,7 +21,7 @@ from chatmemory_django import conf
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.core.stored_files import extracted
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.models import Conversation, ModelCall, ModelCallQuerySet
+from chatmemory_django.models import Conversation
 from chatmemory_django.models.files import lock_files_of, stored_bytes
 
 if TYPE_CHECKING:
@@ -226,13 +226,14 @@ class AccessPolicy:
             if (stored := stored_bytes(request.user.pk)) + size > limit:
                 raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
 
-    def calls(self, request: HttpRequest) -> ModelCallQuerySet:
+    def calls(self, request: HttpRequest) -> Any:
         """
         Return the calls of models whose usage the user may see: by default, those for the user, or all for staff with
         the permission ``view_modelcall``.
         """
-        calls = ModelCall.objects.all()
-        return calls if self._is_staff_with(request, "view_modelcall") else calls.owned_by(request.user)
+        calls: Any = apps.get_app_config("chatmemory_chat").get_model("ModelCall")._default_manager.all()
+        is_staff = self._is_staff_with(request, "view_modelcall", "chatmemory_chat")
+        return calls if is_staff else calls.owned_by(request.user)
 
     def budget(self, user: AbstractBaseUser) -> Mapping[str, Any] | None:
         """
@@ -260,9 +261,9 @@ class AccessPolicy:
         """Return whether the user may choose memory ids that are not UUIDs, which could clash with the site's own."""
         return bool(getattr(request.user, "is_staff", False))
 
-    def _is_staff_with(self, request: HttpRequest, permission: str) -> bool:
+    def _is_staff_with(self, request: HttpRequest, permission: str, app: str = "chatmemory") -> bool:
         user = request.user
-        return bool(getattr(user, "is_staff", False)) and user.has_perm(f"chatmemory.{permission}")
+        return bool(getattr(user, "is_staff", False)) and user.has_perm(f"{app}.{permission}")
 
 
 def access_policy() -> AccessPolicy:

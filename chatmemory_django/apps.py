@@ -23,23 +23,20 @@ class ChatMemoryConfig(AppConfig):
         from django.contrib.auth import get_user_model
 
         from chatmemory_django import checks, conf, deployment
-        from chatmemory_django.models import CallSum, Conversation, ModelCall
-        from chatmemory_django.models.approvals import forget_approvals
+        from chatmemory_django.models import Conversation
         from chatmemory_django.models.copies import keeps_copies
         from chatmemory_django.models.erasing import drop_key_of_owner, erase_messages, forget_owner
         from chatmemory_django.models.files import forget_files
         from chatmemory_django.tokens import encodings
 
-        owners: list[Any] = [each._meta.get_field("owner") for each in (Conversation, ModelCall, CallSum)]
-        if not owners[0].db_constraint:
-            for owner in owners:
-                owner.remote_field.on_delete = DO_NOTHING
+        owner: Any = Conversation._meta.get_field("owner")
+        if not owner.db_constraint:
+            owner.remote_field.on_delete = DO_NOTHING
             for model in apps.get_models():
                 if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
                     pre_delete.connect(forget_owner, sender=model, dispatch_uid="chatmemory")
         pre_delete.connect(erase_messages, sender=Conversation, dispatch_uid="chatmemory")
         post_delete.connect(drop_key_of_owner, sender=Conversation, dispatch_uid="chatmemory")
-        keeps_copies(forget_approvals)
         keeps_copies(forget_files)
         register(checks.check_settings)
         register(checks.check_databases)

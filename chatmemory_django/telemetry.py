@@ -61,7 +61,7 @@ class Agent(Protocol):
 
 
 class UsedCall(Protocol):
-    """What is counted of a call of a model: ``operations.calls.Call`` is one."""
+    """What is counted of a call of a model: ``chat.costs.calls.Call`` is one."""
 
     model: str
     usage: Any

@@ -26,10 +26,10 @@ from rest_framework.response import Response
 
 from chatmemory_django import conf
 from chatmemory_django.access import count_wrong_credentials
+from chatmemory_django.chat.costs.usage import usage
+from chatmemory_django.chat.models import ModelCall
+from chatmemory_django.chat.ui_messages.files import KINDS
 from chatmemory_django.core.limits import MAX_TITLE_LENGTH
-from chatmemory_django.formats.ui_messages.files import KINDS
-from chatmemory_django.models import ModelCall
-from chatmemory_django.operations.usage import usage
 from example_project.llm import IS_REAL, model
 from example_project.policy import DOCUMENTATION_POLICY
 from example_project.texts import TEXTS, WORDS

@@ -1,7 +1,11 @@
 """The app's configuration."""
 
-from django.apps import AppConfig
+from typing import Any
+
+from django.apps import AppConfig, apps
 from django.core.checks import register
+from django.db.models import DO_NOTHING
+from django.db.models.signals import pre_delete
 from django.utils.translation import gettext_lazy as _
 
 
@@ -15,10 +19,24 @@ class ChatConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks, and what is deleted when conversations are erased."""
-        from chatmemory_django.chat import checks  # models can be imported only now
-        from chatmemory_django.chat.runs import erasing
-        from chatmemory_django.models.copies import keeps_copies
+        from django.contrib.auth import get_user_model
 
+        from chatmemory_django.chat import checks  # models can be imported only now
+        from chatmemory_django.chat.approvals.tables import forget_approvals
+        from chatmemory_django.chat.costs.deleting import forget_payer
+        from chatmemory_django.chat.costs.tables import CallSum, ModelCall
+        from chatmemory_django.chat.runs import erasing
+        from chatmemory_django.models.copies import keeps_copies, outlives
+
+        owners: list[Any] = [each._meta.get_field("owner") for each in (ModelCall, CallSum)]
+        if not owners[0].db_constraint:
+            for owner in owners:
+                owner.remote_field.on_delete = DO_NOTHING
+            for model in apps.get_models():
+                if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
+                    pre_delete.connect(forget_payer, sender=model, dispatch_uid="chatmemory_chat")
+        outlives(ModelCall)
+        keeps_copies(forget_approvals, of_rows=True)
         register(checks.check_chat)
         register(checks.check_assistant)
         keeps_copies(erasing.forget_streams)

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
+from django.urls import NoReverseMatch, reverse
 
 from chatmemory_django import conf
 from chatmemory_django.access import is_rate
@@ -29,7 +30,7 @@ def check_assistant(**kwargs: Any) -> list[CheckMessage]:
     """Warn if the chat has no assistant: then it refuses every question."""
     chatmemory: object = getattr(settings, "CHATMEMORY", {})
     chat = chatmemory.get("CHAT", {}) if isinstance(chatmemory, Mapping) else None
-    if not isinstance(chat, Mapping) or chat.get("ASSISTANT") is not None:
+    if not isinstance(chat, Mapping) or chat.get("ASSISTANT") is not None or not _is_included():
         return []  # or other checks report it
     return [
         Warning(
@@ -38,6 +39,15 @@ def check_assistant(**kwargs: Any) -> list[CheckMessage]:
             id="chatmemory.W032",
         )
     ]
+
+
+def _is_included() -> bool:
+    """Return whether the site includes the URLs of the chat."""
+    try:
+        reverse("chatmemory_chat:chat")
+    except NoReverseMatch:
+        return False
+    return True
 
 
 def _values(chat: Mapping[str, Any]) -> Iterator[CheckMessage]:

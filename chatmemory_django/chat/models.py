@@ -1,11 +1,24 @@
-"""The tables of ``streams.DatabaseStreams``: answers in progress, which are deleted soon after their end."""
+"""The chat's tables: calls of models, approvals, and the streams of answers, which are deleted soon after their end."""
 
 from __future__ import annotations
 
 from django.db import models
 
+from chatmemory_django.chat.approvals.tables import ToolApproval
+from chatmemory_django.chat.costs.tables import CallSum, ModelCall, ModelCallQuerySet, Outcome, Purpose
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
 from chatmemory_django.models import ExactCharField
+
+__all__ = [
+    "AnswerChunk",
+    "AnswerStream",
+    "CallSum",
+    "ModelCall",
+    "ModelCallQuerySet",
+    "Outcome",
+    "Purpose",
+    "ToolApproval",
+]
 
 
 class AnswerStream(models.Model):

@@ -5,8 +5,6 @@ Every message is a row, written once. A conversation's memory begins at ``window
 be pinned in front of it. Evicting moves the start of the window, so it costs the same at any length of history.
 """
 
-from chatmemory_django.models.approvals import ToolApproval
-from chatmemory_django.models.calls import CallSum, ModelCall, ModelCallQuerySet, Outcome, Purpose
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_expiry, new_memory_id
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
 from chatmemory_django.models.files import MediaFile, MediaReference
@@ -15,7 +13,6 @@ from chatmemory_django.models.remains import ErasedConversation
 from chatmemory_django.models.windows import MemoryStatus
 
 __all__ = [
-    "CallSum",
     "Conversation",
     "ConversationQuerySet",
     "EncryptedTextField",
@@ -27,13 +24,8 @@ __all__ = [
     "MemoryStatus",
     "Message",
     "MessageQuerySet",
-    "ModelCall",
-    "ModelCallQuerySet",
-    "Outcome",
     "OwnerField",
-    "Purpose",
     "SparseIndex",
-    "ToolApproval",
     "UtcNow",
     "new_expiry",
     "new_memory_id",

@@ -7,8 +7,10 @@ removes messages from them, calls ``forget_copies``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+from django.db.models import Model
 
 
 class Forget(Protocol):
@@ -27,12 +29,36 @@ class Forget(Protocol):
 
 
 _registered: list[Forget] = []
+_of_rows: list[Forget] = []
+_outliving: list[type[Model]] = []
 
 
-def keeps_copies(forget: Forget) -> None:
-    """Register *forget*, which deletes what an app keeps of conversations."""
+def keeps_copies(forget: Forget, *, of_rows: bool = False) -> None:
+    """
+    Register *forget*, which deletes what an app keeps of conversations; *of_rows* is whether that refers to rows of
+    messages, and goes when these are pruned.
+    """
     if forget not in _registered:
         _registered.append(forget)
+        if of_rows:
+            _of_rows.append(forget)
+
+
+def outlives(model: type[Model]) -> None:
+    """Register *model*, whose rows outlive their ``conversation``, and then name none."""
+    if model not in _outliving:
+        _outliving.append(model)
+
+
+def outliving() -> Sequence[type[Model]]:
+    """Return the models that ``outlives`` registered."""
+    return _outliving
+
+
+def forget_rows(using: str, conversations: Mapping[int, str]) -> None:
+    """Delete what refers to rows of messages that were pruned from *conversations*."""
+    for forget in _of_rows:
+        forget(using, conversations, erased=False)
 
 
 def forget_copies(using: str, conversations: Mapping[int, str], *, erased: bool = False) -> None:

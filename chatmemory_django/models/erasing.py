@@ -8,7 +8,6 @@ from django.db import connections, models, router
 
 from chatmemory_django.db.isolation import as_now, sees_otherwise
 from chatmemory_django.encryption.ciphers import drop_key
-from chatmemory_django.models.calls import CallSum, ModelCall
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.remains import can_leave, delete_rows, is_long, leave_rows
@@ -39,13 +38,6 @@ def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using:
 
 
 def forget_owner(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:
-    """
-    Erase the conversations of the user *instance*, which is about to be deleted from another database, and leave no
-    call of a model, and no sum of calls, that names the user.
-    """
+    """Erase the conversations of the user *instance*, which is about to be deleted from another database."""
     hint = {"owner_key": str(instance.pk)}
     Conversation.objects.using(router.db_for_write(Conversation, **hint)).filter(owner=instance.pk).delete()
-    for model in (ModelCall, CallSum):
-        rows = model._default_manager.using(router.db_for_write(model, **hint)).filter(owner=instance.pk)
-        while rows.update(owner=None):  # again for sums that were merged in the meantime
-            pass

@@ -24,7 +24,7 @@ from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.turns import taking_turns
 from chatmemory_django.encryption.ciphers import cipher
-from chatmemory_django.models.calls import ModelCall
+from chatmemory_django.models.copies import outliving
 from chatmemory_django.models.files import MediaReference, release, release_files
 from chatmemory_django.models.messages import Message, MessageQuerySet
 
@@ -108,7 +108,8 @@ def delete_rows(using: str, keys: Collection[int]) -> tuple[int, dict[str, int]]
     """Delete the rows of the conversations *keys* in their transaction; return what ``QuerySet.delete`` does."""
     deleted = Message.objects.using(using).filter(conversation__in=list(keys)).delete()
     release_files(keys, using)
-    ModelCall.objects.using(using).filter(conversation__in=list(keys)).update(conversation=None)
+    for model in outliving():
+        model._default_manager.using(using).filter(conversation__in=list(keys)).update(conversation=None)
     return deleted
 
 
@@ -142,9 +143,10 @@ def delete_left(using: str, keys: Iterable[int] | None = None) -> None:
     for key in listed.values_list("pk", flat=True) if keys is None else keys:
         for around in runs(Message.objects.using(using).filter(conversation=key)):
             _in_turn(using, partial(_delete_run, using, key, around))
-        calls = ModelCall.objects.using(using).filter(conversation=key)
-        while some := list(calls.values_list("pk", flat=True)[:BATCH]):
-            _in_turn(using, partial(calls.filter(pk__in=some).update, conversation=None))
+        for model in outliving():
+            rest = model._default_manager.using(using).filter(conversation=key)
+            while some := list(rest.values_list("pk", flat=True)[:BATCH]):
+                _in_turn(using, partial(rest.filter(pk__in=some).update, conversation=None))
         _in_turn(using, listed.filter(pk=key).delete)
 
 

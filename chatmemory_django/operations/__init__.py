@@ -32,8 +32,8 @@ from chatmemory_django.db.turns import taking_turns
 from chatmemory_django.encryption.ciphers import for_owner, unreadable_as_stored
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
-from chatmemory_django.models.approvals import forget_approvals
 from chatmemory_django.models.columns import to_metadata
+from chatmemory_django.models.copies import forget_rows
 from chatmemory_django.models.files import release_files
 from chatmemory_django.models.remains import NOTHING_COUNTED, SHORT, Counted, delete_left, note_own, runs
 from chatmemory_django.models.windows import in_memory
@@ -524,7 +524,7 @@ def _delete_outlived(before: datetime.datetime, around: tuple[int, int], convers
     if count:
         write(conversation, **columns)
         release_files([conversation.pk], outlived.db)
-        forget_approvals(outlived.db, {conversation.pk: conversation.memory_id}, erased=False)
+        forget_rows(outlived.db, {conversation.pk: conversation.memory_id})
     return count
 
 

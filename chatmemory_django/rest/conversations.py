@@ -24,7 +24,6 @@ from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, new_expiry
 from chatmemory_django.operations import admin_log, asynchronous, export, fork
-from chatmemory_django.operations.approving import Decision, NotPendingError, decide, pending_calls
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
@@ -32,10 +31,8 @@ from chatmemory_django.rest.parsers import LinesParser
 from chatmemory_django.rest.problems import InvalidQuery, Problem
 from chatmemory_django.rest.queries import MemoryQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
-    ApprovalsSerializer,
     ConversationChangeSerializer,
     ConversationSerializer,
-    DecisionSerializer,
     ErasedSerializer,
     ForkSerializer,
     FromSerializer,
@@ -68,7 +65,6 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         "partial_update": ConversationChangeSerializer,
         "set_memory": NewMemorySerializer,
         "fork": ForkSerializer,
-        "decide": DecisionSerializer,
         "rewind": FromSerializer,
         "switch": FromSerializer,
     }
@@ -203,37 +199,6 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             last = wanted.get("through", forked.next_sequence - 1)
             self.log(conversation, admin_log.forked(last, forked.memory_id))
         return self._created(forked, request.path.rstrip("/").rpartition("/")[0].rpartition("/")[0])
-
-    @extend_schema(responses=ApprovalsSerializer)
-    @action(detail=True)
-    def approvals(self, request: Request, memory_id: str) -> Response:
-        """List the tool calls that wait for a decision."""
-        conversation = self.find("approve")
-        if MessageType.AI not in self.readable_types:
-            raise exceptions.PermissionDenied
-        waiting = (
-            {"id": each.id, "sequence": each.sequence, "requested_at": each.requested_at, "expires_at": each.expires_at}
-            | {"call_id": call.id, "tool": call.name, "arguments": call.arguments}
-            for each, call in pending_calls(conversation)
-        )
-        return Response(ApprovalsSerializer({"approvals": list(waiting)}).data)
-
-    @extend_schema(responses={204: None})
-    @approvals.mapping.post
-    def decide(self, request: Request, memory_id: str) -> Response:
-        """
-        Approve or deny a tool call that waits for a decision. Repeating the request changes nothing.
-
-        The call runs when the site resumes the answer: as soon as the chat is sent the same decision, for example.
-        """
-        decision = Decision(**self.body)
-        with self.changing("approve") as conversation:
-            try:
-                [approval] = decide(row_of(conversation), conversation.memory_id, [decision], request.user.pk)
-            except NotPendingError as exc:
-                raise Problem(HTTPStatus.CONFLICT, "not_pending", str(exc), "$.id") from None
-            self.log(conversation, admin_log.decided(approval.sequence, approved=decision.approved))
-        return Response(status=HTTPStatus.NO_CONTENT)
 
     @extend_schema(responses=HeadSerializer)
     @action(detail=True, methods=["post"], url_path="memory/rewind")

@@ -8,8 +8,6 @@ from rest_framework import serializers
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.operations.usage import BY
-from chatmemory_django.rest.fields import MomentField
 from chatmemory_django.search.terms import MAX_SEARCH
 
 
@@ -60,23 +58,6 @@ class SearchQuery(serializers.Serializer[Any]):
     search = serializers.CharField(
         max_length=MAX_SEARCH,
         help_text="Words or parts of words, all of which must occur; words in quotation marks as they stand.",
-    )
-
-
-class UsageQuery(serializers.Serializer[Any]):
-    """What to count."""
-
-    by = serializers.ChoiceField(choices=list(BY), required=False, help_text="What to group by; by default, the day.")
-    since = MomentField(required=False, help_text="Start of the period, inclusive; by default, 30 days before its end.")
-    until = MomentField(required=False, help_text="End of the period, exclusive; by default, now.")
-    limit = serializers.IntegerField(
-        required=False, min_value=1, max_value=MAX_INTEGER, help_text="Maximum number of rows."
-    )
-    offset = serializers.IntegerField(
-        required=False, min_value=0, max_value=MAX_INTEGER, help_text="How many rows to skip; `next` has it."
-    )
-    owner = serializers.CharField(
-        required=False, max_length=255, help_text="Calls for the user with this key, or `*` for all. Staff only."
     )
 
 

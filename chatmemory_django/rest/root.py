@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.apps import apps
 from django.urls import NoReverseMatch, reverse
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -12,7 +13,7 @@ from rest_framework.response import Response
 from chatmemory_django.rest.serializers import RootSerializer
 from chatmemory_django.rest.views import ChatMemoryView
 
-LISTED = ("conversations", "messages", "import", "usage")
+LISTED = ("conversations", "messages", "import")
 """The paths below the root that need no memory id."""
 
 
@@ -27,6 +28,8 @@ class RootView(ChatMemoryView):
         """List what there is. The address of the chat is there if the site has one."""
         root = request.path.rstrip("/")
         found = {name: f"{root}/{name}/" for name in LISTED}
+        if apps.is_installed("chatmemory_django.chat"):
+            found["usage"] = f"{root}/usage/"
         if (chat := chat_path()) is not None:
             found["chat"] = chat
         return Response({name: request.build_absolute_uri(path) for name, path in found.items()})

@@ -17,17 +17,14 @@ from chatmemory_django.core.limits import (
 )
 from chatmemory_django.core.reasons import Reason
 from chatmemory_django.core.stored_files import without_files
-from chatmemory_django.core.usage import COST_PLACES
 from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.models.approvals import MAX_REASON_LENGTH
 from chatmemory_django.models.columns import SHOWN, ShownRow, text_of
 from chatmemory_django.models.conversations import PREVIEW
 from chatmemory_django.models.files import whole
-from chatmemory_django.operations.usage import BY
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.fields import (
     BooleanField,
@@ -38,7 +35,6 @@ from chatmemory_django.rest.fields import (
     SequenceField,
     Strict,
     TextField,
-    UuidField,
     in_format,
 )
 from chatmemory_django.search.excerpts import snippet
@@ -134,20 +130,6 @@ class ForkSerializer(Strict, serializers.Serializer[Any]):
     memory_id = NewMemoryIdField(required=False)
     through = SequenceField(
         required=False, help_text="The last message to copy, on any branch; by default the newest on the path."
-    )
-
-
-@extend_schema_serializer(examples=examples.shown(examples.DECISION, request=True))
-class DecisionSerializer(Strict, serializers.Serializer[Any]):
-    """Whether a tool call may run."""
-
-    id = UuidField(help_text="The id of the approval.")
-    approved = BooleanField()
-    reason = TextField(
-        required=False,
-        allow_blank=True,
-        max_length=MAX_REASON_LENGTH,
-        help_text="The model reads why a call is denied.",
     )
 
 
@@ -337,7 +319,7 @@ class RootSerializer(serializers.Serializer[Any]):
 
     conversations = serializers.URLField()
     messages = serializers.URLField()
-    usage = serializers.URLField()
+    usage = serializers.URLField(required=False, help_text="Only if the chat's app is installed.")
     chat = serializers.URLField(required=False, help_text="Only if the site has the chat.")
 
     def get_fields(self) -> dict[str, Any]:
@@ -346,35 +328,6 @@ class RootSerializer(serializers.Serializer[Any]):
 
     def to_representation(self, found: Any) -> dict[str, Any]:
         return dict(found)
-
-
-class UsageRowSerializer(serializers.Serializer[Any]):
-    """What the calls of a day, a model, a conversation, a user, a purpose or an outcome used and cost."""
-
-    key = serializers.CharField(
-        allow_null=True, help_text="Null for calls whose conversation or owner was erased, or that had none."
-    )
-    calls = serializers.IntegerField(help_text="Failed and cancelled calls included.")
-    uncounted = serializers.IntegerField(help_text="How many of the calls have no counts: the model reported none.")
-    unpriced = serializers.IntegerField(help_text="How many of the calls have no cost.")
-    input = serializers.IntegerField(help_text="Tokens of input.")
-    cached_input = serializers.IntegerField(help_text="The part of the input that was cached.")
-    output = serializers.IntegerField(help_text="Tokens of output.")
-    reasoning = serializers.IntegerField(help_text="The part of the output that was thinking.")
-    cost = serializers.DecimalField(
-        max_digits=None, decimal_places=COST_PLACES, allow_null=True, help_text="Null if no cost is known."
-    )
-
-
-class UsageSerializer(serializers.Serializer[Any]):
-    """What calls of models used and cost in a period."""
-
-    by = serializers.ChoiceField(choices=list(BY))
-    since = MomentField()
-    until = MomentField()
-    limit = serializers.IntegerField(help_text="The maximum number of rows.")
-    next = serializers.URLField(allow_null=True, help_text="The URL of the rows after these; null if there are none.")
-    results = UsageRowSerializer(many=True)
 
 
 class ImportedSerializer(serializers.Serializer[Any]):
@@ -389,27 +342,6 @@ class ImportsSerializer(serializers.Serializer[Any]):
     """The imported conversations."""
 
     conversations = ImportedSerializer(many=True)
-
-
-class ApprovalSerializer(serializers.Serializer[Any]):
-    """A tool call that waits for a decision."""
-
-    id = serializers.UUIDField(help_text="The id of the approval.")
-    sequence = serializers.IntegerField(help_text="The sequence of the message with the call.")
-    call_id = serializers.CharField(allow_null=True, help_text="The id of the call in that message.")
-    tool = serializers.CharField(allow_null=True, help_text="The name of the tool.")
-    arguments = serializers.CharField(
-        allow_null=True, help_text="The arguments, as the model wrote them: JSON as text."
-    )
-    requested_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField(help_text="When the call can no longer be approved.")
-
-
-@extend_schema_serializer(examples=examples.shown(examples.APPROVALS))
-class ApprovalsSerializer(serializers.Serializer[Any]):
-    """The tool calls that wait for a decision, in their order."""
-
-    approvals = ApprovalSerializer(many=True)
 
 
 @extend_schema_serializer(examples=examples.shown(examples.FROM))

@@ -1,12 +1,10 @@
-"""Views to import conversations from JSON Lines, and to sum up what calls of models used."""
+"""The view to import conversations from JSON Lines."""
 
 from __future__ import annotations
 
 import tempfile
-from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode
 
 from django.db import router
 from drf_spectacular.types import OpenApiTypes
@@ -25,12 +23,10 @@ from chatmemory_django.operations import (
     check_lines,
     import_lines,
 )
-from chatmemory_django.operations.usage import usage
-from chatmemory_django.rest.filters import EVERYBODY, owned_by_key
 from chatmemory_django.rest.parsers import LinesParser, bounded
 from chatmemory_django.rest.problems import Problem, invalid
-from chatmemory_django.rest.queries import ImportQuery, UsageQuery
-from chatmemory_django.rest.serializers import ImportsSerializer, UsageSerializer
+from chatmemory_django.rest.queries import ImportQuery
+from chatmemory_django.rest.serializers import ImportsSerializer
 from chatmemory_django.rest.views import ChatMemoryView
 
 MAX_CONVERSATIONS = 1_000
@@ -108,40 +104,3 @@ class ImportView(ChatMemoryView):
                 exc.__traceback__ = None
                 raise invalid(f"line {exc.line}", exc.reason) from None
         return Response({"conversations": imported}, HTTPStatus.CREATED)
-
-
-class UsageView(ChatMemoryView):
-    """What calls of models used and cost."""
-
-    tag = "usage"
-    serializer_class = UsageSerializer
-    query_serializers = {"get": UsageQuery}  # noqa: RUF012
-    throttle_scope = "usage"  # it reads every call of the requested time
-
-    def get(self, request: Request) -> Response:
-        """
-        Sum up tokens and costs by day, model, conversation, user, purpose or outcome.
-
-        Days are those of UTC; by default, the last 30 days count. At most `limit` rows are returned; `next` is the URL
-        of the following ones, or null.
-        """
-        asked, limits = self.query, conf.rest()
-        limit = min(asked.get("limit", limits["PAGE_SIZE"]), limits["MAX_PAGE_SIZE"])
-        offset = asked.get("offset", 0)
-        by = asked.get("by", "day")
-        until = asked.get("until", datetime.now(UTC))
-        since = asked.get("since", until - timedelta(days=30))
-        calls = self.policy.calls(request)
-        if (owner := asked.get("owner")) is None:
-            calls = calls.owned_by(request.user)  # even if staff could see those of others
-        elif owner != EVERYBODY:
-            calls = owned_by_key(calls, owner)
-        rows = list(usage(calls, by, since=since, until=until, limit=limit + 1, offset=offset))
-        url = None
-        if len(rows) > limit:
-            # The period is fixed, so that new calls move no row from one page to another.
-            moments = {"since": since.isoformat(), "until": until.isoformat()}
-            query = {**request.query_params.dict(), **moments, "limit": limit, "offset": offset + limit}
-            url = f"{request.build_absolute_uri(request.path)}?{urlencode(query)}"
-        results = [{**row._asdict(), "cost": None if row.cost is None else f"{row.cost:f}"} for row in rows[:limit]]
-        return Response({"by": by, "since": since, "until": until, "limit": limit, "next": url, "results": results})

@@ -1,13 +1,15 @@
 """The paths of the API: ``path("chat/", include("chatmemory_django.rest.urls"))``."""
 
+from django.apps import apps
 from django.urls import re_path
+from django.utils.module_loading import import_string
 from rest_framework.routers import Route, SimpleRouter
 
 from chatmemory_django.rest.conversations import ConversationViewSet
 from chatmemory_django.rest.messages import MessageViewSet
 from chatmemory_django.rest.root import RootView
 from chatmemory_django.rest.search import SearchView
-from chatmemory_django.rest.transfer import ImportView, UsageView
+from chatmemory_django.rest.transfer import ImportView
 
 app_name = "chatmemory"
 
@@ -40,5 +42,5 @@ urlpatterns = [
     *router.urls,
     re_path(r"^messages/?$", SearchView.as_view(), name="search"),
     re_path(r"^import/?$", ImportView.as_view(), name="import"),
-    re_path(r"^usage/?$", UsageView.as_view(), name="usage"),
+    *(import_string("chatmemory_django.chat.rest.urlpatterns") if apps.is_installed("chatmemory_django.chat") else ()),
 ]

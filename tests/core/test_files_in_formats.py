@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatmemory_django.chat.ui_messages.files import to_part
 from chatmemory_django.formats import langchain, llama_index, openai_chat, openai_items, pydantic_ai
-from chatmemory_django.formats.ui_messages.files import to_part
 from chatmemory_django.messages import (
     Audio,
     AudioContent,

@@ -16,18 +16,11 @@ from django.utils import timezone
 
 from chatmemory_django import operations
 from chatmemory_django import storages as storages_of_files
+from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.db import turns
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import (
-    Conversation,
-    ErasedConversation,
-    MediaFile,
-    MediaReference,
-    Message,
-    ModelCall,
-    remains,
-)
+from chatmemory_django.models import Conversation, ErasedConversation, MediaFile, MediaReference, Message, remains
 from chatmemory_django.models.files import stored_bytes
 from chatmemory_django.operations.searching import find_messages
 from chatmemory_django.storages import FOLDER

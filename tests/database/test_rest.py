@@ -9,8 +9,9 @@ from django.db import connection, connections
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import Conversation, ModelCall
+from chatmemory_django.models import Conversation
 from tests.faces.rest.conftest import (
     HI,
     ROOT,

@@ -79,12 +79,13 @@ from rest_framework.authtoken.models import Token
 from chatmemory_django.chat.models import AnswerChunk, AnswerStream
 from chatmemory_django.encryption.models import OwnerKey
 from chatmemory_django.messages import Image, ImageContent, TextContent
-from chatmemory_django.models import CallSum, MediaFile, ModelCall
+from chatmemory_django.chat.models import CallSum, ModelCall
+from chatmemory_django.models import MediaFile
 from chatmemory_django.operations import check_files
-from chatmemory_django.operations import summing
-from chatmemory_django.operations.calls import prune_calls
-from chatmemory_django.operations.summing import sum_calls
-from chatmemory_django.operations.usage import usage
+from chatmemory_django.chat.costs import summing
+from chatmemory_django.chat.costs.calls import prune_calls
+from chatmemory_django.chat.costs.summing import sum_calls
+from chatmemory_django.chat.costs.usage import usage
 from shards.models import Place
 from shards.routing import SHARDS, on_shard, shard_of
 from shards.moving import clear_up, move

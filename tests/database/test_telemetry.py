@@ -267,7 +267,9 @@ sys.modules["opentelemetry"] = None
 from django.conf import settings
 settings.configure(
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
-    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "chatmemory_django"],
+    INSTALLED_APPS=[
+        "django.contrib.auth", "django.contrib.contenttypes", "chatmemory_django", "chatmemory_django.chat"
+    ],
 )
 import django
 django.setup()

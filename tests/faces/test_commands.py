@@ -19,13 +19,13 @@ from django.core.management import CommandError, call_command, load_command_clas
 from django.db import connection, models
 from django.utils import timezone
 
-from chatmemory_django.chat.models import AnswerChunk
+from chatmemory_django.chat.models import AnswerChunk, ModelCall
 from chatmemory_django.chat.runs.streams import KEEP
 from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
-from chatmemory_django.models import Conversation, Message, ModelCall, remains
+from chatmemory_django.models import Conversation, Message, remains
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.test_operations import everything_is_whole, holding

@@ -151,7 +151,7 @@ def staff() -> User:
 
 
 def granted(user: User, *codenames: str) -> User:
-    chosen = Permission.objects.filter(content_type__app_label="chatmemory", codename__in=codenames)
+    chosen = Permission.objects.filter(content_type__app_label__startswith="chatmemory", codename__in=codenames)
     assert chosen.count() == len(codenames)
     user.user_permissions.set(chosen)
     return User.objects.get(pk=user.pk)  # which has no permissions cached

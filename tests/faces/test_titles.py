@@ -38,7 +38,7 @@ def talk() -> Conversation:
 
 def staff(name: str, *codenames: str) -> SimpleNamespace:
     user = User.objects.create_user(name, is_staff=True)
-    permissions = Permission.objects.filter(content_type__app_label="chatmemory", codename__in=codenames)
+    permissions = Permission.objects.filter(content_type__app_label__startswith="chatmemory", codename__in=codenames)
     user.user_permissions.set([*permissions, *Permission.objects.filter(content_type__app_label="auth")])
     rest, site = APIClient(), Client()
     rest.force_authenticate(User.objects.get(pk=user.pk))

@@ -26,9 +26,9 @@ from chatmemory_django.chat.model import (
     ToolChoice,
     ToolSpecification,
 )
+from chatmemory_django.chat.ui_messages.writing import call_id
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.db.threads import afterwards, in_thread
-from chatmemory_django.formats.ui_messages.writing import call_id
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (

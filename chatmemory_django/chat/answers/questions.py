@@ -15,6 +15,8 @@ import msgspec
 from chatmemory_django import conf
 from chatmemory_django.chat.answers.versions import id_again, versions_of
 from chatmemory_django.chat.approvals import Decision, Resume
+from chatmemory_django.chat.ui_messages import from_ui_message, message_sequence, ui_id
+from chatmemory_django.chat.ui_messages.files import to_part
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.limits import (
     EDIT,
@@ -25,8 +27,6 @@ from chatmemory_django.core.limits import (
     unedited,
 )
 from chatmemory_django.core.media import source_of
-from chatmemory_django.formats.ui_messages import from_ui_message, message_sequence, ui_id
-from chatmemory_django.formats.ui_messages.files import to_part
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import Content, DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message

@@ -7,7 +7,7 @@ from typing import Any
 import pydantic
 
 from chatmemory_django.chat.model import ChatModelError, ChatResponse, FinishReason, ResponseFormat
-from chatmemory_django.formats.ui_messages.writing import answer_text
+from chatmemory_django.chat.ui_messages.writing import answer_text
 
 _VALUE = "value"
 """The key of a value that is not a JSON object: models can only be asked for objects."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from chatmemory_django.chat.ui_messages import message_sequence, ui_id
 from chatmemory_django.core.limits import EDIT, MAX_CLIENT_MESSAGE_ID_LENGTH
-from chatmemory_django.formats.ui_messages import message_sequence, ui_id
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from django.db import router
 
+from chatmemory_django.chat.approvals import approving
+from chatmemory_django.chat.approvals.approving import Decision, NotPendingError
 from chatmemory_django.chat.model import ApprovalRequested
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import ChatMessage, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations import approving
-from chatmemory_django.operations.approving import Decision, NotPendingError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 __all__ = ["ApprovalRequested", "ApprovalRequiredError", "Decision", "NotPendingError", "Resume"]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Self
 
 from chatmemory_django import telemetry
 from chatmemory_django.access import access_policy
+from chatmemory_django.chat.costs.calls import NOTHING, Account, Call, payer
+from chatmemory_django.chat.costs.tables import Outcome, Purpose
 from chatmemory_django.chat.model import ChatModel, ChatResponse, RateLimitError
 from chatmemory_django.core.usage import Budget
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
-from chatmemory_django.models import Outcome, Purpose
-from chatmemory_django.operations.calls import NOTHING, Account, Call, payer
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, closing
 from typing import TYPE_CHECKING
 
+from chatmemory_django.chat.costs.calls import CallRecorder, record_call
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse
 from chatmemory_django.core.usage import TokenUsage
-from chatmemory_django.operations.calls import CallRecorder, record_call
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

@@ -16,11 +16,11 @@ from urllib.parse import quote, unquote, urlsplit
 from django.http import HttpRequest
 from django.urls import Resolver404, get_script_prefix, resolve
 
+from chatmemory_django.chat.ui_messages.files import to_content, to_part
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.core.media import MAX_ADDRESS, contents_in, source_of
 from chatmemory_django.core.stored_files import without_files, without_marks
 from chatmemory_django.formats.files import media_type_of
-from chatmemory_django.formats.ui_messages.files import to_content, to_part
 from chatmemory_django.messages import ChatMessage, Content, DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.files import ConversationKey, whole

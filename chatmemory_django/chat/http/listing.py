@@ -8,12 +8,12 @@ from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from chatmemory_django import conf
+from chatmemory_django.chat.approvals.approving import shown_approvals
 from chatmemory_django.chat.http.files import Files, with_addresses
+from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.formats.ui_messages import to_ui_messages
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations.approving import shown_approvals
 
 READ_CHARACTERS = 16 * 1024 * 1024
 """

@@ -1,7 +1,7 @@
 """
 An answer as a UI message stream of the Vercel AI SDK, for ``useChat`` of its versions 5, 6 and 7.
 
-At its end, a page holds the same message that ``formats.ui_messages.to_ui_messages`` returns for the stored answer.
+At its end, a page holds the same message that ``chat.ui_messages.to_ui_messages`` returns for the stored answer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from chatmemory_django.chat.model import (
     PartialThinking,
     PartialToolCall,
 )
-from chatmemory_django.core.tool_calls import NOT_RUN, tool_answers
-from chatmemory_django.formats.ui_messages.writing import (
+from chatmemory_django.chat.ui_messages.writing import (
     NOT_JSON,
     Row,
     answer_metadata,
@@ -33,6 +32,7 @@ from chatmemory_django.formats.ui_messages.writing import (
     result_text,
     timestamp,
 )
+from chatmemory_django.core.tool_calls import NOT_RUN, tool_answers
 from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest, ToolExecutionResultMessage
 
 if TYPE_CHECKING:

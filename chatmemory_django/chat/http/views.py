@@ -37,6 +37,7 @@ from chatmemory_django.chat.answers.questions import Question, question_again, r
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.approvals import NotPendingError, Resume
+from chatmemory_django.chat.approvals.approving import decide, shown_approvals, waiting_answer
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.files import Files, question_at, stored_file
@@ -45,14 +46,13 @@ from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encod
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.runs.answers import Answer, BusyError, Seat, TooManyError, answers
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
+from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread
-from chatmemory_django.formats.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.files import ConversationKey, file_in
-from chatmemory_django.operations.approving import decide, shown_approvals, waiting_answer
 from chatmemory_django.storages import StorageError
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 

@@ -13,7 +13,6 @@ from chatmemory_django.contrib.adapters.histories import History
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.threads import leaving_no_connection, to_its_end
 from chatmemory_django.formats.langchain import LANGCHAIN
-from chatmemory_django.operations.calls import CallRecorder, record_call
 
 try:
     from langchain_core.callbacks import BaseCallbackHandler
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from django.contrib.auth.base_user import AbstractBaseUser
+
+    from chatmemory_django.chat.costs.calls import CallRecorder
 
 
 class DjangoChatMessageHistory(BaseChatMessageHistory):
@@ -98,6 +99,8 @@ class LangChainCalls(BaseCallbackHandler):
     def __init__(
         self, purpose: str = "answer", *, owner: AbstractBaseUser | None = None, memory_id: object = None
     ) -> None:
+        from chatmemory_django.chat.costs.calls import record_call  # its tables are the chat's
+
         self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id)
         self._recorder()  # an invalid purpose is an error at once: LangChain only logs what a callback raises
         self._open: dict[UUID, tuple[UUID | None, CallRecorder]] = {}

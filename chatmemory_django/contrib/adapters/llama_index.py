@@ -21,7 +21,6 @@ from chatmemory_django.formats.verbatim import items_of, to_new_message
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.operations.calls import CallRecorder, record_call
 from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -39,6 +38,8 @@ except ModuleNotFoundError as exc:
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+    from chatmemory_django.chat.costs.calls import CallRecorder
 
 Item: TypeAlias = dict[str, Any]
 """The JSON of a message."""
@@ -280,6 +281,8 @@ class LlamaIndexCalls(BaseCallbackHandler):
         self, purpose: str = "answer", *, owner: AbstractBaseUser | None = None, memory_id: object = None
     ) -> None:
         super().__init__(event_starts_to_ignore=[], event_ends_to_ignore=[])
+        from chatmemory_django.chat.costs.calls import record_call  # its tables are the chat's
+
         self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id)
         self._recorder()  # an invalid purpose is an error at once
         self._open: dict[str, tuple[CallRecorder, Any]] = {}

@@ -15,7 +15,6 @@ from chatmemory_django.contrib.adapters.histories import History
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
-from chatmemory_django.operations.calls import CallRecorder, record_call
 from chatmemory_django.operations.recall import Recall
 
 try:
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AnonymousUser
     from django.db.models import QuerySet
 
+    from chatmemory_django.chat.costs.calls import CallRecorder
     from chatmemory_django.models import Conversation
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,8 @@ class AgentsCalls(ModelProvider):
         memory_id: object = None,
         provider: ModelProvider | None = None,
     ) -> None:
+        from chatmemory_django.chat.costs.calls import record_call  # its tables are the chat's
+
         self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id)
         self._recorder()  # an invalid purpose is an error at once
         self._provider = provider or MultiProvider()

@@ -13,9 +13,7 @@ from django.db import router
 from chatmemory_django import conf
 from chatmemory_django.management.base import ConversationsCommand, days
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.models.approvals import forget_left_approvals
-from chatmemory_django.operations import apply_retention, prune, summing
-from chatmemory_django.operations.calls import prune_calls
+from chatmemory_django.operations import apply_retention, prune
 from chatmemory_django.search.indexes import forget_deleted
 
 
@@ -108,21 +106,26 @@ class Command(ConversationsCommand):
                 f"{would} {pruned.conversations:,} idle or temporary conversations and {pruned.messages:,} old "
                 "messages of others."
             )
+        if not apps.is_installed("chatmemory_django.chat"):
+            return
+        from chatmemory_django.chat.costs import calls, summing  # their tables exist only then
+
         if not dry_run:
             count = summing.sum_calls(using=database)
             if sum_calls:
                 self.stdout.write(f"Summed up {count:,} calls.")
         if calls_older_than is not None:
-            count = prune_calls(calls_older_than, using=database, dry_run=dry_run)
+            count = calls.prune_calls(calls_older_than, using=database, dry_run=dry_run)
             self.stdout.write(f"{'Would have deleted' if dry_run else 'Deleted'} the records of {count:,} calls.")
 
     def delete_rest(self, using: str, verbosity: int, *, may_block: bool) -> None:
         """Delete what approvals, streams and the search index still hold of deleted messages."""
-        forget_left_approvals(using)
         if apps.is_installed("chatmemory_django.chat"):
-            from chatmemory_django.chat.models import AnswerStream  # its tables exist only then
+            from chatmemory_django.chat.approvals.tables import forget_left_approvals  # its tables exist only then
+            from chatmemory_django.chat.models import AnswerStream
             from chatmemory_django.chat.runs.streams import delete_old
 
+            forget_left_approvals(using)
             delete_old(router.db_for_write(AnswerStream, beside=using))  # may be another than that of conversations
         if apps.is_installed("chatmemory_django.search"):
             with self.progress("steps of the search index", None, verbosity) as progress:

@@ -17,6 +17,7 @@ from itertools import compress
 from typing import Any
 
 import msgspec
+from django.apps import apps
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
@@ -29,7 +30,7 @@ from chatmemory_django.db.isolation import has_locked, sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, ExactCharField, Message, ModelCall
+from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.stores.django.changes import Change
@@ -45,11 +46,6 @@ PLAIN = frozenset(
 NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_fields if field.column)
 """The fields of a new row."""
 
-CALL: tuple[Any, ...] = tuple(
-    field for field in ModelCall._meta.concrete_fields if not field.primary_key and field.name != "summed"
-)
-"""The fields of a new record of a call."""
-
 MAX_PARAMETERS = 999
 """How many parameters a statement may have: with more, Django 5.2 splits it for SQLite."""
 
@@ -63,7 +59,7 @@ class Slot(str):
 class Parameter(Expression):
     """A value for *column* of *model*, passed as *name* when the statement is run."""
 
-    def __init__(self, model: type[Conversation | Message | ModelCall], column: str, name: str = "") -> None:
+    def __init__(self, model: type[models.Model], column: str, name: str = "") -> None:
         field: Any = model._meta.get_field(column)
         super().__init__(output_field=field)
         self.slot = Slot(name or column)
@@ -315,8 +311,10 @@ def _call(
 ) -> tuple[str, str, list[Slot]]:
     """Return the parts of the INSERT of record *index* of calls: where to, its values, and the slots of these."""
     quote = connection.ops.quote_name
-    table, columns = quote(ModelCall._meta.db_table), ", ".join(quote(field.column) for field in CALL)
-    values = {field.name: ("%s", Parameter(ModelCall, field.name, f"call_{field.name}_{index}")) for field in CALL}
+    model = apps.get_app_config("chatmemory_chat").get_model("ModelCall")
+    fields: list[Any] = [each for each in model._meta.concrete_fields if not each.primary_key and each.name != "summed"]
+    table, columns = quote(model._meta.db_table), ", ".join(quote(field.column) for field in fields)
+    values = {each.name: ("%s", Parameter(model, each.name, f"call_{each.name}_{index}")) for each in fields}
     values["conversation"] = conversation
     slots = [parameter.slot for _, parameter in values.values()]
     return f"INSERT INTO {table} ({columns})", ", ".join(sql for sql, _ in values.values()), slots
@@ -489,7 +487,7 @@ def insert(cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], 
 
 
 def insert_calls(cursor: CursorWrapper, key: str | None, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Insert records of *calls* in the conversation *key*, if there is one; each has values for ``CALL``."""
+    """Insert records of *calls* in the conversation *key*, if there is one; each has values for its fields."""
     _insert_calls(len(calls)).run(cursor, {"memory_id": key, **_values_of(calls)})
 
 

@@ -19,10 +19,11 @@ from django.core.cache import cache
 
 import example_project
 from chatmemory_django.chat.model import ChatResponse
+from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.chat.tools import ToolError
 from chatmemory_django.memory import SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
-from chatmemory_django.models import Conversation, ModelCall
+from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from example_project import assistants, llm, memories
 from example_project.parrot import Parrot

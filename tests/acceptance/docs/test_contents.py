@@ -13,9 +13,10 @@ from django.urls import URLPattern
 import chatmemory_django
 from chatmemory_django import conf
 from chatmemory_django.chat import urls as chat_urls
+from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet, ModelCall
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.provider import known_window
 from chatmemory_django.rest import urls as rest_urls
 from tests.acceptance.docs.pages import DOCS, block_of, blocks_of, execute

@@ -12,7 +12,8 @@ from django.urls import reverse
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.models import AnswerStream
+from chatmemory_django.chat.costs.calls import record_call
+from chatmemory_django.chat.models import AnswerStream, ModelCall
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.messages import (
     AiMessage,
@@ -23,8 +24,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, MemoryStatus, Message, ModelCall
-from chatmemory_django.operations.calls import record_call
+from chatmemory_django.models import Conversation, MemoryStatus, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run

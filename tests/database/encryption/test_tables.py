@@ -51,7 +51,7 @@ QUESTION, ANSWER = UserMessage(SECRET), AiMessage(SECRET[::-1])
 ENCRYPTED = {
     "chatmemory.Message": {"text", "payload", "verbatim"},
     "chatmemory.Conversation": {"title"},
-    "chatmemory.ToolApproval": {"reason"},
+    "chatmemory_chat.ToolApproval": {"reason"},
     "chatmemory_records.Record": {"text"},
 }
 ENCRYPTED_BY_THE_STREAMS = {"chatmemory_chat.AnswerChunk": {"data"}}

@@ -41,7 +41,7 @@ MESSAGE_WINDOW = {
 def staff(*codenames: str, name: str = "staff") -> User:
     """Create a staff user with exactly these permissions of the app."""
     user = User.objects.create_user(name, is_staff=True)
-    permissions = Permission.objects.filter(content_type__app_label="chatmemory", codename__in=codenames)
+    permissions = Permission.objects.filter(content_type__app_label__startswith="chatmemory", codename__in=codenames)
     assert len(permissions) == len(codenames)
     user.user_permissions.set(permissions)
     return user

@@ -18,8 +18,8 @@ from chatmemory_django.chat.model import (
     PartialToolCall,
     TokenUsage,
 )
+from chatmemory_django.chat.ui_messages.writing import call_input
 from chatmemory_django.codec import message_from_json, message_to_json
-from chatmemory_django.formats.ui_messages.writing import call_input
 from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest, ToolExecutionResultMessage
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from drf_spectacular.validation import validate_schema
 
 from chatmemory_django.chat import urls as chat_urls
 from chatmemory_django.chat.http.schema import with_chat
+from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.messages import AiMessage, CustomMessage, SystemMessage, ToolExecutionRequest, UserMessage
-from chatmemory_django.models import ToolApproval
 from chatmemory_django.rest.examples import DECISION
 from tests.faces.rest.conftest import ROOT
 

@@ -8,8 +8,9 @@ from asgiref.sync import async_to_sync
 from django.test import AsyncClient
 from rest_framework.authtoken.models import Token
 
+from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.messages import SystemMessage, TextContent, UserMessage
-from chatmemory_django.models import Conversation, Message, ModelCall
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.rest import transfer
 from tests.faces.rest.conftest import IMPORT, ROOT, USAGE, paths
 

@@ -14,10 +14,11 @@ from pydantic_ai.settings import ModelSettings
 
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.formats.pydantic_ai import token_usage
-from chatmemory_django.operations.calls import CallRecorder, record_call
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+    from chatmemory_django.chat.costs.calls import CallRecorder
 
 
 class PydanticAiCalls(AbstractCapability[Any]):
@@ -40,6 +41,8 @@ class PydanticAiCalls(AbstractCapability[Any]):
 
     def recorder(self, model_name: str) -> CallRecorder:
         """Return what records a call of *model_name*."""
+        from chatmemory_django.chat.costs.calls import record_call  # its tables are the chat's
+
         return record_call(self.purpose, model_name, owner=self.owner, memory_id=self.memory_id)
 
 

@@ -27,8 +27,8 @@ from chatmemory_django.chat.model import (
     TokenUsage,
 )
 from chatmemory_django.chat.runs.answers import PING
+from chatmemory_django.chat.ui_messages import Approval, from_ui_message, to_ui_messages
 from chatmemory_django.core.tool_calls import NOT_RUN
-from chatmemory_django.formats.ui_messages import Approval, from_ui_message, to_ui_messages
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage
 from tests.faces.chat.rows import StoredRow, answers, rows_of_answer
 

@@ -5,8 +5,9 @@ from django.contrib.admin.models import LogEntry
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
+from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.chat.tools import Tool
-from chatmemory_django.models import Conversation, Message, ToolApproval
+from chatmemory_django.models import Conversation, Message
 from tests.faces.chat.http.test_http import DOWN, ann, asynchronous, bob, calling, chat, chunks, no_throttle, user
 from tests.faces.test_permissions import granted
 

@@ -7,7 +7,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from chatmemory_django.access import AccessPolicy
-from chatmemory_django.models import Conversation, ModelCall
+from chatmemory_django.chat.models import ModelCall
+from chatmemory_django.models import Conversation
 from tests.asgi import run
 from tests.faces.chat.http.test_http import Chat, ann, bearer, no_throttle, user
 from tests.faces.chat.scripted import ScriptedModel, calling

@@ -18,7 +18,7 @@ from chatmemory_django.chat.model import (
     TokenUsage,
 )
 from chatmemory_django.chat.runs.answers import PING
-from chatmemory_django.formats.ui_messages import to_ui_messages
+from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage
 from tests.faces.chat.rows import answers, anything, rows_of_answer
 from tests.faces.chat.ui_reader import read

@@ -7,7 +7,8 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from chatmemory_django.chat.costs.recording import RecordedChatModel
-from chatmemory_django.models import Conversation, ModelCall
+from chatmemory_django.chat.models import ModelCall
+from chatmemory_django.models import Conversation
 from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.contrib.adapters.running import run
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from chatmemory_django.chat.ui_messages.files import to_part
+from chatmemory_django.chat.ui_messages.reading import SERVERS_METADATA, UI
 from chatmemory_django.core.limits import unedited
 from chatmemory_django.core.tool_calls import tool_answers
-from chatmemory_django.formats.ui_messages.files import to_part
-from chatmemory_django.formats.ui_messages.reading import SERVERS_METADATA, UI
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext as _
 
-from chatmemory_django.models import ModelCallQuerySet
-from chatmemory_django.operations.usage import tokens_by_day
+from chatmemory_django.chat.costs.tables import ModelCallQuerySet
+from chatmemory_django.chat.costs.usage import tokens_by_day
 
 STYLES = ("user", "ai", "tool", "custom", "summary")
 """The colors of the models with the most tokens, in their order; all others have one together."""

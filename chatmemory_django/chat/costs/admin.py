@@ -14,9 +14,9 @@ from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
-from chatmemory_django.admin.spending import read_spending
-from chatmemory_django.models import ModelCall, Purpose
-from chatmemory_django.operations.usage import By, Usage, usage
+from chatmemory_django.chat.costs.spending import read_spending
+from chatmemory_django.chat.costs.tables import ModelCall, Purpose
+from chatmemory_django.chat.costs.usage import By, Usage, usage
 
 PERIODS = (1, 7, 30, 90, 365)
 """The periods that the page offers, in days."""
@@ -90,7 +90,7 @@ class ModelCallAdmin(admin.ModelAdmin):
             "tables": tables,
             **(extra_context or {}),
         }
-        return TemplateResponse(request, "admin/chatmemory/modelcall/page.html", context)
+        return TemplateResponse(request, "admin/chatmemory_chat/modelcall/page.html", context)
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         raise Http404

@@ -7,13 +7,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
 
+from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import ModelCall
 from tests.faces.admin.admin_site import EVERYTHING, conversation, staff
 
 pytestmark = pytest.mark.django_db
 
-URL = "/admin/chatmemory/modelcall/"
+URL = "/admin/chatmemory_chat/modelcall/"
 DASH = "\N{EN DASH}"
 HOSTILE = "<script>alert(1)</script>"
 
@@ -48,7 +48,7 @@ def test_it_requires_its_permission(client):
 
     client.force_login(staff("view_modelcall", name="viewer"))
     assert client.get(URL).status_code == 200
-    assert reverse("admin:chatmemory_modelcall_changelist") in client.get("/admin/").content.decode()
+    assert reverse("admin:chatmemory_chat_modelcall_changelist") in client.get("/admin/").content.decode()
 
 
 def test_it_shows_totals_by_model_purpose_and_owner(client, viewer, ann):
@@ -115,9 +115,9 @@ def test_names_are_escaped(client, viewer):
 def test_it_has_no_pages_of_single_calls(client, viewer):
     made = call()
     for name in ("change", "history"):
-        assert client.get(reverse(f"admin:chatmemory_modelcall_{name}", args=[made.pk])).status_code == 404
+        assert client.get(reverse(f"admin:chatmemory_chat_modelcall_{name}", args=[made.pk])).status_code == 404
     assert client.get(f"{URL}add/").status_code == 403
-    assert client.post(reverse("admin:chatmemory_modelcall_delete", args=[made.pk])).status_code == 403
+    assert client.post(reverse("admin:chatmemory_chat_modelcall_delete", args=[made.pk])).status_code == 403
 
 
 def test_it_reads_as_many_rows_as_it_shows(client, viewer, ann, django_assert_max_num_queries):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chatmemory_django.formats.ui_messages import from_ui_message, message_sequence, to_ui_messages, ui_id
+from chatmemory_django.chat.ui_messages import from_ui_message, message_sequence, to_ui_messages, ui_id
 from chatmemory_django.messages import (
     AiMessage,
     Audio,

@@ -16,15 +16,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from chatmemory_django import operations
-from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, NotPendingError, Resume
+from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, NotPendingError, Resume, approving
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, UnavailableError
+from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage
-from chatmemory_django.models import Conversation, Message, ToolApproval
-from chatmemory_django.operations import approving
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore

@@ -12,10 +12,10 @@ from django.contrib.auth import get_user_model
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from chatmemory_django.models import CallSum, ModelCall
-from chatmemory_django.operations.calls import Account, prune_calls
-from chatmemory_django.operations.summing import sum_calls
-from chatmemory_django.operations.usage import tokens_by_day, usage
+from chatmemory_django.chat.costs.calls import Account, prune_calls
+from chatmemory_django.chat.costs.summing import sum_calls
+from chatmemory_django.chat.costs.usage import tokens_by_day, usage
+from chatmemory_django.chat.models import CallSum, ModelCall
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,7 +32,7 @@ def users() -> list[Any]:
 @pytest.fixture
 def calls(users, settings, monkeypatch) -> None:
     settings.USE_TZ = True
-    monkeypatch.setattr("chatmemory_django.operations.summing.SUMMED_AT_ONCE", 7)
+    monkeypatch.setattr("chatmemory_django.chat.costs.summing.SUMMED_AT_ONCE", 7)
     dice = random.Random(5)
     add(dice, [*users, None], 400)
 

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
@@ -16,6 +18,11 @@ from chatmemory_django import conf
 from chatmemory_django.models.conversations import Conversation
 from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.models.messages import Message
+
+if not apps.is_installed("chatmemory_django.chat"):
+    raise ImproperlyConfigured(
+        "Assistants, and records of calls of models, need their tables: add 'chatmemory_django.chat' to INSTALLED_APPS."
+    )
 
 MAX_REASON_LENGTH = 500
 """How many characters the reason for a decision has at most."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from chatmemory_django.chat.ui_messages.files import to_content, to_part
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable
-from chatmemory_django.formats.ui_messages.files import to_content, to_part
 from chatmemory_django.messages import BLANK, Content, DetailLevel, TextContent, UserMessage, copy_json
 
 UI = "ui"

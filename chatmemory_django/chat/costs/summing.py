@@ -18,9 +18,9 @@ from typing import Any
 from django.db import connections, router, transaction
 from django.db.models import F, QuerySet
 
+from chatmemory_django.chat.costs.tables import MEASURES, CallSum, ModelCall, ModelCallQuerySet, Span
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.models.calls import MEASURES, CallSum, ModelCall, ModelCallQuerySet, Span
 
 SUMMED_AT_ONCE = 50_000
 """How many calls one transaction adds to the sums."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from django.apps import apps
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django.db.models import Count, Q, Sum
 from django.utils import timezone
@@ -13,12 +15,18 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.usage import COST_DIGITS, COST_PLACES
 from chatmemory_django.db.moments import to_moment
+from chatmemory_django.models import Conversation
 from chatmemory_django.models.fields import ExactCharField, OwnerField, SparseIndex
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import AnonymousUser
     from django.db.models.expressions import Combinable
+
+if not apps.is_installed("chatmemory_django.chat"):
+    raise ImproperlyConfigured(
+        "Assistants, and records of calls of models, need their tables: add 'chatmemory_django.chat' to INSTALLED_APPS."
+    )
 
 MEASURES = ("calls", "uncounted", "unpriced", "input", "cached_input", "output", "reasoning", "cost")
 """What is summed of calls, in this order."""
@@ -88,7 +96,7 @@ class ModelCall(models.Model):
     )
     # Without a constraint, since recording a call must neither wait for other writers of the conversation nor fail.
     conversation = models.ForeignKey(
-        "Conversation",
+        Conversation,
         verbose_name=_("conversation"),
         on_delete=models.DO_NOTHING,  # set to null with the conversation's messages, see ``models.remains``
         related_name="model_calls",
@@ -154,7 +162,7 @@ class CallSum(models.Model):
     """
     What calls of past days used together, so that sums over months need not read each call.
 
-    ``operations.summing`` alone writes them. Several rows may be about the same calls: they add up. An erased owner
+    ``chat.costs.summing`` alone writes them. Several rows may be about the same calls: they add up. An erased owner
     is no longer named, and a sum outlives its calls.
     """
 

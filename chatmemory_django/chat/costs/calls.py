@@ -20,18 +20,17 @@ from django.db import IntegrityError, connections, router, transaction
 from django.utils import timezone
 
 from chatmemory_django import conf
+from chatmemory_django.chat.costs.summing import midnight, sum_calls
+from chatmemory_django.chat.costs.tables import MAX_NAME_LENGTH, ModelCall, Outcome, Purpose
+from chatmemory_django.chat.costs.usage import usage
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.serving import served
 from chatmemory_django.core.usage import TokenUsage, to_cost
 from chatmemory_django.db.moments import LATEST, to_moment
 from chatmemory_django.db.threads import from_callback, in_thread, to_its_end
-from chatmemory_django.models import ModelCall, Outcome, Purpose
-from chatmemory_django.models.calls import MAX_NAME_LENGTH
-from chatmemory_django.operations.summing import midnight, sum_calls
-from chatmemory_django.operations.usage import usage
+from chatmemory_django.operations.recording import insert_calls
 from chatmemory_django.stores.base import CallRecords
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.statements import insert_calls
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

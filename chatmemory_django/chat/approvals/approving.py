@@ -15,11 +15,12 @@ from uuid import UUID
 from django.db import connections
 from django.utils import timezone
 
+from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH, ToolApproval
+from chatmemory_django.chat.ui_messages import Approval
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.core.tool_calls import NOT_RUN
 from chatmemory_django.db.isolation import as_now, has_locked
 from chatmemory_django.encryption.ciphers import for_owner
-from chatmemory_django.formats.ui_messages import Approval
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -27,8 +28,7 @@ from chatmemory_django.messages import (
     ToolExecutionRequest,
     ToolExecutionResultMessage,
 )
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message, ToolApproval
-from chatmemory_django.models.approvals import MAX_REASON_LENGTH
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.operations.whole import in_lock, messages_of, write
 
 _T = TypeVar("_T")

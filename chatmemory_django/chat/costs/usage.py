@@ -14,11 +14,11 @@ from django.db.models import F, Lookup
 from django.db.models.expressions import Combinable
 from django.db.models.functions import TruncDate
 
+from chatmemory_django.chat.costs.summing import DAY, midnight
+from chatmemory_django.chat.costs.tables import MEASURES, CallSum, CallSumQuerySet, ModelCall, ModelCallQuerySet, Span
 from chatmemory_django.core.usage import COST_PLACES
 from chatmemory_django.db.moments import to_moment
-from chatmemory_django.models import Conversation, ModelCall, ModelCallQuerySet
-from chatmemory_django.models.calls import MEASURES, CallSum, CallSumQuerySet, Span
-from chatmemory_django.operations.summing import DAY, midnight
+from chatmemory_django.models import Conversation
 
 By: TypeAlias = Literal["day", "model", "conversation", "user", "purpose", "outcome"]
 

@@ -16,19 +16,20 @@ from django.db import DatabaseError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.costs.calls import prune_calls, record_call
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.costs.recording import RecordedChatModel
+from chatmemory_django.chat.costs.usage import BY, usage
 from chatmemory_django.chat.model import (
     RateLimitError,
     TokenUsage,
     UnavailableError,
 )
+from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.memory import MessageWindowChatMemory, SummarizingChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
-from chatmemory_django.models import Conversation, ModelCall
+from chatmemory_django.models import Conversation
 from chatmemory_django.operations import erase
-from chatmemory_django.operations.calls import prune_calls, record_call
-from chatmemory_django.operations.usage import BY, usage
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
@@ -160,7 +161,7 @@ class TestAnswers:
             with CaptureQueriesContext(connection) as captured:
                 chat(Assistant(model, tools=[look], title=None), ann)
 
-            written = [each["sql"] for each in captured if "chatmemory_modelcall" in each["sql"]]
+            written = [each["sql"] for each in captured if "chatmemory_chat_modelcall" in each["sql"]]
             assert len(written) == 1
 
     def test_no_text_is_recorded(self, ann):
@@ -187,7 +188,7 @@ class TestAnswers:
                 chat(Assistant(model, tools=[look], title=None), ann)
 
             statements = [each["sql"] for each in captured]
-            [record] = [place for place, sql in enumerate(statements) if "chatmemory_modelcall" in sql]
+            [record] = [place for place, sql in enumerate(statements) if "chatmemory_chat_modelcall" in sql]
             if connection.vendor == "postgresql":
                 assert "chatmemory_message" in statements[record]
             else:
@@ -500,7 +501,7 @@ class TestErasing:
         assert [memory_id for *_, memory_id in recorded()] == [None, "d"]
 
     def test_old_calls_are_pruned(self, ann, monkeypatch):
-        monkeypatch.setattr("chatmemory_django.operations.calls.PRUNED_AT_ONCE", 2)
+        monkeypatch.setattr("chatmemory_django.chat.costs.calls.PRUNED_AT_ONCE", 2)
         add(5, owner=ann, created_at=now() - timedelta(days=31))
         add(2, created_at=now() - timedelta(days=29))
 

@@ -1,0 +1,102 @@
+"""What calls of models used and cost, by REST."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from chatmemory_django import conf
+from chatmemory_django.chat.costs.usage import BY, usage
+from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.core.usage import COST_PLACES
+from chatmemory_django.rest.fields import MomentField
+from chatmemory_django.rest.filters import EVERYBODY, owned_by_key
+from chatmemory_django.rest.views import ChatMemoryView
+
+
+class UsageQuery(serializers.Serializer[Any]):
+    """What to count."""
+
+    by = serializers.ChoiceField(choices=list(BY), required=False, help_text="What to group by; by default, the day.")
+    since = MomentField(required=False, help_text="Start of the period, inclusive; by default, 30 days before its end.")
+    until = MomentField(required=False, help_text="End of the period, exclusive; by default, now.")
+    limit = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_INTEGER, help_text="Maximum number of rows."
+    )
+    offset = serializers.IntegerField(
+        required=False, min_value=0, max_value=MAX_INTEGER, help_text="How many rows to skip; `next` has it."
+    )
+    owner = serializers.CharField(
+        required=False, max_length=255, help_text="Calls for the user with this key, or `*` for all. Staff only."
+    )
+
+
+class UsageRowSerializer(serializers.Serializer[Any]):
+    """What the calls of a day, a model, a conversation, a user, a purpose or an outcome used and cost."""
+
+    key = serializers.CharField(
+        allow_null=True, help_text="Null for calls whose conversation or owner was erased, or that had none."
+    )
+    calls = serializers.IntegerField(help_text="Failed and cancelled calls included.")
+    uncounted = serializers.IntegerField(help_text="How many of the calls have no counts: the model reported none.")
+    unpriced = serializers.IntegerField(help_text="How many of the calls have no cost.")
+    input = serializers.IntegerField(help_text="Tokens of input.")
+    cached_input = serializers.IntegerField(help_text="The part of the input that was cached.")
+    output = serializers.IntegerField(help_text="Tokens of output.")
+    reasoning = serializers.IntegerField(help_text="The part of the output that was thinking.")
+    cost = serializers.DecimalField(
+        max_digits=None, decimal_places=COST_PLACES, allow_null=True, help_text="Null if no cost is known."
+    )
+
+
+class UsageSerializer(serializers.Serializer[Any]):
+    """What calls of models used and cost in a period."""
+
+    by = serializers.ChoiceField(choices=list(BY))
+    since = MomentField()
+    until = MomentField()
+    limit = serializers.IntegerField(help_text="The maximum number of rows.")
+    next = serializers.URLField(allow_null=True, help_text="The URL of the rows after these; null if there are none.")
+    results = UsageRowSerializer(many=True)
+
+
+class UsageView(ChatMemoryView):
+    """What calls of models used and cost."""
+
+    tag = "usage"
+    serializer_class = UsageSerializer
+    query_serializers = {"get": UsageQuery}  # noqa: RUF012
+    throttle_scope = "usage"  # it reads every call of the requested time
+
+    def get(self, request: Request) -> Response:
+        """
+        Sum up tokens and costs by day, model, conversation, user, purpose or outcome.
+
+        Days are those of UTC; by default, the last 30 days count. At most `limit` rows are returned; `next` is the URL
+        of the following ones, or null.
+        """
+        asked, limits = self.query, conf.rest()
+        limit = min(asked.get("limit", limits["PAGE_SIZE"]), limits["MAX_PAGE_SIZE"])
+        offset = asked.get("offset", 0)
+        by = asked.get("by", "day")
+        until = asked.get("until", datetime.now(UTC))
+        since = asked.get("since", until - timedelta(days=30))
+        calls = self.policy.calls(request)
+        if (owner := asked.get("owner")) is None:
+            calls = calls.owned_by(request.user)  # even if staff could see those of others
+        elif owner != EVERYBODY:
+            calls = owned_by_key(calls, owner)
+        rows = list(usage(calls, by, since=since, until=until, limit=limit + 1, offset=offset))
+        url = None
+        if len(rows) > limit:
+            # The period is fixed, so that new calls move no row from one page to another.
+            moments = {"since": since.isoformat(), "until": until.isoformat()}
+            query = {**request.query_params.dict(), **moments, "limit": limit, "offset": offset + limit}
+            url = f"{request.build_absolute_uri(request.path)}?{urlencode(query)}"
+        results = [{**row._asdict(), "cost": None if row.cost is None else f"{row.cost:f}"} for row in rows[:limit]]
+        return Response({"by": by, "since": since, "until": until, "limit": limit, "next": url, "results": results})
