@@ -1,0 +1,85 @@
+"""Erasure of conversations."""
+
+from __future__ import annotations
+
+import datetime
+from copy import copy
+from functools import partial
+from typing import NamedTuple
+
+from django.db import connections
+from django.db.models import QuerySet
+
+from chatmemory_django import telemetry
+from chatmemory_django.encryption.ciphers import unreadable_as_stored
+from chatmemory_django.models import Conversation
+from chatmemory_django.models.remains import NOTHING_COUNTED, SHORT, Counted, note_own
+from chatmemory_django.operations.each import Each, Refused, in_its_lock
+from chatmemory_django.operations.whole import (
+    for_writing,
+    keys_and_lengths,
+    messages_of,
+)
+
+
+class Receipt(NamedTuple):
+    """What was erased, as evidence of the erasure."""
+
+    erased_at: datetime.datetime
+    messages: dict[str, int]
+    """The number of messages of each conversation, by memory id."""
+
+
+def erase(
+    conversations: QuerySet[Conversation],
+    *,
+    dry_run: bool = False,
+    each: Each | None = None,
+    refused: Refused | None = None,
+) -> Receipt:
+    """
+    Erase *conversations* with their history; nothing in a *dry_run*. *each* receives how many messages they had.
+
+    A conversation that is written to in the meantime is erased only if it still is one of *conversations*. The messages
+    of a long one are deleted after its transaction, in others, unless all are inside one of the caller. Refused with
+    ``ProtectedError`` or ``RestrictedError`` if other objects of the site reference it.
+    """
+    messages: dict[str, int] = {}
+
+    def note(conversation: Conversation, count: int) -> None:
+        if each is not None:
+            each(conversation, count)
+        messages[conversation.memory_id] = count
+
+    with telemetry.delete_memory(dry_run=dry_run) as operation, unreadable_as_stored():
+        erase_each(conversations, note, refused, dry_run=dry_run)
+        operation.count(sum(messages.values()))
+    return Receipt(datetime.datetime.now(datetime.UTC), messages)
+
+
+def erase_each(
+    conversations: QuerySet[Conversation], each: Each | None, refused: Refused | None, *, dry_run: bool
+) -> int:
+    """Erase each of *conversations*, or count its messages in a *dry_run*; return for how many that succeeded."""
+    conversations = for_writing(conversations)
+    is_own = not connections[conversations.db].in_atomic_block
+    erased = 0
+    for key, next_sequence in keys_and_lengths(conversations):
+        is_counted = next_sequence > SHORT and not dry_run
+        counted = Counted.of(key, next_sequence, conversations.db) if is_counted else NOTHING_COUNTED
+        do = _count if dry_run else partial(_erase, counted, is_own)
+        erased += in_its_lock(conversations, key, do, each, refused) is not None
+    return erased
+
+
+def _count(conversation: Conversation) -> int:
+    return messages_of(conversation).count()
+
+
+def _erase(counted: Counted, is_own: bool, conversation: Conversation) -> int:  # bound by position
+    rows = messages_of(conversation)
+    if is_own:
+        note_own(rows.db)
+    count = counted.up_to_now(rows)
+    copy(conversation).delete(using=conversation._state.db)  # a copy, since deleting an object resets its key
+    return count

@@ -1,0 +1,63 @@
+"""Export of conversations, for programs and for people."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Literal
+
+from asgiref.sync import sync_to_async
+from django.db.models import QuerySet
+
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation
+from chatmemory_django.operations.jsonl import (
+    export_lines,
+)
+from chatmemory_django.operations.readable import Html, Text, export_pieces
+
+CHUNK_CHARACTERS = 64 * 1024
+"""How many characters of an export are yielded at a time; a longer line is yielded alone."""
+
+
+FORMS: Mapping[str, Callable[[], Text | Html]] = {"text": Text, "html": Html}
+"""The forms of an export for people, by name."""
+
+
+def export(
+    conversations: QuerySet[Conversation],
+    *,
+    types: Collection[MessageType] | None = None,
+    form: Literal["jsonl", "text", "html"] = "jsonl",
+) -> Iterator[str]:
+    """
+    Yield *conversations*, with all of their messages or those of *types*, in chunks worth sending.
+
+    The *form* is the lines of ``export_lines``, which can be imported again, or a document for people: plain text, or a
+    page of HTML, in the active language and time zone.
+    """
+    if form == "jsonl":
+        return _in_chunks(export_lines(conversations, types=types))
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}; it must be one of jsonl, {', '.join(FORMS)}.")
+    return _in_chunks(export_pieces(conversations, FORMS[form](), types=types))
+
+
+def _in_chunks(pieces: Iterator[str]) -> Iterator[str]:
+    joined: list[str] = []
+    size = 0
+    for piece in pieces:
+        joined.append(piece)
+        size += len(piece)
+        if size >= CHUNK_CHARACTERS:
+            yield "".join(joined)
+            joined, size = [], 0
+    if size:
+        yield "".join(joined)
+
+
+async def asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:
+    """Yield *chunks* without blocking the event loop; Django would collect them all before it sends the first."""
+    following = sync_to_async(partial(next, chunks, ""))
+    while chunk := await following():
+        yield chunk
