@@ -33,7 +33,7 @@ from chatmemory_django.access import (
     seconds_to_wait,
 )
 from chatmemory_django.chat.answers.exchange import Exchange, QuestionTooLongError
-from chatmemory_django.chat.answers.questions import Question, question_again, read_body
+from chatmemory_django.chat.answers.questions import Question, question_again
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.approvals import NotPendingError, Resume
@@ -42,6 +42,7 @@ from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.files import Files, question_at, stored_file
 from chatmemory_django.chat.http.listing import newest_messages
+from chatmemory_django.chat.http.posted import read_body
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.runs.answers import Answer, BusyError, Seat, TooManyError, answers
