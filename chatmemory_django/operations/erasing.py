@@ -51,12 +51,13 @@ def erase(
             each(conversation, count)
         messages[conversation.memory_id] = count
 
-    with telemetry.delete_memory(dry_run=dry_run) as operation, unreadable_as_stored():
+    with telemetry.delete_memory(dry_run=dry_run) as operation:
         erase_each(conversations, note, refused, dry_run=dry_run)
         operation.count(sum(messages.values()))
     return Receipt(datetime.datetime.now(datetime.UTC), messages)
 
 
+@unreadable_as_stored()
 def erase_each(
     conversations: QuerySet[Conversation], each: Each | None, refused: Refused | None, *, dry_run: bool
 ) -> int:

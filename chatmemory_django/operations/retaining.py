@@ -13,7 +13,6 @@ from django.db.models import F, Q
 from chatmemory_django import conf, telemetry
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.turns import taking_turns
-from chatmemory_django.encryption.ciphers import unreadable_as_stored
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_rows
 from chatmemory_django.models.files import release_files
@@ -66,13 +65,11 @@ def prune(
     deleted = 0
     using = for_writing(conversations).db
     with telemetry.delete_memory(dry_run=dry_run) as operation:
-        with unreadable_as_stored():
-            erased = erase_each(conversations.expired_at(now), each, refused, dry_run=dry_run)
+        erased = erase_each(conversations.expired_at(now), each, refused, dry_run=dry_run)
         if dry_run:
             conversations = conversations.unexpired_at(now)
         if idle is not None:
-            with unreadable_as_stored():
-                erased += erase_each(conversations.idle_since(now - idle), each, refused, dry_run=dry_run)
+            erased += erase_each(conversations.idle_since(now - idle), each, refused, dry_run=dry_run)
             if dry_run:
                 conversations = conversations.active_since(now - idle)
         if history_older_than is not None:
