@@ -153,8 +153,12 @@ def invoke_agent(agent: Agent, *, context: Any = None) -> Operation:
 
 
 def execute_tool(name: str | None, call_id: str | None) -> Operation:
-    """Return the operation of a call of the tool *name*; None if there is none of the name that the model gave."""
-    return Operation("execute_tool", name, {TOOL: name, TOOL_TYPE: "function", TOOL_CALL: (call_id or "")[:MAX_ID]})
+    """Return the operation of a call of the tool *name*; it fails without one: the model gave another."""
+    given = {TOOL: name, TOOL_TYPE: "function", TOOL_CALL: (call_id or "")[:MAX_ID]}
+    operation = Operation("execute_tool", name, given)
+    if name is None:
+        operation.fail(LookupError())
+    return operation
 
 
 def search_memory() -> Operation:

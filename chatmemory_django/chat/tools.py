@@ -255,7 +255,6 @@ async def acalls_to_ask_for(
 
 def _unknown(tools: Mapping[str, Tool], call: ToolExecutionRequest) -> ToolExecutionResultMessage:
     names = ", ".join(tools) or "none"
-    telemetry.note_failure(LookupError())
     return ToolExecutionResultMessage.from_request(
         call, f"There is no such tool; the tools are: {names}.", is_error=True
     )
