@@ -14,8 +14,7 @@ from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.media import Media, media_of
 from chatmemory_django.admin.reasons import Words, words_of
 from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json
-from chatmemory_django.core.characters import visible
-from chatmemory_django.core.vendors import shown_message
+from chatmemory_django.core.shown import shown_message, visible
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,

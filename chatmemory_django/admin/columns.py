@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.admin.wording import moment
-from chatmemory_django.core.characters import visible
+from chatmemory_django.core.shown import visible
 from chatmemory_django.core.windows import Window
 from chatmemory_django.models import Conversation
 from chatmemory_django.search.excerpts import MAX_SNIPPET, Snippet, snippet

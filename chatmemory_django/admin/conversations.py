@@ -26,7 +26,7 @@ from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
 from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
-from chatmemory_django.core.characters import visible
+from chatmemory_django.core.shown import visible
 from chatmemory_django.db.private import private_view
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message

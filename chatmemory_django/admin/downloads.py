@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.media import File, served_as
-from chatmemory_django.core.vendors import shown_message
+from chatmemory_django.core.shown import shown_message
 from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message

@@ -16,7 +16,7 @@ from chatmemory_django import operations
 from chatmemory_django.admin.downloads import NotPossibleError
 from chatmemory_django.admin.message_operations import Done, MessageOperation
 from chatmemory_django.admin.operations import EXPORT, Operation
-from chatmemory_django.core.characters import visible
+from chatmemory_django.core.shown import visible
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log

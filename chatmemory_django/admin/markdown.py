@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from chatmemory_django.admin.media import is_link
-from chatmemory_django.core.characters import visible
+from chatmemory_django.core.shown import visible
 
 try:
     import linkify_it  # noqa: F401  # markdown_it imports it only when it renders

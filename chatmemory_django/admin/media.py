@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from django.utils.translation import gettext as _
 
-from chatmemory_django.core.characters import visible
 from chatmemory_django.core.media import File, Source, file_of, holds_file
+from chatmemory_django.core.shown import visible
 from chatmemory_django.messages import (
     AudioContent,
     Content,

@@ -24,7 +24,7 @@ from chatmemory_django.admin.operations import SHOWN, Operation, Totals
 from chatmemory_django.admin.search import search, wanted_in
 from chatmemory_django.admin.transcript import read_bubble, read_page
 from chatmemory_django.admin.wording import EXCERPT, shortened
-from chatmemory_django.core.characters import visible
+from chatmemory_django.core.shown import visible
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.provider import known_reader
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.utils import timezone
 from django.utils.formats import date_format
 
-from chatmemory_django.core.characters import visible
+from chatmemory_django.core.shown import visible
 
 EXCERPT = 4_000
 """Maximum number of characters of a text in a transcript."""

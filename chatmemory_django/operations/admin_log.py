@@ -15,7 +15,7 @@ from django.utils.text import get_text_list
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from chatmemory_django.core.characters import visible
+from chatmemory_django.core.shown import visible
 from chatmemory_django.models import Conversation
 
 if TYPE_CHECKING:

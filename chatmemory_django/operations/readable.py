@@ -20,8 +20,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from chatmemory_django.core.characters import visible
 from chatmemory_django.core.media import Source, file_of, holds_file
+from chatmemory_django.core.shown import visible
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import (
     AiMessage,

@@ -16,8 +16,8 @@ from chatmemory_django.core.limits import (
     MAX_TITLE_LENGTH,
 )
 from chatmemory_django.core.reasons import Reason
+from chatmemory_django.core.shown import shown_message
 from chatmemory_django.core.stored_files import without_files
-from chatmemory_django.core.vendors import shown_message
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet

@@ -13,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, FunctionMo
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatResponse, PartialText
 from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel
-from chatmemory_django.core.vendors import VENDOR_ATTRIBUTE
+from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import fork

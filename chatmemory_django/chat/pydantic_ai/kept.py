@@ -15,7 +15,7 @@ import pydantic
 from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models import Model
 
-from chatmemory_django.core.vendors import VENDOR_ATTRIBUTE
+from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
 from chatmemory_django.formats.pydantic_ai import to_messages
 from chatmemory_django.messages import AiMessage
 

@@ -14,8 +14,8 @@ from django.contrib.auth.models import User
 from chatmemory_django.admin import ConversationAdmin
 from chatmemory_django.admin.media import is_link, media_of
 from chatmemory_django.admin.wording import excerpt, pretty_json
-from chatmemory_django.core.characters import visible
 from chatmemory_django.core.media import file_type
+from chatmemory_django.core.shown import visible
 from chatmemory_django.messages import (
     AiMessage,
     Audio,

@@ -1,6 +1,8 @@
-"""What is stored with an answer for the vendor of its model alone."""
+"""What people and programs are shown: nothing for a model's vendor alone, and no characters that do harm unseen."""
 
 from __future__ import annotations
+
+import re
 
 from chatmemory_django.messages import NO_ATTRIBUTES, AiMessage, ChatMessage
 
@@ -11,6 +13,10 @@ The attribute of an ``AiMessage`` that holds what the vendor wants back, such as
 Stores, exports and forks keep it; nothing that shows a message does.
 """
 
+# Control characters, which are dangerous when pasted into a terminal; characters that change the direction of the text
+# that follows; lone surrogates, which cannot be encoded. Line feeds and tabs are allowed.
+_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
 
 def shown_message(message: ChatMessage) -> ChatMessage:
     """Return *message* as people and programs see it, without the vendor's attribute."""
@@ -18,3 +24,8 @@ def shown_message(message: ChatMessage) -> ChatMessage:
         return message
     others = {name: value for name, value in message.attributes.items() if name != VENDOR_ATTRIBUTE}
     return AiMessage(message.text, message.thinking, message.tool_execution_requests, others or NO_ATTRIBUTES)
+
+
+def visible(text: str) -> str:
+    """Return *text* with invisible characters that have effects replaced by their names: ``⟦U+202E⟧``."""
+    return _UNSEEN.sub(lambda match: f"⟦U+{ord(match[0]):04X}⟧", text.replace("\r\n", "\n"))
