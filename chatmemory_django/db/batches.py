@@ -1,9 +1,13 @@
-"""Splitting of long statements and reads into batches."""
+"""Long work in batches: the parts of statements and reads, and short transactions between which others write."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
+
+from django.db import connections
 
 _T = TypeVar("_T")
 
@@ -30,3 +34,17 @@ def in_parts(items: Sequence[_T], count: int) -> Iterator[Sequence[_T]]:
     """Yield *items* in parts of at most *count* items."""
     for first in range(0, len(items), count):
         yield items[first : first + count]
+
+
+@contextmanager
+def taking_turns(using: str) -> Iterator[None]:
+    """
+    Run one of many transactions in the database *using*, so that others can write before the next one.
+
+    SQLite has no queue: who waits asks again after a pause, and would miss the moment between two transactions. There,
+    others are left twice as much time as this one took.
+    """
+    begun = time.monotonic()
+    yield
+    if connections[using].vendor == "sqlite" and not connections[using].in_atomic_block:
+        time.sleep(2 * (time.monotonic() - begun))

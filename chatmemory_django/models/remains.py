@@ -20,9 +20,8 @@ from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import conf
-from chatmemory_django.db.batches import in_batches
+from chatmemory_django.db.batches import in_batches, taking_turns
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.db.turns import taking_turns
 from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models.copies import outliving
 from chatmemory_django.models.files import MediaReference, release, release_files

@@ -17,7 +17,7 @@ from django.utils import timezone
 from chatmemory_django import operations
 from chatmemory_django import storages as storages_of_files
 from chatmemory_django.chat.models import ModelCall
-from chatmemory_django.db import turns
+from chatmemory_django.db import batches
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, ErasedConversation, MediaFile, MediaReference, Message, remains
@@ -315,7 +315,7 @@ def test_where_objects_of_the_site_protect_messages_all_happens_in_one_transacti
 
 def test_others_are_left_time_between_the_transactions_of_sqlite(ann, erase, monkeypatch):
     pauses: list[float] = []
-    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=itertools.count().__next__, sleep=pauses.append))
+    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=itertools.count().__next__, sleep=pauses.append))
     a_long_talk(ann)
 
     erase()
