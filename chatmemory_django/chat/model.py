@@ -19,8 +19,8 @@ from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.chat.surrogates import Halves, whole
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
-from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.private import aprivate, empty_frames, private
+from chatmemory_django.db.threads import raisable
 from chatmemory_django.messages import (
     NO_ATTRIBUTES,
     AiMessage,

@@ -21,9 +21,8 @@ from pydantic_core import to_json
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.model import ToolSpecification
-from chatmemory_django.db.futures import UNRAISABLE
 from chatmemory_django.db.private import empty_frames
-from chatmemory_django.db.threads import in_slow_thread
+from chatmemory_django.db.threads import UNRAISABLE, in_slow_thread
 from chatmemory_django.encryption.ciphers import EncryptedError
 from chatmemory_django.messages import CONTENT_CLASSES, Content, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models.columns import to_columns

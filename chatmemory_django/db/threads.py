@@ -8,6 +8,7 @@ threads; each call is one hop into one of them, and leaves no open connection ex
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import close_old_connections, connections
 from django.views.decorators.debug import sensitive_variables
 
-from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.private import empty_frames
 
 BACKGROUND_THREADS = 8
@@ -28,12 +28,37 @@ BACKGROUND_THREADS = 8
 SLOW_THREADS = 32
 """How many of the site's functions, for example tools, run concurrently in addition."""
 
+UNRAISABLE = (
+    StopIteration,
+    StopAsyncIteration,
+    GeneratorExit,
+    asyncio.CancelledError,
+    concurrent.futures.CancelledError,
+    SystemExit,
+)
+"""
+Exceptions that do something else in a coroutine than report an error: no future can hold the first, so that its caller
+waits forever; others end a generator, count as a cancellation of the caller, or end the event loop.
+"""
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _in_background: ContextVar[bool] = ContextVar("_in_background", default=False)
 
 _afterwards: set[asyncio.Future[None]] = set()
+
+
+def raisable(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return *function* with a ``RuntimeError`` in place of the exceptions that cannot be raised in a coroutine."""
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except UNRAISABLE as exc:
+            raise RuntimeError(f"A function that a coroutine called raised {type(exc).__name__}.") from exc
+
+    return call
 
 
 @sensitive_variables()

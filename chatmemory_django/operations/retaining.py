@@ -11,8 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.models import F, Q
 
 from chatmemory_django import conf, telemetry
-from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.batches import taking_turns
+from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_rows
 from chatmemory_django.models.files import release_files

@@ -49,9 +49,8 @@ from chatmemory_django.chat.runs.answers import Answer, BusyError, Seat, TooMany
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.core.media import AddressError, check_files
-from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.private import empty_frames
-from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread
+from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.storages import StorageError

@@ -22,9 +22,8 @@ from django.utils import timezone, translation
 
 from chatmemory_django import conf
 from chatmemory_django.chat.runs.streams import Maker, Piece, decrypted, encrypted, streams
-from chatmemory_django.db.futures import raisable
 from chatmemory_django.db.private import empty_frames
-from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread
+from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread, raisable
 
 logger = logging.getLogger(__name__)
 
