@@ -23,8 +23,7 @@ class ChatConfig(AppConfig):
 
         from chatmemory_django.chat import checks  # models can be imported only now
         from chatmemory_django.chat.approvals.tables import forget_approvals
-        from chatmemory_django.chat.costs.deleting import forget_payer
-        from chatmemory_django.chat.costs.tables import CallSum, ModelCall
+        from chatmemory_django.chat.costs.tables import CallSum, ModelCall, forget_payer
         from chatmemory_django.chat.runs import erasing
         from chatmemory_django.models.copies import keeps_copies, outlives
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import models
+from django.db import models, router
 from django.db.models import Count, Q, Sum
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -199,3 +199,12 @@ class CallSum(models.Model):
 
     def __str__(self) -> str:
         return f"{self.span} {self.begin}"
+
+
+def forget_payer(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:
+    """Leave no call of a model, and no sum of calls, that names the user *instance*, which is about to be deleted."""
+    hint = {"owner_key": str(instance.pk)}
+    for model in (ModelCall, CallSum):
+        rows = model._default_manager.using(router.db_for_write(model, **hint)).filter(owner=instance.pk)
+        while rows.update(owner=None):  # again for sums that were merged in the meantime
+            pass
