@@ -149,6 +149,17 @@ def test_each_tenant_has_a_database(site):
         tenant_middleware(view)(request)
         assert seen == ["Hello, globex"]
         assert tenant.get() == "acme"
+
+        from django.db import connections
+        tables = {name: set(connections[name].introspection.table_names()) for name in ("default", "acme")}
+        assert {"chatmemory_chat_answerstream", "chatmemory_chat_answerchunk"} <= tables["default"] - tables["acme"]
+        assert {"chatmemory_chat_modelcall", "chatmemory_chat_toolapproval"} <= tables["acme"] - tables["default"]
+
+        from chatmemory_django.chat.costs.calls import record_call
+        from chatmemory_django.chat.models import ModelCall
+        with record_call("other", "model", owner=anna, memory_id="ticket-1"):
+            pass
+        assert ModelCall.objects.using("acme").get().conversation.memory_id == "ticket-1"
     """)
 
     site(settings, code, aliases, tenants=router)

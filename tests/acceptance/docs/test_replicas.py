@@ -36,16 +36,21 @@ def caught_up(user):
 def listed(client):
     return [each["memory_id"] for each in client.get("/api/conversations/").json()["results"]]
 
-def reads(client):
+def reads(client, read=listed, table="chatmemory_conversation"):
     seen = []
     def note(execute, sql, params, many, context):
-        seen.append("chatmemory_conversation" in sql)
+        seen.append(table in sql)
         return execute(sql, params, many, context)
     with connections["replica"].execute_wrapper(note):
-        names = listed(client)
-    return names, any(seen)
+        result = read(client)
+    return result, any(seen)
 
-from replicas import has_all
+def used(client):
+    [row] = client.get("/api/usage/?by=purpose").json()["results"]
+    return row["calls"]
+
+from chatmemory_django.chat.costs.calls import record_call
+from replicas import has_all, note_write
 vendor = connections["default"].vendor
 anna, bert = (get_user_model().objects.create_superuser(name) for name in ("anna", "bert"))
 clients = {user: Client() for user in (anna, bert)}
@@ -54,11 +59,17 @@ for user, client in clients.items():
 get_chat_memory("first", owner=anna).add(UserMessage("Hello"))
 caught_up(anna)
 assert reads(clients[anna]) == (["first"], True)
+with record_call("other", "model", owner=anna):
+    pass
+note_write(anna.pk)
+caught_up(anna)
+assert reads(clients[anna], used, "chatmemory_chat_modelcall") == (1, True)
 
 lag(stop)
 get_chat_memory("second", owner=anna).add(UserMessage("Hi"))
 assert not has_all(anna.pk)
 assert reads(clients[anna]) == (["second", "first"], False)
+assert reads(clients[anna], used, "chatmemory_chat_modelcall") == (1, False)
 assert clients[bert].get("/api/conversations/?owner=*").json()["results"][0]["memory_id"] == "first"
 assert len(clients[anna].get("/api/conversations/second/messages/").json()["results"]) == 1
 body = {"title": "A title"}
