@@ -11,7 +11,7 @@ class RecordsConfig(AppConfig):
 
     def ready(self) -> None:
         """Register what is deleted from a record when messages are removed."""
-        from chatmemory_django.contrib.adapters.records.pending import forget_calls  # models are not loaded before
+        from chatmemory_django.contrib.adapters.records.models import forget_calls  # models are not loaded before
         from chatmemory_django.models.copies import keeps_copies
 
         keeps_copies(forget_calls)
