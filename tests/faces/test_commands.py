@@ -147,6 +147,17 @@ class TestPrune:
         with pytest.raises(CommandError, match="There is no search index"):
             run("prune_chatmemory", "--search-index")
 
+    @pytest.mark.parametrize("options", [["--sum-calls"], ["--calls-older-than", 9]])
+    def test_prune_names_the_app_that_has_the_calls(self, settings, options):
+        settings.INSTALLED_APPS = [each for each in settings.INSTALLED_APPS if each != "chatmemory_django.chat"]
+
+        with pytest.raises(CommandError, match=r"no calls of models: chatmemory_django\.chat is not in INSTALLED_APPS"):
+            run("prune_chatmemory", *options)
+        assert (
+            run("prune_chatmemory", "--idle", 9)
+            == "Erased 0 idle or temporary conversations and 0 old messages of others.\n"
+        )
+
     def test_prune_deletes_the_rest_of_abandoned_streams(self):
         for answer_id, age in [("old", KEEP + 1), ("new", 0)]:
             written_at = timezone.now() - timedelta(seconds=age)

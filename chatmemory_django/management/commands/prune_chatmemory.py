@@ -88,6 +88,8 @@ class Command(ConversationsCommand):
             )
         if search_index and not apps.is_installed("chatmemory_django.search"):
             raise CommandError("There is no search index: chatmemory_django.search is not in INSTALLED_APPS.")
+        if (sum_calls or calls_older_than is not None) and not apps.is_installed("chatmemory_django.chat"):
+            raise CommandError("There are no calls of models: chatmemory_django.chat is not in INSTALLED_APPS; add it.")
         do = apply_retention if is_as_set else partial(prune, history_older_than=history_older_than, idle=idle)
         pruned = None
         if has_periods or is_as_set:
