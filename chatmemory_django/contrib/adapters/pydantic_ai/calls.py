@@ -34,6 +34,7 @@ class PydanticAiCalls(AbstractCapability[Any]):
         self.purpose = purpose
         self.owner = owner
         self.memory_id = memory_id
+        self.recorder("")  # an invalid purpose is an error at once
 
     def get_wrapper_model(self, model: Model) -> Model:
         """Return *model*, which records its calls."""

@@ -1,10 +1,12 @@
 """Each framework's calls of models are recorded by its own hooks: once each, failed and cancelled ones too."""
 
 import asyncio
+import sys
 from contextlib import closing, suppress
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ImproperlyConfigured
 
 from chatmemory_django.chat.costs.recording import RecordedChatModel
 from chatmemory_django.chat.models import ModelCall
@@ -80,6 +82,21 @@ async def cancelled(awaitable, began: asyncio.Event) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("calls", [AgentsCalls, LangChainCalls, LlamaIndexCalls, PydanticAiCalls])
+class TestConstruction:
+    def test_an_unknown_purpose_is_an_error_at_once(self, calls):
+        with pytest.raises(ValueError, match="not 'fun'"):
+            calls("fun")
+
+    def test_without_the_app_of_their_table_the_error_names_it(self, calls, settings, monkeypatch):
+        settings.INSTALLED_APPS = [each for each in settings.INSTALLED_APPS if each != "chatmemory_django.chat"]
+        for name in ("calls", "tables"):
+            monkeypatch.delitem(sys.modules, f"chatmemory_django.chat.costs.{name}")
+
+        with pytest.raises(ImproperlyConfigured, match=r"add 'chatmemory_django\.chat' to INSTALLED_APPS"):
+            calls()
 
 
 class TestPydanticAi:
@@ -181,11 +198,6 @@ class TestLangChain:
         run(ask())
 
         assert [each[2:] for each in recorded()] == [(None, None, None, None, "cancelled", "")] * 2
-
-    def test_an_unknown_purpose_is_an_error_at_once(self):
-        for calls in (LangChainCalls, LlamaIndexCalls, AgentsCalls):
-            with pytest.raises(ValueError, match="not 'fun'"):
-                calls("fun")
 
 
 class Completing(CustomLLM):
