@@ -83,7 +83,7 @@ class Posted(msgspec.Struct, rename="camel"):
                 max_parts=settings["MAX_PARTS"],
                 image_detail=DetailLevel[settings["IMAGE_DETAIL"]],
             )
-            message = _as_stored(message, stored)
+            message = _as_stored(message, stored) if stored else message
             name = checked_client_message_id(name, "$.id") if isinstance(name, str) and name else None
             _check_size(len(message_to_json(message).encode()))
         except ValueError as exc:
@@ -212,7 +212,7 @@ def _as_stored(message: UserMessage, stored: Mapping[int, Content]) -> UserMessa
         if source_of(content) is not None:
             contents[index] = stored.get(count, content)
             count += 1
-    return msgspec.structs.replace(message, contents=tuple(contents)) if stored else message
+    return msgspec.structs.replace(message, contents=tuple(contents))
 
 
 def _check_size(size: int) -> None:
