@@ -11,13 +11,7 @@ from django.db.models import QuerySet
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.each import Each, WindowOf
 from chatmemory_django.operations.examining import Examination, Rule
-from chatmemory_django.operations.whole import (
-    at_one_moment,
-    for_writing,
-    in_lock,
-    keys,
-    write,
-)
+from chatmemory_django.operations.whole import at_one_moment, for_writing, in_lock, keys, write
 
 
 class Finding(NamedTuple):

@@ -11,9 +11,7 @@ from django.db.models import QuerySet
 
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.jsonl import (
-    export_lines,
-)
+from chatmemory_django.operations.jsonl import export_lines
 from chatmemory_django.operations.readable import Html, Text, export_pieces
 
 CHUNK_CHARACTERS = 64 * 1024
