@@ -35,7 +35,7 @@ def check_assistant(**kwargs: Any) -> list[CheckMessage]:
     return [
         Warning(
             "CHATMEMORY['CHAT'] has no 'ASSISTANT', so the chat answers every question with 503.",
-            hint="Name your assistant, for example 'mysite.assistants.assistant', or remove chatmemory_django.chat.",
+            hint="Name your assistant, for example 'mysite.assistants.assistant', or remove the chat's URLs.",
             id="chatmemory.W032",
         )
     ]
