@@ -42,7 +42,9 @@ def check_assistant(**kwargs: Any) -> list[CheckMessage]:
 
 
 def _is_included() -> bool:
-    """Return whether the site includes the URLs of the chat."""
+    """Return whether the site has URLs, and includes those of the chat."""
+    if not hasattr(settings, "ROOT_URLCONF"):
+        return False
     try:
         reverse("chatmemory_chat:chat")
     except NoReverseMatch:

@@ -76,6 +76,13 @@ def test_W032_the_chat_has_no_assistant(settings):
         assert check_assistant() == []
 
 
+def test_a_site_without_urls_answers_no_questions(settings):
+    settings.CHATMEMORY = {"CHAT": {"ASSISTANT": None}}
+    del settings.ROOT_URLCONF
+
+    assert check_assistant() == []
+
+
 @pytest.mark.parametrize(("given", "ids"), [({}, ["chatmemory.W033"]), ({"api_key": "none"}, [])])
 def test_W033_the_model_has_no_api_key(settings, monkeypatch, given, ids):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
