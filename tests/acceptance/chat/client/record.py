@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import django
 from hypothesis import HealthCheck, Phase, given, settings
+
+django.setup()  # what follows has tables
 
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.chat.model import (
