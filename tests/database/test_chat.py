@@ -28,6 +28,7 @@ from tests.faces.chat.http.test_http import (
     user,
 )
 from tests.faces.chat.scripted import ScriptedModel
+from tests.quick import mostly_slow
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
 
@@ -245,7 +246,7 @@ class TestLostQuestions:
 
         test()
 
-    @pytest.mark.parametrize("how", ["regenerate", "regenerate by id", "say"])
+    @pytest.mark.parametrize("how", mostly_slow(["regenerate", "regenerate by id", "say"]))
     def test_where_it_is_answered_is_decided_when_its_turn_comes(self, chat, settings, how):
         """It was the newest message when it was sent again, but another question was answered before it."""
 

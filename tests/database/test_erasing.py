@@ -224,7 +224,7 @@ def test_wherever_the_process_ends_nobody_finds_half_of_it_and_the_next_prune_de
     assert everything_is_gone()
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_a_writer_between_any_two_statements_loses_nothing(ann, erase, step):
     for after in itertools.count(1, step):
         a_long_talk(ann)

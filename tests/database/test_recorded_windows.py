@@ -8,6 +8,7 @@ from django.db import connection
 from chatmemory_django.stores import ChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_WORDS
+from tests.quick import mostly_slow
 from tests.replay import recorded, replay
 
 pytestmark = pytest.mark.django_db
@@ -19,11 +20,11 @@ if connection.vendor == "sqlite":  # The windows are the same with and without h
 
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES.keys())
 class TestSameAsLangChain4j:
-    @pytest.mark.parametrize(("trace", "pool"), recorded("message_window"))
+    @pytest.mark.parametrize(("trace", "pool"), mostly_slow(recorded("message_window"), one_in=3))
     def test_a_message_window_behaves_as_recorded(self, store, trace, pool):
         replay(trace, pool, store)
 
-    @pytest.mark.parametrize(("trace", "pool"), recorded("token_window"))
+    @pytest.mark.parametrize(("trace", "pool"), mostly_slow(recorded("token_window"), one_in=3))
     def test_a_token_window_behaves_as_recorded(self, store, trace, pool):
         replay(trace, pool, store)
 

@@ -157,6 +157,7 @@ class TestAClient:
         assert len(echo.requests) == 3
         assert len(echo.connections) == 1
 
+    @pytest.mark.slow
     def test_serves_many_tasks_at_once(self, echo: ModelServer):
         model = model_at(echo)
 

@@ -5,15 +5,19 @@ import sys
 
 import pytest
 
+from tests.quick import mostly_slow
+
 
 @pytest.mark.parametrize(
     ("package", "module"),
-    [
-        ("langchain_core", "langchain"),
-        ("llama_index", "llama_index"),
-        ("agents", "openai_agents"),
-        ("pydantic_ai", "pydantic_ai"),
-    ],
+    mostly_slow(
+        [
+            ("langchain_core", "langchain"),
+            ("llama_index", "llama_index"),
+            ("agents", "openai_agents"),
+            ("pydantic_ai", "pydantic_ai"),
+        ]
+    ),
 )
 def test_the_error_names_the_extra(package, module):
     script = (
