@@ -1,6 +1,7 @@
 """Collect the code blocks of the documentation as tests: each in a transaction, with the names of earlier blocks."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -130,8 +131,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for block in blocks:
         block.add_marker(pytest.mark.django_db)
     items[:] = [*(item for item in items if not isinstance(item, SybilItem)), *blocks]
-    if hasattr(config, "workerinput"):  # Of several processes, none shall be left with a file that takes minutes.
-        items.sort(key=lambda item: "acceptance" not in item.path.parts)
+    if hasattr(config, "workerinput"):  # Of several processes, none shall be left with a file that takes long.
+        counts = Counter(item.path for item in items)
+        items.sort(key=lambda item: ("acceptance" not in item.path.parts, -counts[item.path]))
 
 
 WITHOUT_ADAPTERS = "It needs the dependency group adapters"
