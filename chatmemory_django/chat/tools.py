@@ -98,7 +98,10 @@ class Tool:
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[field] = (_described(hints[parameter.name], described.get(parameter.name)), default)
         config = pydantic.ConfigDict(
-            extra="forbid", arbitrary_types_allowed=False, alias_generator=lambda field: self._names[field]
+            extra="forbid",
+            arbitrary_types_allowed=False,
+            allow_inf_nan=False,  # JSON has no NaN, and no amount is above or below it
+            alias_generator=lambda field: self._names[field],
         )
         self._arguments = pydantic.create_model(self.name, __config__=config, **fields)
         schema = self._arguments.model_json_schema()

@@ -265,6 +265,21 @@ class TestCalls:
         assert text in result.text
         assert "soon" not in result.text
 
+    @pytest.mark.parametrize("amount", ["NaN", '"NaN"', "Infinity", "-Infinity", '"inf"', "1e999"])
+    def test_numbers_are_finite_so_that_no_comparison_lets_a_call_through(self, amount):
+        refunded = []
+
+        def refund(amount: float) -> str:
+            refunded.append(amount)
+            return "Done."
+
+        tool = Tool(refund, description="Pay back.", needs_approval=lambda amount: amount > 50)
+        request = ToolExecutionRequest("1", "refund", f'{{"amount": {amount}}}')
+
+        assert not tool.must_ask(request, {})
+        assert call(refund, request.arguments).is_error
+        assert refunded == []
+
     @pytest.mark.parametrize("arguments", [None, "", "{}"])
     def test_missing_arguments_are_allowed(self, arguments):
         assert call(lambda: "noon", arguments).text == "noon"
