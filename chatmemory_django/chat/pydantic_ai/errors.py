@@ -39,6 +39,10 @@ def model_errors(lost: type[ChatModelError] = UnavailableError) -> Iterator[None
     except TimeoutError as exc:
         raise ModelTimeoutError("The model's server did not answer in time.") from exc
     except Exception as exc:
+        if isinstance(exc, NotImplementedError) or type(exc).__name__ == "ParamValidationError":  # that of botocore
+            raise InvalidRequestError(
+                "The request has something that the model does not support; its cause is the reason."
+            ) from exc
         raise lost(f"The model failed, or sent something that is not an answer: {type(exc).__name__}.") from exc
 
 

@@ -557,6 +557,25 @@ def test_an_error_of_a_function_is_an_error_of_the_model(way: Way) -> None:
     assert "secret" not in str(caught.value)
 
 
+class ParamValidationError(Exception):
+    """What botocore calls its error for a request that Bedrock would refuse."""
+
+
+@whole_and_streamed
+@pytest.mark.parametrize("error", [NotImplementedError, ParamValidationError])
+def test_what_the_vendor_does_not_support_is_an_invalid_request(way: Way, error: type[Exception]) -> None:
+    def refuse(*_: object) -> Any:
+        raise error("secret")
+
+    async def refuse_in_stream(*_: object) -> Any:
+        raise error("secret")
+        yield ""
+
+    with pytest.raises(InvalidRequestError) as caught:
+        way.ask(PydanticAiChatModel(FunctionModel(refuse, stream_function=refuse_in_stream)), [QUESTION])
+    assert "secret" not in str(caught.value)
+
+
 def _old(vendor: Vendor, server: ModelServer) -> Any:
     """Return a model that still takes a temperature."""
     return vendor.model(server, {"anthropic": "claude-sonnet-4-6", "google": "gemini-3.8-flash"}[vendor.name])
