@@ -20,7 +20,7 @@ from django.views.decorators.debug import sensitive_variables
 from chatmemory_django.chat.surrogates import Halves, whole
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.private import aprivate, empty_frames, private
-from chatmemory_django.db.threads import raisable
+from chatmemory_django.db.threads import from_thread, raisable
 from chatmemory_django.messages import (
     NO_ATTRIBUTES,
     AiMessage,
@@ -231,9 +231,14 @@ class ChatModel(ABC):
         yield from _pieces(self.do_chat(request))
 
     async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
-        """Yield what ``do_stream`` yields."""
-        for event in _pieces(await self.do_achat(request)):
-            yield event
+        """Yield what ``do_stream`` yields: by default from a thread, or everything at the end as ``do_stream`` does."""
+        if type(self).do_stream is ChatModel.do_stream:
+            for event in _pieces(await self.do_achat(request)):
+                yield event
+        else:
+            async with aclosing(from_thread(self.do_stream(request))) as events:
+                async for event in events:
+                    yield event
 
     @overload
     def chat(self, first: str, /) -> str: ...

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Awaitable, Callable, Collection, Iterator
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from functools import cache, partial
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import close_old_connections, connections
@@ -97,6 +98,51 @@ async def in_slow_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _
     if not _in_background.get():
         return await _call_here(function, *args, **kwargs)
     return await _call_in(_slow(), partial(function, *args, **kwargs))
+
+
+class _End(NamedTuple):
+    error: BaseException | None
+
+
+async def from_thread(generator: Generator[_R, None, None]) -> AsyncGenerator[_R, None]:
+    """
+    Yield what *generator* yields, which runs in a thread of its own.
+
+    Who stops reading, or is cancelled, does not wait for the next value: the thread closes the generator after it.
+    """
+    loop, is_left = asyncio.get_running_loop(), threading.Event()
+    queue: asyncio.Queue[_R | _End] = asyncio.Queue()
+
+    def put(value: _R | _End) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so nobody reads
+            loop.call_soon_threadsafe(queue.put_nowait, value)
+
+    def read() -> None:
+        try:
+            with closing(generator):
+                for value in generator:
+                    if is_left.is_set():
+                        break
+                    put(value)
+        finally:
+            close_old_connections()
+
+    def run() -> None:
+        error = None
+        try:
+            raisable(read)()
+        except BaseException as exc:  # noqa: BLE001  # it is raised where the values are read
+            error = exc
+        put(_End(error))
+
+    threading.Thread(target=copy_context().run, args=[run], daemon=True).start()
+    try:
+        while not isinstance(value := await queue.get(), _End):
+            yield value
+        if value.error is not None:
+            raise value.error
+    finally:
+        is_left.set()
 
 
 async def afterwards(call: Awaitable[None]) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import aclosing
 
 import pytest
 
 from chatmemory_django.chat.model import (
+    ChatEvent,
     ChatModel,
     ChatRequest,
     ChatResponse,
@@ -22,6 +24,9 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from tests.faces.chat.conftest import Way
+
+PATIENCE = 20
+"""How many seconds something may take that takes milliseconds on an idle machine."""
 
 ANSWER = ChatResponse(
     AiMessage("Sunny.", "Which tool?", [ToolExecutionRequest("1", "clock", "{}"), ToolExecutionRequest("2", "sun")]),
@@ -78,6 +83,67 @@ class TestAModelWithOneMethod:
         asyncio.run(model.achat("hi"))
 
         assert model.threads != [threading.current_thread()]
+
+
+class Slow(ChatModel):
+    """Streams in threads alone: a second word, once the first one was read, and then an error."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.may_go_on = threading.Event()
+        self.is_closed = threading.Event()
+
+    def do_chat(self, request: ChatRequest) -> ChatResponse:
+        raise AssertionError("Nobody asked for a whole answer.")
+
+    def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
+        try:
+            yield PartialText("One ")
+            assert self.may_go_on.wait(PATIENCE)
+            yield PartialText("two ")
+            raise self.error
+        finally:
+            self.is_closed.set()
+
+
+class TestAModelThatStreamsInThreadsAlone:
+    def test_streams_to_coroutines_as_it_generates(self):
+        model = Slow(UnavailableError("The server is down."))
+
+        async def read() -> list[ChatEvent]:
+            found = []
+            with pytest.raises(UnavailableError, match=r"^The server is down\.$"):
+                async for event in model.astream("hi"):
+                    found.append(event)
+                    model.may_go_on.set()
+            return found
+
+        assert asyncio.run(read()) == [PartialText("One "), PartialText("two ")]
+        assert model.is_closed.is_set()
+
+    def test_is_closed_after_its_next_word_when_the_reader_has_left_for_whom_that_is_no_delay(self):
+        model = Slow(UnavailableError("The server is down."))
+
+        async def read() -> None:
+            async with aclosing(model.astream("hi")) as events:
+                assert await anext(events) == PartialText("One ")
+
+        asyncio.run(read())
+
+        assert not model.is_closed.is_set()
+        model.may_go_on.set()
+        assert model.is_closed.wait(PATIENCE)
+
+    def test_cannot_end_the_event_loop(self):
+        model = Slow(SystemExit(3))
+        model.may_go_on.set()
+
+        async def read() -> None:
+            async for _ in model.astream("hi"):
+                pass
+
+        with pytest.raises(RuntimeError, match="SystemExit"):
+            asyncio.run(read())
 
 
 class TestArguments:
