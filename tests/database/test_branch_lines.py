@@ -363,6 +363,7 @@ def reached(sequences: list[int], tree: Tree, to: int) -> list[int]:
 
 
 class TestExamination:
+    @pytest.mark.slow
     @IN_DATABASE
     @given(
         verbs=st.lists(st.one_of(AN_ADD, *EVERY_VERB), max_size=20),

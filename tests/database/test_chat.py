@@ -275,6 +275,7 @@ class TestLostQuestions:
 
         test()
 
+    @pytest.mark.slow
     @asynchronous
     async def test_several_retries_at_once_store_it_once(self, chat, settings):
         client = await self.lost(chat, "One.")

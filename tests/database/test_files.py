@@ -418,6 +418,7 @@ def test_the_newest_files_are_sent_as_far_as_they_fit(settings):
         memory.add(UserMessage([each.contents[1] for each in (picture(1), picture(2), picture(3))]))
 
 
+@pytest.mark.slow
 def test_a_check_finds_files_without_rows_and_repairs_them(storage, settings):
     a_memory().add(picture(1))
     with transaction.atomic():

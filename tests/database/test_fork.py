@@ -404,6 +404,7 @@ def do(memory: ChatMemory, verbs: list[tuple]) -> None:
 @example(
     verbs=[(VERBS[0], POOL[2], 0)], later=[], estimator=None, limit=3, system_first=False, data=None
 )  # a list of one
+@pytest.mark.slow
 def test_a_fork_equals_the_source_after_a_rewind(verbs, later, estimator, limit, system_first, data):
     memory_id = f"machine {next(numbers)}"
 

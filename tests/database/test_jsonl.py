@@ -675,6 +675,7 @@ class TestConcurrentWriters:
     def in_small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(whole, "PAGE", 2)
 
+    @pytest.mark.slow
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("keep_history", [True, False])
     def test_concurrent_adds_replacements_and_evictions(self, keep_history: bool):
@@ -805,6 +806,7 @@ class TestLargeConversations:
         assert lines == 31
         assert peak < 12_000_000
 
+    @pytest.mark.slow
     def test_large_conversations_take_few_statements(self, django_assert_max_num_queries):
         a_memory().add(*[U1] * 3_000)
 

@@ -107,6 +107,7 @@ class TestList:
 
         assert listed(api, **query) == found
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("ordering", ["-updated_at", "-is_pinned"])
     def test_its_pages_of_more_than_a_thousand_with_equal_times_miss_nothing(self, api, person, ordering):
         begin_all(person, [(0, False, 0)] * 1_203)

@@ -162,6 +162,7 @@ class TestMatches:
 
         assert found("parcel") == ["one parcel"]
 
+    @pytest.mark.slow
     def test_a_text_of_four_megabytes_can_be_added_and_found(self):
         text = "needle " + " ".join(f"{number:x}" for number in range(600_000))
         get_chat_memory("c").add(UserMessage(text[:4_000_000]))

@@ -12,6 +12,7 @@ from chatmemory_django.messages import Image
 from chatmemory_django.rest.fields import _located
 from chatmemory_django.search.terms import terms_of
 from chatmemory_django.tokens.openai import _PIECE
+from tests.quick import mostly_slow
 
 LENGTH = 200_000
 """What grows with the square takes minutes for as many characters."""
@@ -29,7 +30,7 @@ BEGINNINGS = ("", "data:", "data:image/png;base64,", "https://", "https://a/", "
 UNITS = ("a", " ", ";", ",", ":", "/", ".", '"', "`", ";a", "a ", ' "a', "data:", "; a=a", " - at `$", "\u202e")
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", mostly_slow(READERS, one_in=3))
 def test_a_long_text_is_read_in_time(reader):
     start = time.thread_time()
     for beginning in BEGINNINGS:

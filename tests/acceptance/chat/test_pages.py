@@ -347,6 +347,7 @@ class TestRunserver:
         assert len(pieces) > 5
         assert pieces[-1].endswith(b"data: [DONE]\n\n")
 
+    @pytest.mark.slow
     def test_a_port_in_use_is_an_error(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"

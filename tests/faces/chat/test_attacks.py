@@ -301,6 +301,7 @@ class TestBounds:
         settings.CHATMEMORY["CHAT"]["ASSISTANT"] = Assistant(ScriptedModel("one two three", gate=gate))
         return gate
 
+    @pytest.mark.slow
     def test_streams_of_one_user(self, anns, bobs, gate, settings):
         settings.CHATMEMORY["CHAT"]["MAX_STREAMS"] = 3
 
@@ -353,6 +354,7 @@ class TestBounds:
 
         run(test())
 
+    @pytest.mark.slow
     def test_listeners_of_an_answer_elsewhere_share_one_reader(self, ann, anns, gate, monkeypatch):
         async def test() -> None:
             asked = await post(anns, {"id": "c", "message": question()})

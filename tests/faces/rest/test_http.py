@@ -322,6 +322,7 @@ class TestServers:
         assert (head.status, head.body, head.headers["ETag"]) == (200, b"", etag)
         assert statuses == [200, 412]
 
+    @pytest.mark.slow
     def test_refuse_a_chunked_body_that_is_too_large(self, server):
         if server[0] == "runserver":
             pytest.skip("It takes none in chunks")

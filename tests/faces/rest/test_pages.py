@@ -145,6 +145,7 @@ class TestPagesOfMessages:
 
         assert sequences(api.get(first["next"])) == [5, 4]
 
+    @pytest.mark.slow
     def test_of_messages_of_four_megabytes_have_one_message_each(self, api, begin, settings):
         begin("c")
         say([4_000_000] * 6)

@@ -117,6 +117,7 @@ def test_late_calls_count_at_once_and_are_summed_later(calls, users):
     check_all()
 
 
+@pytest.mark.slow
 def test_there_is_one_row_for_the_same_keys_and_one_statement_reads_a_year(calls, users):
     sum_calls()
     add(random.Random(11), users, 40)

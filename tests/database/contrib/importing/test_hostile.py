@@ -172,6 +172,7 @@ def test_an_encrypted_export_of_chatgpt_is_refused(tmp_path):
         moved("openai", path)
 
 
+@pytest.mark.slow
 @given(
     title=st.one_of(
         st.none(), st.integers(), st.lists(st.text(max_size=3), max_size=2), st.dictionaries(st.text(), st.none())

@@ -426,6 +426,7 @@ class TestConversationsOfChatGpt:
 
 
 class TestMany:
+    @pytest.mark.slow
     def test_by_several_processes_at_once_are_imported_once(self, tmp_path: Path):
         file = tmp_path / "conversations.json"
         file.write_text(json.dumps([{**branching(), "conversation_id": f"c{number}"} for number in range(20)]))
@@ -522,6 +523,7 @@ def trees(draw):
     return {"conversation_id": "c", "mapping": {key: nodes[key] for key in order}, "current_node": current}
 
 
+@pytest.mark.slow
 @given(tree=trees())
 @IN_DATABASE
 def test_any_tree_has_the_path_in_use(tree):

@@ -46,6 +46,7 @@ from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
 from tests.estimators import Words
 from tests.faces.chat.scripted import ScriptedModel, calling
+from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -393,7 +394,7 @@ class TestErrors:
         run(test())
 
     @pytest.mark.parametrize("error", [StopIteration, asyncio.CancelledError, GeneratorExit, SystemExit])
-    @pytest.mark.parametrize("where", ["tool", "async tool", "system message", "model"])
+    @pytest.mark.parametrize("where", mostly_slow(["tool", "async tool", "system message", "model"], one_in=3))
     @asynchronous
     async def test_whatever_a_sites_function_raises_the_answer_ends(self, chat, where, error):
         def fail(*args: object) -> str:
@@ -723,6 +724,7 @@ class TestStreams:
         assert (response.status_code, response.headers["Retry-After"]) == (409, "1")
         assert await client.texts() == ["Go."]
 
+    @pytest.mark.slow
     @asynchronous
     async def test_a_second_answer_waits_with_WAIT_SECONDS(self, chat, settings):
         client = chat(ScriptedModel("one two three", pause=0.05))

@@ -141,6 +141,7 @@ class TestNoAnswer:
 
         assert server.client_has_left.wait(30)
 
+    @pytest.mark.slow
     def test_in_time_during_a_stream_raises(self, server: ModelServer):
         server.reply(chunk({"content": "Hel"}), Step.AWAIT_CLIENT)
         events = model_at(server, timeout=2, max_retries=5).stream("hi")

@@ -92,6 +92,7 @@ class TestOpenAI:
             assert item.model_extra == {}, "a key that the model of the type lacks"
             assert client.conversations.items.retrieve(item.id, conversation_id=conversation) == item
 
+    @pytest.mark.slow
     def test_pages_through_all_items(self, client):
         conversation = client.conversations.create().id
         for start in range(0, 60, 20):

@@ -24,6 +24,7 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from tests.database.test_operations import holding
 from tests.faces.rest.conftest import REMOVE, WRITE, statements
+from tests.quick import mostly_slow
 
 ROOT = "/openai/v1/conversations"
 HI = {"role": "user", "content": "Hi"}
@@ -452,7 +453,7 @@ class TestPaging:
         return conversation
 
     @pytest.mark.parametrize("order", ["asc", "desc"])
-    @pytest.mark.parametrize("limit", [1, 2, 3, 7, 28, 29, 30, 100])
+    @pytest.mark.parametrize("limit", mostly_slow([1, 2, 3, 7, 28, 29, 30, 100], one_in=3))
     def test_returns_every_item_once_with_any_limit(self, server, conversation, order, limit):
         every = server.items(conversation)
         found, after = [], ""
@@ -697,6 +698,7 @@ class TestErrors:
 
 @pytest.mark.django_db(transaction=True)
 class TestConcurrency:
+    @pytest.mark.slow
     def test_50_concurrent_requests_lose_and_split_nothing(self, transactional_db):
         server = Api("server", WRITE, REMOVE)
         conversation = server.create()
