@@ -118,14 +118,11 @@ async def from_thread(generator: Generator[_R, None, None]) -> AsyncGenerator[_R
             loop.call_soon_threadsafe(queue.put_nowait, value)
 
     def read() -> None:
-        try:
-            with closing(generator):
-                for value in generator:
-                    if is_left.is_set():
-                        break
-                    put(value)
-        finally:
-            close_old_connections()
+        with leaving_no_connection(), closing(generator):
+            for value in generator:
+                if is_left.is_set():
+                    break
+                put(value)
 
     def run() -> None:
         error = None
