@@ -66,6 +66,7 @@ class Migration(migrations.Migration):
                     "version",
                     models.PositiveBigIntegerField(db_default=1, default=1, editable=False, verbose_name="version"),
                 ),
+                ("fence", models.PositiveBigIntegerField(db_default=0, default=0, editable=False)),
                 (
                     "next_sequence",
                     models.PositiveIntegerField(db_default=1, default=1, editable=False, verbose_name="next sequence"),

@@ -69,6 +69,7 @@ class AppendOptions(TypedDict, total=False):
     is_retry: bool
     costs: Sequence[int | None]
     calls: CallRecords | None
+    fence: int | None
 
 
 class Reading(NamedTuple):
@@ -81,6 +82,10 @@ class Reading(NamedTuple):
 
 class ConversationErasedError(RuntimeError):
     """The conversation was erased after it was read, so its messages are not stored."""
+
+
+class LeaseLostError(RuntimeError):
+    """Another answer has taken the conversation since this one began, so its messages are not stored."""
 
 
 class MemoryIdTakenError(ValueError):
@@ -146,6 +151,7 @@ class ChatMemoryStore(ABC):
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
         calls: CallRecords | None = None,
+        fence: int | None = None,
         conversation: object = None,
     ) -> Appended:
         """
@@ -160,7 +166,7 @@ class ChatMemoryStore(ABC):
         the memory nor the path changes until a later call, with the same *after*, completes them. Without *is_retry*,
         the caller has just generated the client message ids, so no message can have one of them yet.
         *costs* are what the window has counted for *messages* already, None where it has not. *calls* are written in
-        the same transaction, or not at all.
+        the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one.
 
         A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
         a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises
@@ -168,6 +174,7 @@ class ChatMemoryStore(ABC):
 
         Raises:
             ConversationErasedError: The memory no longer belongs to *conversation*, as ``read_memory`` returned it.
+            LeaseLostError: The conversation has another *fence*.
             MessageNotFoundError: The history has no message *after*.
 
         """

@@ -189,9 +189,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         conversation: object = None,
         **options: Unpack[AppendOptions],
     ) -> Appended:
-        after, calls = options.get("after"), options.pop("calls", None)
-        write = self._write(memory_id, conversation=conversation, create=not after, calls=calls)
-        appended = write.run(Addition(messages, window, **options))  # type: ignore[misc]  # calls are not among them now
+        after, of_write = options.get("after"), {name: options.pop(name, None) for name in ("calls", "fence")}  # type: ignore[misc]  # their names
+        write = self._write(memory_id, conversation=conversation, create=not after, **of_write)
+        appended = write.run(Addition(messages, window, **options))  # type: ignore[misc]  # these are not among them now
         if appended is None:
             if after:
                 raise MessageNotFoundError(memory_id, after)

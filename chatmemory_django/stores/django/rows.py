@@ -31,6 +31,7 @@ class State(NamedTuple):
     version: int
     owner: Any
     """As the database returns it, see ``OwnerField.to_key``."""
+    fence: int
     next_sequence: int
     total_messages: int
     window_start: int

@@ -268,7 +268,9 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
 
     def run(using: str) -> object:
         rows = Conversation.objects.using(using).filter(
-            id=Parameter(Conversation, "id"), version=Parameter(Conversation, "version")
+            id=Parameter(Conversation, "id"),
+            version=Parameter(Conversation, "version"),
+            fence=Parameter(Conversation, "fence"),
         )
         if owned:
             rows = rows.filter(owner=Parameter(Conversation, "owner"))
@@ -277,7 +279,7 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
             rows = rows.exclude(
                 Exists(Message.objects.filter(conversation_id=OuterRef("id"), client_message_id__in=ids))
             )
-        moved = {column: Parameter(Conversation, column) for column in State._fields[3:]}
+        moved = {column: Parameter(Conversation, column) for column in State._fields[4:]}
         # Clocks may run backwards; the last activity must not.
         active_at = Greatest(F("updated_at"), Parameter(Conversation, "updated_at", "active_at"))
         return rows.update(version=F("version") + 1, updated_at=active_at, **moved)

@@ -30,7 +30,7 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.files import release_cut, release_files
 from chatmemory_django.models.windows import in_memory, memory_parts
-from chatmemory_django.stores.base import CallRecords, ConversationErasedError
+from chatmemory_django.stores.base import CallRecords, ConversationErasedError, LeaseLostError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import UncountedError
@@ -66,7 +66,8 @@ class Write:
     A write to the conversation *key* in the database *using*, for *owner*, if there is one.
 
     If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
-    ``Reading`` does, it must still be that one; a snapshot of it is decided on first. *calls* are recorded with what is
+    ``Reading`` does, it must still be that one; a snapshot of it is decided on first. With a *fence*, it must still
+    have that one, which whoever takes the conversation for an answer raises. *calls* are recorded with what is
     written, unless that is inside a transaction of the caller, which must not fail if they cannot be.
     """
 
@@ -81,8 +82,10 @@ class Write:
         conversation: object = None,
         left_signal: Signal = signals.messages_evicted,
         calls: CallRecords | None = None,
+        fence: int | None = None,
     ) -> None:
         self._key = key
+        self._fence = fence
         self._using = using
         self._connection = connections[using]
         self._owner = owner
@@ -259,6 +262,8 @@ class Write:
             return None, None
         if not snapshot.is_own:
             raise not_own(self._key)
+        if self._fence not in {None, snapshot.state.fence}:
+            raise LeaseLostError(f"Another answer has begun in the conversation {self._key!r}; nothing is stored.")
         return decide(snapshot)
 
     def _create(self) -> None:
