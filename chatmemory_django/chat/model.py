@@ -10,9 +10,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, TypeAlias, overload
+from typing import Any, Self, TypeAlias, overload
 from uuid import UUID
 
 from django.views.decorators.debug import sensitive_variables
@@ -105,6 +105,21 @@ class ChatResponseMetadata:
     finish_reason: FinishReason | None = None
     token_usage: TokenUsage | None = None
     attributes: Mapping[str, Any] = NO_ATTRIBUTES
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the metadata that were *stored* with a message; what they cannot be is left out."""
+        known = {"id", "model", "finish_reason", "usage"}
+        usage, reasons = stored.get("usage"), {each.value: each for each in FinishReason}
+        counts = usage.items() if isinstance(usage, Mapping) else ()
+        names = {each.name for each in fields(TokenUsage)}
+        return cls(
+            id=stored.get("id"),
+            model_name=stored.get("model"),
+            finish_reason=reasons.get(str(stored.get("finish_reason"))),
+            token_usage=TokenUsage(**{name: count for name, count in counts if name in names}) if counts else None,
+            attributes={name: value for name, value in stored.items() if name not in known},
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return the metadata as it is stored with the message."""

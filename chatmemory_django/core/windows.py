@@ -134,6 +134,8 @@ class Eviction:
         self.summary = summary
         self.total = total
         self.next_key = next_key
+        self.keeps_from = sys.maxsize
+        """From this key on, no message is evicted; if it is 0, nothing is."""
         self.begin()
         self._stored = iter(stored)
         self._front: deque[Entry] = deque()  # read from the store, but still in the memory
@@ -228,6 +230,26 @@ class Eviction:
         self.trim()
         return entry.key
 
+    def add_again(self, entry: Entry) -> None:
+        """Add *entry*, which was in the memory, at the end, and evict what no longer fits."""
+        self.trim()
+        self.added.append(entry)
+        self._new.append(entry)
+        if self.total is not None:
+            self.total += self._cost(entry)
+        self.trim()
+
+    def split(self, key: int) -> tuple[Eviction, list[Entry]]:
+        """Return this memory without the messages from *key* on, and these; system messages stay in it."""
+        pinned, summary = self.pinned, self.summary
+        front = sum(entry is not None for entry in (pinned, summary))
+        earlier: list[Entry] = []
+        later: list[Entry] = []
+        for entry in self.entries()[front:]:
+            (later if entry.key >= key and entry.type != MessageType.SYSTEM else earlier).append(entry)
+        memory = Eviction.of_entries(earlier, self.window, next_key=self.next_key, pinned=pinned, summary=summary)
+        return memory, later
+
     def pass_by(self, message: ChatMessage, cost: int | None = None) -> int:
         """Record a *message* that is only meant for the history, and return its key."""
         entry = to_entry(self.next_key, message, cost)
@@ -256,7 +278,7 @@ class Eviction:
         exceeds = total > limit
         while total > limit and (entry := self._pop()) is not None:
             total -= self._evict_next(entry)
-        if total > limit and self.summary is not None:
+        if total > limit and self.summary is not None and self.keeps_from:
             summary, self.summary = self.summary, None
             total -= self._evict(summary)
         if exceeds and low is not None:
@@ -282,7 +304,7 @@ class Eviction:
         return self.added != [] and not self.passed_by and all(entry.key in self._gone for entry in self.added)
 
     def _pop(self) -> Entry | None:
-        """Return the next entry at the front, after the pinned one; None at the end."""
+        """Return the next entry at the front, after the pinned one; None at the end, and at one that is kept."""
         while True:
             if self._front:
                 entry = self._front.popleft()
@@ -291,6 +313,9 @@ class Eviction:
             elif self._new:
                 entry = self._new.popleft()
             else:
+                return None
+            if entry.key >= self.keeps_from:
+                self._front.appendleft(entry)
                 return None
             self.start = entry.key + 1
             if entry.key not in self._gone:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar
 
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
@@ -34,6 +34,12 @@ class SimpleChatMemoryStore(Protocol):
 
     def delete_messages(self, memory_id: object) -> None:
         """Delete everything stored under *memory_id*. An unknown id is not an error."""
+
+
+Phase: TypeAlias = Literal["open", "round", "end"]
+"""
+The part of a turn that is stored: the question with which it opens, a round of calls or their results, or its end.
+"""
 
 
 class Appended(NamedTuple):
@@ -64,8 +70,8 @@ class AppendOptions(TypedDict, total=False):
     after: int | None
     repeats: bool
     archived: bool
-    is_complete: bool
-    completes: Sequence[int]
+    phase: Phase | None
+    turn: Sequence[int]
     is_retry: bool
     costs: Sequence[int | None]
     calls: CallRecords | None
@@ -146,8 +152,8 @@ class ChatMemoryStore(ABC):
         after: int | None = None,
         repeats: bool = False,
         archived: bool = False,
-        is_complete: bool = True,
-        completes: Sequence[int] = (),
+        phase: Phase | None = None,
+        turn: Sequence[int] = (),
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
         calls: CallRecords | None = None,
@@ -161,9 +167,10 @@ class ChatMemoryStore(ABC):
         becomes part of the history, even a system message that repeats the current one and is only left out of the
         memory. *archived* messages become history only, as if they had left the memory already.
 
-        Without *is_complete*, the messages belong to a turn that has not ended; *completes* are the keys of messages
-        whose turn ends now. With *after*, the messages of a turn that has not ended begin a branch there, and neither
-        the memory nor the path changes until a later call, with the same *after*, completes them. Without *is_retry*,
+        With a *phase*, the messages belong to a turn, and *turn* are the keys of what it has stored before. Only its
+        end evicts: as if all messages of the turn were added then, one by one, after what others added meanwhile.
+        Questions are complete when the turn ends. With *after*, the messages that open a turn begin a branch there, and
+        neither the memory nor the path changes until the next phase, with the same *after*. Without *is_retry*,
         the caller has just generated the client message ids, so no message can have one of them yet.
         *costs* are what the window has counted for *messages* already, None where it has not. *calls* are written in
         the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one.

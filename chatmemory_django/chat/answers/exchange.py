@@ -1,9 +1,9 @@
-"""The exchange of one question and its answer: the requests to the model, and which messages are stored."""
+"""The exchange of one question and its answer: the requests to the model, and which messages are stored when."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.questions import Question
+from chatmemory_django.chat.answers.sent import to_send
 from chatmemory_django.chat.approvals import ApprovalRequested
 from chatmemory_django.chat.approvals.resuming import Resumed, request_approvals
 from chatmemory_django.chat.costs.ledger import Ledger
@@ -19,7 +20,6 @@ from chatmemory_django.chat.model import (
     ChatModelError,
     ChatRequest,
     ChatResponse,
-    ContextLengthError,
     PartialText,
     PartialThinking,
     ResponseFormat,
@@ -27,7 +27,6 @@ from chatmemory_django.chat.model import (
     ToolSpecification,
 )
 from chatmemory_django.chat.ui_messages.writing import call_id
-from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.db.threads import afterwards, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
@@ -48,10 +47,6 @@ answer waits for approvals, these are requested last, once it is stored.
 """
 
 
-class QuestionTooLongError(ContextLengthError):
-    """The question alone is larger than the memory's window, so the model was not called."""
-
-
 class TooManyRoundsError(ChatModelError):
     """The model called tools in its last allowed round, too."""
 
@@ -60,7 +55,8 @@ class Exchange:
     """
     The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
-    In the last call, the model is asked to use no tools.
+    In the last call, the model is asked to use no tools. The question is stored when the exchange opens if it *is_early*;
+    *take* is called before the first tool runs, and returns the fence of the conversation, see ``Turn.fence``.
     """
 
     def __init__(
@@ -70,100 +66,153 @@ class Exchange:
         question: Question,
         ledger: Ledger,
         *,
+        is_early: bool,
         tools: Sequence[ToolSpecification],
         max_rounds: int,
+        max_result_tokens: int | None,
         answer_id: str | None,
         response_format: ResponseFormat | None,
+        take: Callable[[], int | None] = lambda: None,
         resumed: Resumed | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
         self.turn = turn
         """The turn, which the caller ends."""
+        self.question = question
         self.ledger = ledger
         """The calls of the model, which the caller records."""
-        self._question = question
+        self._is_early = is_early
         self._tools = tuple(tools)
         self._rounds_left = max_rounds
+        self._max_result_tokens = max_result_tokens
         self._answer_id = answer_id
         self._response_format = response_format
-        self._has_answer = False
+        self._take = take
+        self._context: str | None = None
+        self._next: ChatRequest | None = None
+        self._steps = 0 if question.stored is None else question.stored.steps
         self._asked_at = 0.0
         self._text: list[str] = []
         self._thinking: list[str] = []
+        self._has_stored_calls = False
         self.response: ChatResponse | None = None
         """The last response of the model."""
-        self.results: list[ToolExecutionResultMessage] = []
-        """The results of its tool calls, in their order."""
+        self.is_open = False
+        """Whether the turn has begun with the question."""
         self.is_complete = False
-        """Whether the model has answered."""
+        """Whether the model has answered, or the answer waits."""
         self.resumed = resumed
         """The answer that goes on with the results of the calls for which it has waited."""
         self.pending: Sequence[ApprovalRequested] = ()
         """The calls for whose approval the answer waits."""
         self._held: Mapping[int, ApprovalRequested] = {}
-        before = () if resumed is None else resumed.waiting.rows
-        self._steps = sum(row.type == MessageType.AI for row in before)
         self._is_first = False
-        self._asked: UserMessage | None = None
 
-    def open(self, system: str | None) -> None:
-        """Begin the turn with the system message, unless it is there already, and the question."""
+    def again(self) -> Iterator[AssistantEvent]:
+        """Yield the events of what is stored of the answer; if it has ended, or waits, the exchange is complete then."""
+        stored = self.question.stored
+        if stored is None:
+            return
+        for event in stored.events():
+            self.response = event if isinstance(event, ChatResponse) else self.response
+            yield event
+        self.is_complete, self.pending = stored.has_ended, stored.pending
+        if not self.is_complete:
+            self.response = None
+
+    def open(self, system: str | None, context: str | None = None) -> None:
+        """
+        Begin the turn with the system message, unless it is there already, and the question.
+
+        *context* is sent in front of the question, and never stored.
+
+        Raises:
+            QuestionTooLongError: They do not fit in the window; nothing is stored.
+
+        """
+        self.is_open, self._context = True, context
         if self.resumed is not None:  # what comes next are the results of its calls
             return
-        opening: list[NewMessage] = []
         if system is not None and SystemMessage(system) not in self.turn.messages:
-            opening.append(NewMessage(SystemMessage(system)))
-        message, _, name = self._question
-        if message is not None:
-            opening.append(NewMessage(message, client_message_id=name))
-        self.turn.add(*opening)
+            self.turn.add(SystemMessage(system))
+        if self.question.message is not None:
+            self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))
+        self._next = self._request()
+        if self._is_early and self.turn.can_open and self.question.message is not None:
+            self.turn.save("open")
 
     def next_request(self) -> ChatRequest | None:
-        """
-        Add the messages so far to the turn, and return the next request, or None once the model has answered, or the
-        answer waits.
-        """
-        if self.response is not None:
-            if self.calls and not self._rounds_left:
-                raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
+        """Return the next request to the model, or None once it has answered, or the answer waits."""
+        if self.response is not None and not self.calls:
             self._add(self.response.ai_message, self._metadata(self.response))
-            if not self.calls:
-                self.is_complete = True
-                return None
-            self.turn.add(*self.results)
-            if self._held:
-                ids = {request.id: position for position, request in self._held.items()}
-                request_approvals(self.memory, self.turn, ids, behind=len(self.results))
-                self.pending = tuple(self._held.values())
-        if self.pending:
+            self.is_complete = True
+        if self._held:
+            self.pending = tuple(self._held.values())
+        if self.is_complete or self.pending:
             self.is_complete = True
             return None
         self.ledger.check()
-        self.response, self.results, self._text, self._thinking = None, [], [], []
+        request, self._next = self._next or self._request(), None
+        self.response, self._text, self._thinking, self._has_stored_calls = None, [], [], False
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
-        messages = tuple(repair_tools(self.turn.messages))
-        if self.turn.is_compacted:
-            telemetry.note_compacted()
-        if not self._has_answer:
-            numbered = reversed([*enumerate(messages)])
-            questions = ((index, each) for index, each in numbered if isinstance(each, UserMessage))
-            asked, self._asked = next(questions, (None, None))
-            before = messages[:asked] if self.resumed else messages
-            self._is_first = all(message.type != MessageType.AI for message in before)
-        if all(isinstance(message, SystemMessage) for message in messages):
-            raise QuestionTooLongError("The question does not fit in the memory's window; configure a larger window.")
-        return ChatRequest(
-            messages=messages,
-            tools=self._tools,
-            tool_choice=ToolChoice.NONE if self._tools and not self._rounds_left else None,
-            response_format=self._response_format,
-        )
+        return request
 
     async def anext_request(self) -> ChatRequest | None:
         """See ``next_request``."""
         return await in_thread(self.next_request) if self.ledger.asks_for_costs else self.next_request()
+
+    def _request(self) -> ChatRequest:
+        memory, begun = self.turn.whole()
+        entries = memory.entries()
+        self._is_first = not self._steps and not any(
+            entry.type == MessageType.AI for entry in entries if entry.key < begun
+        )
+        sent = to_send(
+            entries,
+            begun,
+            memory.window,
+            summary_key=None if memory.summary is None else memory.summary.key,
+            context=self._context,
+            max_result_tokens=self._max_result_tokens,
+            starts_on_user=self.memory.start_on_user,
+        )
+        if sent.left_out or self.turn.is_compacted:
+            telemetry.note_compacted()
+        return ChatRequest(
+            messages=tuple(sent.messages),
+            tools=self._tools,
+            tool_choice=ToolChoice.NONE if self._tools and self._rounds_left == 1 else None,
+            response_format=self._response_format,
+        )
+
+    def store_calls(self) -> None:
+        """
+        Store the last response, if it calls tools, before any of them runs.
+
+        Raises:
+            TooManyRoundsError: It may not call any; nothing is stored.
+            BusyError: Another answer is in progress in the conversation.
+
+        """
+        if self.response is None or not self.calls:
+            return
+        if not self._rounds_left:
+            raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
+        if self.turn.fence is None:
+            self.turn.fence = self._take()
+        self._add(self.response.ai_message, self._metadata(self.response))
+        self._has_stored_calls = True
+        if self._held:
+            request_approvals(self.memory, self.turn, {each.id: at for at, each in self._held.items()})
+        with self.ledger.recorded_with(self.turn):
+            self.turn.save()
+
+    def store_result(self, result: ToolExecutionResultMessage) -> None:
+        """Store the *result* of a call."""
+        self.turn.add(result)
+        self.turn.save()
 
     def end(self) -> None:
         """End the turn, and record the calls with it."""
@@ -207,15 +256,19 @@ class Exchange:
     ) -> Sequence[ToolExecutionResultMessage]:
         """Store the *results* of approved calls, before anything else can fail, and return all that are new."""
         settled, self.pending = resumed.settle(results)
-        self.turn.begin()
+        answer = resumed.answer()
+        self._steps = answer.steps
+        self.turn = self.memory.turn(begun=answer.begun()).begin()
         return settled
 
     @property
     def first(self) -> tuple[UserMessage, AiMessage] | None:
         """The question and its answer, once the model has given the first answer of the memory."""
-        if not (self.is_complete and self._is_first) or self.pending or self._asked is None or self.response is None:
+        if not (self.is_complete and self._is_first) or self.pending or self.response is None:
             return None
-        return self._asked, self.response.ai_message
+        stored = self.question.stored
+        asked = self.question.message if stored is None else stored.asked()
+        return None if asked is None else (asked, self.response.ai_message)
 
     def note(self, event: ChatEvent) -> None:
         """Record an event of the model."""
@@ -231,10 +284,12 @@ class Exchange:
 
     def add_part(self) -> bool:
         """
-        Add the answer so far to the turn, marked as partial; calls without results are left out.
+        Add what there is of the model's answer to the turn, marked as partial; calls that are not stored are left out.
 
-        Returns whether the turn has any message of an answer.
+        Returns whether there is anything.
         """
+        if self._has_stored_calls or self.is_complete:
+            return False
         if self.response is None:
             text, thinking = "".join(self._text), "".join(self._thinking)
             metadata: Mapping[str, Any] = {"latency_ms": self._elapsed_ms()}
@@ -243,11 +298,11 @@ class Exchange:
             metadata = self._metadata(self.response)
         if text or thinking:
             self._add(AiMessage(text or None, thinking or None), {**metadata, "partial": True})
-        return self._has_answer
+        return bool(text or thinking)
 
     def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
-        self.turn.add(NewMessage(message, metadata, self._answer_id))
-        self._answer_id, self._has_answer = None, True
+        name = None if self._steps else self._answer_id
+        self.turn.add(NewMessage(message, metadata, name))
         self._steps += 1
 
     def _metadata(self, response: ChatResponse) -> dict[str, Any]:

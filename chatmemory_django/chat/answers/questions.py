@@ -6,21 +6,17 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from chatmemory_django.chat.answers.stored import MAX_STEPS, StoredAnswer
 from chatmemory_django.chat.answers.versions import id_again, versions_of
 from chatmemory_django.chat.ui_messages import message_sequence, ui_id
 from chatmemory_django.core.limits import EDIT, unedited
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.models.alternatives import children_of
 from chatmemory_django.models.files import ConversationKey, whole
 from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-
-MAX_STEPS = 256
-"""How many messages are searched backwards for the question of an answer that is to be regenerated."""
-
 
 class Question(NamedTuple):
     """A question for a turn; without a *message*, it is stored already and only has to be answered."""
@@ -29,15 +25,17 @@ class Question(NamedTuple):
     after: int | None = None
     """The message to continue from, if it is not the newest."""
     client_message_id: str | None = None
+    stored: StoredAnswer | None = None
+    """What is stored of its answer, which goes on or, if it has ended, is given once more."""
 
 
 def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Question:
     """
     Return *question* with its position in the conversation of *memory*; *is_known* is whether its id is taken there.
 
-    If a message with the same client id and the same content is stored, it is answered where it is, or asked once more
-    at the end, see ``_stays``; with other content, the new message replaces it. Without an id, the question is answered
-    again if it is the newest message and has no answer.
+    If a message with the same client id and the same content is stored, its answer goes on, or is given once more if it
+    has ended; without one, it is answered where it is, or asked once more at the end, see ``_stays``. With other
+    content, the new message replaces it. Without an id, the answer goes on if it is that of the newest question.
 
     Raises:
         MessageNotFoundError: The message was removed.
@@ -50,10 +48,10 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
     if conversation is None:
         return question
     if name is None:
-        newest = conversation.history().order_by("sequence").last()
-        if newest is None or newest.is_complete or not _is_same(newest, message) or not _stays(conversation, newest):
+        newest = _newest_question(conversation)
+        if newest is None or newest.is_complete or not _is_same(newest, message):
             return question
-        return Question(None, newest.sequence)
+        return _again(conversation, newest) or question
     versions = versions_of(conversation, name)
     if not versions:
         _check_not_removed(conversation, memory, name)
@@ -64,11 +62,35 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
         known = unedited(replaced.client_message_id or name)
         # Ids are unique, and the first version keeps its own, even if it was taken out of the history.
         return Question(message, conversation.parent_of(replaced.sequence), f"{known}{EDIT}{secrets.token_hex(4)}")
-    if _stays(conversation, row, versions):
-        return Question(None, row.sequence)
+    if (found := _again(conversation, row, versions)) is not None:
+        return found
     again = id_again(row)
     _check_not_removed(conversation, memory, again)
     return Question(message, None, again)
+
+
+def resumed(conversation: Conversation, sequence: int) -> Question:
+    """Return the question *sequence* to be answered again: if its answer has not ended, that goes on."""
+    row = conversation.history(all_branches=True).filter(sequence=sequence, type=MessageType.USER).first()
+    answer = None if row is None else StoredAnswer.of(conversation, row)
+    if answer is None or not answer.rows or answer.has_ended or not answer.is_newest:
+        return Question(None, sequence)
+    return _going_on(answer)
+
+
+def _again(conversation: Conversation, row: Message, versions: Sequence[Message] = ()) -> Question | None:
+    """Return how the question *row* is asked again where it is; None if it has to be asked once more at the end."""
+    answer = StoredAnswer.of(conversation, row)
+    if answer.has_ended:
+        return Question(None, row.sequence, stored=answer)
+    if answer.rows:
+        is_there = answer.is_newest and row.cleared_before is None and row.sequence > conversation.forgotten_through
+        return _going_on(answer) if is_there else None
+    return Question(None, row.sequence) if _stays(conversation, row, versions) else None
+
+
+def _going_on(answer: StoredAnswer) -> Question:
+    return Question(None, answer.after, stored=answer)
 
 
 def taken_ids(memory: ChatMemory, *client_message_ids: str | None) -> set[str]:
@@ -97,7 +119,7 @@ def question_again(conversation: Conversation, name: str | None) -> Question | N
     if row is None or row.type != MessageType.USER:
         return None
     [message] = whole([row.chat_message], [row.sequence], ConversationKey.of(conversation))
-    if isinstance(message, UserMessage) and not _has_answer(conversation, row):
+    if isinstance(message, UserMessage) and not StoredAnswer.of(conversation, row).has_ended:
         return Question(message, None, ui_id(row))
     return Question(None, row.sequence)
 
@@ -140,34 +162,15 @@ def _stays(conversation: Conversation, row: Message, versions: Sequence[Message]
     """
     Return whether the question *row*, asked again, is answered where it is; if not, it is asked once more at the end.
 
-    It stays if it has an answer, which another one replaces; if it is the newest message; and on another branch if one
-    of its *versions* is on the path, which it is to replace. From anywhere else, it would take the answers to later
-    questions off the path. It never stays if the memory was cleared just after it: then no memory there has it.
+    It stays if it is the newest message; and on another branch if one of its *versions* is on the path, which it is to
+    replace. From anywhere else, it would take the answers to later questions off the path. It never stays if the memory
+    was cleared just after it: then no memory there has it.
     """
     if row.cleared_before is not None:
         return False
     if not row.on_path:
-        return any(version.on_path for version in versions) or _has_answer(conversation, row)
-    is_newest = _following(conversation, row) is None and row.sequence > conversation.forgotten_through
-    return is_newest or _has_answer(conversation, row)
-
-
-def _has_answer(conversation: Conversation, row: Message) -> bool:
-    """Return whether an answer follows the question *row*: on the path or, if it is not on it, on any branch."""
-    if not row.is_complete:
-        return False
-    if row.on_path:
-        following = _following(conversation, row)
-        return following is not None and following.type != MessageType.USER
-    parents = [row.sequence]
-    while parents:
-        history = conversation.history(all_branches=True)
-        found = {child for parent in parents for child in children_of(history, parent)}
-        children = list(history.filter(sequence__in=found))
-        if any(child.type not in {MessageType.SYSTEM, MessageType.USER} for child in children):
-            return True
-        parents = [child.sequence for child in children if child.type == MessageType.SYSTEM]
-    return False
+        return any(version.on_path for version in versions)
+    return _following(conversation, row) is None and row.sequence > conversation.forgotten_through
 
 
 def _following(conversation: Conversation, row: Message) -> Message | None:

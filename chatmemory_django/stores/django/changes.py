@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.core.windows import Entry
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, State
 
@@ -67,6 +68,8 @@ class Change(NamedTuple):
     cuts: Sequence[Cut] = ()
     hidden: Sequence[int] = ()
     """The sequences of rows inside the window that are superseded although they were not in the memory."""
+    held: Sequence[Entry] | None = None
+    """What a turn that goes on has added so far, see ``Snapshot.held``."""
 
     @property
     def superseded(self) -> list[int]:

@@ -1,0 +1,134 @@
+"""What is stored of an answer: whether it has ended, what a retry goes on with, and its events once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
+
+from chatmemory_django.chat.approvals.approving import open_calls
+from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
+from chatmemory_django.chat.ui_messages import ui_id
+from chatmemory_django.memory.turns import Begun
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    MessageType,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.alternatives import children_of
+from chatmemory_django.models.files import ConversationKey, whole
+
+MAX_STEPS = 256
+"""How many messages of an answer are read, at most: more than the rounds of an assistant make."""
+
+
+class StoredAnswer(NamedTuple):
+    """The *rows* that are stored of the answer to *question*."""
+
+    conversation: Conversation
+    question: Message
+    rows: Sequence[Message]
+    pending: Sequence[ApprovalRequested]
+    """The calls for whose approval it waits."""
+    is_newest: bool
+    """Whether nothing that a user wrote later follows it."""
+
+    @classmethod
+    def of(cls, conversation: Conversation, question: Message) -> Self:
+        """Return what is stored of the answer to *question*, on the path or, if that is not on it, the newest one."""
+        rows = _following(conversation, question)
+        answer: list[Message] = []
+        for row in rows:
+            if row.type == MessageType.USER:
+                break
+            if row.type in {MessageType.AI, MessageType.TOOL_EXECUTION_RESULT}:
+                answer.append(row)
+        is_newest = all(row.type != MessageType.USER for row in rows)
+        pending = open_calls(conversation) if answer and is_newest and _calls(answer) else []
+        return cls(conversation, question, answer, pending, is_newest)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is whole, was stopped, or waits: the model is not asked again."""
+        steps = [row for row in self.rows if row.type == MessageType.AI]
+        if not steps:
+            return False
+        return bool(self.pending) or not (_calls(steps[-1:]) or self._is_broken(steps[-1]))
+
+    @property
+    def kept(self) -> Sequence[Message]:
+        """The rows with which it goes on: without the text of a round that broke."""
+        return [row for row in self.rows if not self._is_broken(row)]
+
+    @property
+    def steps(self) -> int:
+        """How many messages of the model it goes on with."""
+        return sum(row.type == MessageType.AI for row in self.kept)
+
+    @property
+    def id(self) -> str | None:
+        """The id under which pages know the answer; None before it has begun."""
+        return ui_id(self.kept[0]) if self.kept else None
+
+    @property
+    def after(self) -> int | None:
+        """The message to continue from; None if that is the newest one of the path."""
+        kept = self.kept
+        newest = self.conversation.history().order_by("sequence").values_list("sequence", flat=True).last()
+        last = kept[-1].sequence if kept else self.question.sequence
+        return None if last == newest and self.conversation.parent_sequence in {None, last} else last
+
+    def begun(self) -> Begun:
+        """Return the messages of the turn that goes on, with their files."""
+        rows = [self.question, *self.kept]
+        return Begun(
+            self.conversation.parent_of(self.question.sequence),
+            [row.sequence for row in rows],
+            _whole(self.conversation, rows),
+        )
+
+    def events(self) -> Iterator[ChatResponse | ToolExecutionResultMessage]:
+        """Yield the events that the answer has had, each message of the model as a whole."""
+        rows = self.rows if self.has_ended else self.kept
+        for row, message in zip(rows, _whole(self.conversation, rows), strict=True):
+            if isinstance(message, AiMessage):
+                yield ChatResponse(message, ChatResponseMetadata.of_json(row.metadata or {}))
+            elif isinstance(message, ToolExecutionResultMessage):
+                yield message
+
+    def asked(self) -> UserMessage | None:
+        """Return the question with its files."""
+        [message] = _whole(self.conversation, [self.question])
+        return message if isinstance(message, UserMessage) else None
+
+    def _is_broken(self, row: Message) -> bool:
+        return not self.question.is_complete and (row.metadata or {}).get("partial") is True
+
+
+def _following(conversation: Conversation, question: Message) -> list[Message]:
+    """Return what follows *question*: on the path or, if it is not on it, on the newest branch."""
+    if question.on_path:
+        rows = conversation.history().filter(sequence__gt=question.sequence)
+        return list(rows.order_by("sequence")[:MAX_STEPS])
+    found: list[Message] = []
+    history, parent = conversation.history(all_branches=True), question.sequence
+    while len(found) < MAX_STEPS and (children := children_of(history, parent)):
+        row = history.filter(sequence=max(children)).first()
+        if row is None:
+            break
+        found.append(row)
+        parent = row.sequence
+    return found
+
+
+def _calls(rows: Sequence[Message]) -> bool:
+    """Return whether any of *rows* calls tools; a message that is only a text has no payload."""
+    messages = [row.chat_message for row in rows if row.payload]
+    return any(isinstance(each, AiMessage) and each.tool_execution_requests for each in messages)
+
+
+def _whole(conversation: Conversation, rows: Sequence[Message]) -> list[ChatMessage]:
+    messages = [row.chat_message for row in rows]
+    return whole(messages, [row.sequence for row in rows], ConversationKey.of(conversation))
