@@ -11,7 +11,7 @@ from chatmemory_django.chat.answers.too_long import AnswerTooLongError, Question
 from chatmemory_django.core.limits import texts_of
 from chatmemory_django.core.shortening import shortened
 from chatmemory_django.core.tool_calls import in_order_of_calls
-from chatmemory_django.core.windows import Entry, Eviction, Window, start_on_user, to_entry
+from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, TextContent, ToolExecutionResultMessage, UserMessage
 
 UNKNOWN = "This call was interrupted: its outcome is unknown. It is not run again."
@@ -168,8 +168,10 @@ class Arranged:
 
     def start_on_user(self) -> None:
         """Leave out the earlier messages before the first of a user, except system messages."""
-        kept = set(map(id, start_on_user([part.message for part in self.earlier])))
-        self.earlier = [part for part in self.earlier if id(part.message) in kept]
+        is_user = [part.message.type == MessageType.USER for part in self.earlier]
+        first = is_user.index(True) if True in is_user else len(is_user)
+        systems = [part for part in self.earlier[:first] if part.message.type == MessageType.SYSTEM]
+        self.earlier = [*systems, *self.earlier[first:]]
 
     def _shorten(self, part: Part, max_tokens: int) -> bool:
         """Shorten a result to about *max_tokens*; return whether it has become smaller."""
