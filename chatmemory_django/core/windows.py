@@ -116,6 +116,8 @@ class Eviction:
 
     *total* is how much of the limit the memory takes, if the store keeps that number; costs are then added to it and
     subtracted from it. If it is None, the whole memory is counted at every trim, and all entries need messages.
+
+    Entries with keys from *keeps_from* on are never evicted, even if the memory then exceeds its limit.
     """
 
     def __init__(
@@ -128,14 +130,14 @@ class Eviction:
         summary: Entry | None = None,
         systems: Iterable[Entry] = (),
         total: int | None = None,
+        keeps_from: int | None = None,
     ) -> None:
         self.window = window
         self.pinned = pinned
         self.summary = summary
         self.total = total
         self.next_key = next_key
-        self.keeps_from = sys.maxsize
-        """From this key on, no message is evicted; if it is 0, nothing is."""
+        self.keeps_from = sys.maxsize if keeps_from is None else keeps_from
         self.begin()
         self._stored = iter(stored)
         self._front: deque[Entry] = deque()  # read from the store, but still in the memory
@@ -192,6 +194,7 @@ class Eviction:
         next_key: int,
         pinned: Entry | None = None,
         summary: Entry | None = None,
+        keeps_from: int | None = None,
     ) -> Self:
         """Return an eviction for a memory that was read completely: *pinned*, *summary* and the *entries* after it."""
         everything = [*(entry for entry in (pinned, summary) if entry is not None), *entries]
@@ -203,6 +206,7 @@ class Eviction:
             summary=summary,
             systems=[each for each in everything if each.type == MessageType.SYSTEM and each is not summary],
             total=total_of(everything, window),
+            keeps_from=keeps_from,
         )
 
     def add(
@@ -276,7 +280,8 @@ class Eviction:
         limit, low = self.window.limit, self.window.evict_to
         total = self.window.total(self.messages()) if self.total is None else self.total
         exceeds = total > limit
-        while total > limit and (entry := self._pop()) is not None:
+        pop = self._pop if self.keeps_from == sys.maxsize else self._pop_unkept
+        while total > limit and (entry := pop()) is not None:
             total -= self._evict_next(entry)
         if total > limit and self.summary is not None and self.keeps_from:
             summary, self.summary = self.summary, None
@@ -304,7 +309,7 @@ class Eviction:
         return self.added != [] and not self.passed_by and all(entry.key in self._gone for entry in self.added)
 
     def _pop(self) -> Entry | None:
-        """Return the next entry at the front, after the pinned one; None at the end, and at one that is kept."""
+        """Return the next entry at the front, after the pinned one; None at the end."""
         while True:
             if self._front:
                 entry = self._front.popleft()
@@ -314,23 +319,31 @@ class Eviction:
                 entry = self._new.popleft()
             else:
                 return None
-            if entry.key >= self.keeps_from:
-                self._front.appendleft(entry)
-                return None
             self.start = entry.key + 1
             if entry.key not in self._gone:
                 return entry
+
+    def _pop_unkept(self) -> Entry | None:
+        """Return the next entry at the front unless it must stay; None then, and at the end."""
+        start = self.start
+        entry = self._pop()
+        if entry is None or entry.key < self.keeps_from:
+            return entry
+        self._front.appendleft(entry)
+        self.start = start
+        return None
 
     def _pop_unless_last(self) -> Entry | None:
         """Return the next entry at the front unless nothing comes after it and its results; None then, and it stays."""
         start, group = self.start, []
         while (entry := self._pop()) is not None:
             group.append(entry)
-            if len(group) > 1 and not (group[0].calls_tools and entry.type == MessageType.TOOL_EXECUTION_RESULT):
+            is_result = group[0].calls_tools and entry.type == MessageType.TOOL_EXECUTION_RESULT
+            if entry.key >= self.keeps_from or (len(group) > 1 and not is_result):
                 break
         self._front.extendleft(reversed(group))
         self.start = start
-        return None if entry is None else self._pop()
+        return None if entry is None or group[0].key >= self.keeps_from else self._pop()
 
     def _pin_leading(self) -> None:
         """Pin the message at the front if it belongs before the summary."""
@@ -361,7 +374,7 @@ class Eviction:
         """Evict the tool results that are now at the front and return their cost."""
         freed = 0
         while (entry := self._pop()) is not None:
-            if entry.type != MessageType.TOOL_EXECUTION_RESULT:
+            if entry.type != MessageType.TOOL_EXECUTION_RESULT or entry.key >= self.keeps_from:
                 self.start = entry.key
                 self._front.appendleft(entry)
                 break
