@@ -86,6 +86,10 @@ class Window:
         return eviction
 
 
+NOTHING_LEAVES = -1
+"""See ``Eviction``."""
+
+
 class Entry(msgspec.Struct, gc=False):
     """A message as eviction sees it. *key* orders it in its memory; a *cost* of None is computed when needed."""
 
@@ -117,7 +121,8 @@ class Eviction:
     *total* is how much of the limit the memory takes, if the store keeps that number; costs are then added to it and
     subtracted from it. If it is None, the whole memory is counted at every trim, and all entries need messages.
 
-    Entries with keys from *keeps_from* on are never evicted, even if the memory then exceeds its limit.
+    Entries with keys from *keeps_from* on are never evicted, even if the memory then exceeds its limit; with
+    ``NOTHING_LEAVES``, nothing is, not even the summary.
     """
 
     def __init__(
@@ -283,7 +288,7 @@ class Eviction:
         pop = self._pop if self.keeps_from == sys.maxsize else self._pop_unkept
         while total > limit and (entry := pop()) is not None:
             total -= self._evict_next(entry)
-        if total > limit and self.summary is not None and self.keeps_from:
+        if total > limit and self.summary is not None and self.keeps_from > NOTHING_LEAVES:
             summary, self.summary = self.summary, None
             total -= self._evict(summary)
         if exceeds and low is not None:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from chatmemory_django.core.tool_calls import has_open_calls
-from chatmemory_django.core.windows import Entry, Eviction, Window
+from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.stores.base import Appended, AppendOptions, CallRecords, ChatMemoryStore, Phase
 
@@ -100,7 +100,7 @@ class Turn:
     def whole(self) -> tuple[Eviction, int]:
         """Return the same memory, from which nothing has left to make room, and the key of the turn's first message."""
         begun = self._begun()
-        begun.keeps_from = 0
+        begun.keeps_from = NOTHING_LEAVES
         return self._with_added(), self._begun_at
 
     def _with_added(self) -> Eviction:

@@ -15,7 +15,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
-from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, pins, to_entry
+from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window, continuation, pins, to_entry
 from chatmemory_django.messages import (
     ChatMessage,
     CustomMessage,
@@ -273,7 +273,7 @@ class _Conversation:
         move = None if after is None else self.moved(after, window)
         eviction = self.eviction(window) if move is None else move.eviction
         if phase in {"open", "round"}:
-            eviction.keeps_from = 0
+            eviction.keeps_from = NOTHING_LEAVES
         elif turn and move is None and not takes_up:
             eviction, held = eviction.split(min(turn))
             for entry in held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.sent import to_send
+from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.approvals import ApprovalRequested
 from chatmemory_django.chat.approvals.resuming import Resumed, request_approvals
 from chatmemory_django.chat.costs.ledger import Ledger
@@ -39,6 +41,9 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
+from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError
+
+logger = logging.getLogger(__name__)
 
 AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage | ApprovalRequested
 """
@@ -55,7 +60,7 @@ class Exchange:
     """
     The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
-    In the last call, the model is asked to use no tools. The question is stored when the exchange opens if it *is_early*;
+    In the last call, the model is asked to use no tools. If it *is_early*, the question is stored when it opens;
     *take* is called before the first tool runs, and returns the fence of the conversation, see ``Turn.fence``.
     """
 
@@ -110,7 +115,7 @@ class Exchange:
         self._is_first = False
 
     def again(self) -> Iterator[AssistantEvent]:
-        """Yield the events of what is stored of the answer; if it has ended, or waits, the exchange is complete then."""
+        """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
         stored = self.question.stored
         if stored is None:
             return
@@ -159,16 +164,10 @@ class Exchange:
         self._asked_at = time.monotonic()
         return request
 
-    async def anext_request(self) -> ChatRequest | None:
-        """See ``next_request``."""
-        return await in_thread(self.next_request) if self.ledger.asks_for_costs else self.next_request()
-
     def _request(self) -> ChatRequest:
         memory, begun = self.turn.whole()
         entries = memory.entries()
-        self._is_first = not self._steps and not any(
-            entry.type == MessageType.AI for entry in entries if entry.key < begun
-        )
+        self._is_first = not any(entry.type == MessageType.AI for entry in entries if entry.key < begun)
         sent = to_send(
             entries,
             begun,
@@ -214,6 +213,13 @@ class Exchange:
         self.turn.add(result)
         self.turn.save()
 
+    def store_late(self, result: ToolExecutionResultMessage) -> None:
+        """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
+        try:
+            self.store_result(result)
+        except (LeaseLostError, ConversationErasedError):
+            logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
+
     def end(self) -> None:
         """End the turn, and record the calls with it."""
         with self.ledger.recorded_with(self.turn):
@@ -256,9 +262,11 @@ class Exchange:
     ) -> Sequence[ToolExecutionResultMessage]:
         """Store the *results* of approved calls, before anything else can fail, and return all that are new."""
         settled, self.pending = resumed.settle(results)
-        answer = resumed.answer()
-        self._steps = answer.steps
-        self.turn = self.memory.turn(begun=answer.begun()).begin()
+        caller = resumed.waiting.caller
+        answer = StoredAnswer.before(caller.conversation, caller.sequence)
+        self.question = self.question._replace(stored=answer)
+        self._steps = 1 if answer is None else answer.steps
+        self.turn = self.memory.turn(begun=None if answer is None else answer.begun()).begin()
         return settled
 
     @property
@@ -266,8 +274,7 @@ class Exchange:
         """The question and its answer, once the model has given the first answer of the memory."""
         if not (self.is_complete and self._is_first) or self.pending or self.response is None:
             return None
-        stored = self.question.stored
-        asked = self.question.message if stored is None else stored.asked()
+        asked = self.asked
         return None if asked is None else (asked, self.response.ai_message)
 
     def note(self, event: ChatEvent) -> None:
@@ -281,6 +288,26 @@ class Exchange:
                 self.response = event
                 self.ledger.note(event)
                 self._latency_ms = self._elapsed_ms()
+
+    @property
+    def asked(self) -> UserMessage | None:
+        """The question."""
+        stored = self.question.stored
+        return self.question.message if stored is None else stored.asked()
+
+    @property
+    def was_stored(self) -> bool:
+        """Whether the answer had ended before, so that nothing of it is stored now."""
+        stored = self.question.stored
+        return stored is not None and stored.has_ended
+
+    def save_part(self, *, has_failed: bool) -> None:
+        """Store what ``add_part`` has added; unless the answer *has_failed*, the turn ends with it."""
+        with self.ledger.recorded_with(self.turn):
+            if has_failed:
+                self.turn.save()
+            else:
+                self.turn.end()
 
     def add_part(self) -> bool:
         """

@@ -18,6 +18,7 @@ from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
+
 class Question(NamedTuple):
     """A question for a turn; without a *message*, it is stored already and only has to be answered."""
 
@@ -41,7 +42,7 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
         MessageNotFoundError: The message was removed.
 
     """
-    message, _, name = question
+    message, name = question.message, question.client_message_id
     if not is_known and name is not None and message_sequence(name) is None:  # as nearly every question, it is new
         return question
     conversation = conversation_of(memory)
@@ -69,12 +70,15 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
     return Question(message, None, again)
 
 
-def resumed(conversation: Conversation, sequence: int) -> Question:
-    """Return the question *sequence* to be answered again: if its answer has not ended, that goes on."""
-    row = conversation.history(all_branches=True).filter(sequence=sequence, type=MessageType.USER).first()
-    answer = None if row is None else StoredAnswer.of(conversation, row)
+def unanswered(question: Question, memory: ChatMemory) -> Question:
+    """Return *question*, which is to be answered anew, or its answer to go on with if that has not ended."""
+    conversation = conversation_of(memory)
+    if conversation is None:
+        return question
+    asked = conversation.history(all_branches=True).filter(sequence=question.after or 0, type=MessageType.USER).first()
+    answer = None if asked is None else StoredAnswer.of(conversation, asked)
     if answer is None or not answer.rows or answer.has_ended or not answer.is_newest:
-        return Question(None, sequence)
+        return question
     return _going_on(answer)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from chatmemory_django.chat.approvals.approving import open_calls
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
+from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Begun
 from chatmemory_django.messages import (
     AiMessage,
@@ -49,6 +50,18 @@ class StoredAnswer(NamedTuple):
         pending = open_calls(conversation) if answer and is_newest and _calls(answer) else []
         return cls(conversation, question, answer, pending, is_newest)
 
+    @classmethod
+    def before(cls, conversation: Conversation, sequence: int) -> Self | None:
+        """Return the answer with message *sequence* of the path; None without a question before it."""
+        questions = conversation.history().filter(sequence__lt=sequence, type=MessageType.USER)
+        question = questions.order_by("sequence").last()
+        return None if question is None else cls.of(conversation, question)
+
+    def show(self, memory: ChatMemory) -> None:
+        """Let *memory* go on from this answer if it is on another branch."""
+        if not self.question.on_path:
+            memory.switch(self.question.sequence)
+
     @property
     def has_ended(self) -> bool:
         """Whether it is whole, was stopped, or waits: the model is not asked again."""
@@ -84,7 +97,7 @@ class StoredAnswer(NamedTuple):
         """Return the messages of the turn that goes on, with their files."""
         rows = [self.question, *self.kept]
         return Begun(
-            self.conversation.parent_of(self.question.sequence),
+            self.conversation.parent_of(self.question.sequence) or 0,
             [row.sequence for row in rows],
             _whole(self.conversation, rows),
         )

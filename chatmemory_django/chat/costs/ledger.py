@@ -84,6 +84,11 @@ class Ledger:
         call.model = response.metadata.model_name or call.model
         call.outcome = Outcome.COMPLETED
 
+    @property
+    def has_new(self) -> bool:
+        """Whether there are calls that are not recorded yet."""
+        return self._written < len(self._calls)
+
     def write(self) -> None:
         """Record the calls that are not recorded yet."""
         if self._written < len(self._calls):

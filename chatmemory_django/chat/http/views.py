@@ -32,10 +32,12 @@ from chatmemory_django.access import (
     count_wrong_credentials,
     seconds_to_wait,
 )
-from chatmemory_django.chat.answers.exchange import Exchange, QuestionTooLongError
+from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.questions import Question, question_again
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
+from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
+from chatmemory_django.chat.answers.ways import InEventLoop
 from chatmemory_django.chat.approvals import NotPendingError, Resume
 from chatmemory_django.chat.approvals.approving import decide, shown_approvals, waiting_answer
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
@@ -305,7 +307,8 @@ class _Work:
             "answer_id": answer_id,
             "after": asked.question.after,
         }
-        self._ui = UiStream(asked.resumed or answer_id, None if asked.resumed is None else {})
+        self._answer_id = asked.resumed or answer_id
+        self._ui = UiStream(self._answer_id, None if asked.resumed is None else {})
         self._returns_message = returns_message
         self._has_evicted = self._is_stored = False
         self._exchange: Exchange | None = None
@@ -320,16 +323,19 @@ class _Work:
         message = asked.question.message if asked.resumed is None else Resume()
         with self._traced():
             self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text())
+        stored = self._exchange.question.stored
         if asked.resumed is not None and self._exchange.resumed is not None:
             self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
+        elif stored is not None and stored.id is not None:  # it goes on under its own name
+            self._answer_id = stored.id
+            self._ui = UiStream(stored.id)
 
     async def make(self, answer: Answer) -> None:
         answer.put(_encoded(self._ui.start()))
         if self._exchange is None:
             return
-        events = self._assistant.events(
-            self._exchange, self._assistant.model.astream, self._asked.memory_id, self._options
-        )
+        way = InEventLoop(self._assistant.model.astream, self._assistant.timeout)
+        events = self._assistant.events(self._exchange, way, self._asked.memory_id, self._options)
         with self._traced():
             async with aclosing(events):
                 async for event in events:
@@ -349,15 +355,19 @@ class _Work:
         exchange = self._exchange
         try:
             keeps_part = answer.is_stopping or self._assistant.keep_partial
-            if exchange is not None and (exchange.is_complete or (keeps_part and exchange.add_part())):
+            if exchange is not None and exchange.was_stored:
+                pass
+            elif exchange is not None and not exchange.is_complete and keeps_part and exchange.add_part():
+                raisable(exchange.save_part)(has_failed=not answer.is_stopping)
+            elif exchange is not None and exchange.is_complete:
                 self._has_evicted = raisable(exchange.write)()
                 self._is_stored = True
                 if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
                     entitle(exchange.memory, *exchange.first, first_words)
-                for request in exchange.pending:
-                    answer.put(_encoded(self._ui.feed(request)))
-                if self._returns_message:
-                    self.message = _message(self._asked, self._asked.resumed or answer.maker.answer_id)
+            for request in () if exchange is None or not exchange.is_complete else exchange.pending:
+                answer.put(_encoded(self._ui.feed(request)))
+            if self._returns_message:
+                self.message = _message(self._asked, self._answer_id)
         except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
             answer.failure = exc
             empty_frames(exc)
@@ -415,6 +425,8 @@ def explained(error: Exception) -> tuple[int, str]:
             return 504, _("The model took too long. Try again.")
         case QuestionTooLongError():
             return 413, _("Your message is too long for this chat. Send a shorter one.")
+        case AnswerTooLongError():
+            return 502, _("What the tools of this chat have returned is too long.")
         case ContextLengthError():
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():

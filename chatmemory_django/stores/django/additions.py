@@ -7,7 +7,7 @@ from itertools import chain, count, repeat
 
 import msgspec
 
-from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
+from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.stores.base import Appended, MessageNotFoundError, Phase
@@ -95,7 +95,8 @@ class Addition:
             eviction, uncounted = read_eviction(snapshot, window, self._counted)
             if ends and self._turn and not aside:
                 eviction, held = eviction.split(min(self._turn))
-        eviction.keeps_from = 0 if self._phase is not None and not ends else eviction.keeps_from
+        if self._phase is not None and not ends:
+            eviction.keeps_from = NOTHING_LEAVES
         for entry in held:
             eviction.add_again(entry)
         taken_up: list[int] = []
