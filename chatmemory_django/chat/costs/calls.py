@@ -149,6 +149,8 @@ def _values(call: Call, owner: Any) -> dict[str, Any]:
         "model": call.model[:MAX_NAME_LENGTH],
         "input_tokens": _count(usage.input),
         "cached_input_tokens": _count(usage.cached_input),
+        "cache_write_tokens": _count(usage.cache_write),
+        "cache_write_1h_tokens": _count(usage.cache_write_1h),
         "output_tokens": _count(usage.output),
         "reasoning_tokens": _count(usage.reasoning),
         "cost": call.cost,

@@ -54,7 +54,11 @@ class Usage(NamedTuple):
     """How many of them have no cost."""
     input: int
     cached_input: int
-    """The part of the input that was cached."""
+    """The part of the input that was read from the vendor's cache."""
+    cache_write: int
+    """The part of the input that was written to it."""
+    cache_write_1h: int
+    """The part of what was written that is kept for an hour."""
     output: int
     reasoning: int
     """The part of the output that was thinking."""

@@ -149,12 +149,17 @@ class LangChainCalls(BaseCallbackHandler):
 def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
     """Return what *usage*, a ``UsageMetadata``, reports."""
     inputs, outputs = usage.get("input_token_details") or {}, usage.get("output_token_details") or {}
+    hour = inputs.get("ephemeral_1h_input_tokens")
+    # langchain-anthropic gives either what was written, or that by how long it is kept.
+    written = (inputs.get("ephemeral_5m_input_tokens") or 0) + (hour or 0) or inputs.get("cache_creation")
     return TokenUsage(
         usage.get("input_tokens"),
         usage.get("output_tokens"),
         usage.get("total_tokens"),
         cached_input=inputs.get("cache_read"),
         reasoning=outputs.get("reasoning"),
+        cache_write=written,
+        cache_write_1h=hour,
     )
 
 

@@ -195,6 +195,7 @@ def _token_usage(usage: Any) -> TokenUsage:
         usage.total_tokens,
         cached_input=usage.input_tokens_details.cached_tokens or None,
         reasoning=usage.output_tokens_details.reasoning_tokens or None,
+        cache_write=getattr(usage.input_tokens_details, "cache_write_tokens", None) or None,
     )
 
 

@@ -308,6 +308,13 @@ class TestOtherCalls:
             ("recall", "embedder", None, None, "failed", "ZeroDivisionError", None),
         ]
 
+    def test_what_was_written_to_the_cache_is_recorded(self):
+        with record_call("other", "m") as call:
+            call.used(TokenUsage(input=9, cached_input=1, cache_write=5, cache_write_1h=4))
+
+        columns = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "cache_write_1h_tokens")
+        assert ModelCall.objects.values_list(*columns).get() == (9, 1, 5, 4)
+
     def test_an_unknown_purpose_is_an_error(self):
         with pytest.raises(ValueError, match="one of answer, summary, title, recall, other, not 'fun'"):
             record_call("fun")
@@ -517,7 +524,7 @@ class TestUsage:
         yesterday = now() - timedelta(days=1)
         add(2, owner=ann, conversation=conversation)
         add(1, owner=ann, model="n", purpose="title", created_at=yesterday, cost="0.5", cached_input_tokens=4,
-            reasoning_tokens=1)  # fmt: skip
+            cache_write_tokens=3, cache_write_1h_tokens=2, reasoning_tokens=1)  # fmt: skip
         add(1, model="n", input_tokens=None, output_tokens=None, outcome="failed")
 
     def test_by_day_the_latest_comes_first(self):
@@ -538,8 +545,8 @@ class TestUsage:
             ModelCall.objects.all(), "model", since=now() - timedelta(days=9), until=now() + MINUTE, limit=9
         )
 
-        assert first == ("m", 2, 0, 2, 20, 0, 2, 0, None)
-        assert second == ("n", 2, 1, 1, 10, 4, 1, 1, Decimal("0.5"))
+        assert first == ("m", 2, 0, 2, 20, 0, 0, 0, 2, 0, None)
+        assert second == ("n", 2, 1, 1, 10, 4, 3, 2, 1, 1, Decimal("0.5"))
 
     @pytest.mark.parametrize("by", BY)
     def test_it_is_bounded_in_time_and_in_rows(self, by):

@@ -76,6 +76,18 @@ def test_an_answer_is_the_same_whole_and_streamed(vendor: Vendor, server: ModelS
     assert response.metadata.id in {"msg_1", "resp-1"}
 
 
+@pytest.mark.parametrize(("written", "for_an_hour"), [(2_000, 0), (0, 2_000), (500, 1_500)])
+def test_what_anthropic_writes_to_its_cache_is_part_of_the_input(
+    server: ModelServer, way: Way, written: int, for_an_hour: int
+) -> None:
+    vendor = Anthropic()
+    vendor.answer(server, vendor.text("It is three."), cached=10_000, written=written, for_an_hour=for_an_hour)
+    usage = way.ask(chat_model(vendor, server), [QUESTION]).metadata.token_usage
+    assert usage == TokenUsage(
+        12_012, 3, 12_015, cached_input=10_000, cache_write=2_000, cache_write_1h=for_an_hour or None
+    )
+
+
 def test_the_pieces_of_a_stream_add_up_to_its_response(vendor: Vendor, server: ModelServer, stream: Way) -> None:
     vendor.answer(
         server,

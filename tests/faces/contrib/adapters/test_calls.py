@@ -29,6 +29,7 @@ from langchain_core.runnables import RunnableLambda
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms import ChatMessage, CompletionResponse, CustomLLM, LLMMetadata
 from llama_index.core.llms.callbacks import llm_completion_callback
+from openai.types.responses.response_usage import InputTokensDetails
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
@@ -43,6 +44,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SECRET = "Zwiebelkuchen"
 TITLE = ("title", "scripted", 5, 7, None, None, "completed", "")
+WRITTEN = ("cache_write_tokens", "cache_write_1h_tokens")
 
 
 class BrokenError(Exception):
@@ -100,7 +102,8 @@ class TestConstruction:
 
 
 class TestPydanticAi:
-    USAGE = RequestUsage(input_tokens=10, output_tokens=4, cache_read_tokens=3, details={"reasoning_tokens": 2})
+    USAGE = RequestUsage(input_tokens=10, output_tokens=4, cache_read_tokens=3, details={"reasoning_tokens": 2},
+                         cache_write_tokens=6, cache_write_1h_tokens=1)  # fmt: skip
     CALL = ("answer", "f", 10, 4, 3, 2, "completed", "")
 
     def test_each_request_of_a_run_is_a_call_and_that_of_a_tool_another(self, who):
@@ -112,6 +115,7 @@ class TestPydanticAi:
         run(agent.run("Tea?", capabilities=[PydanticAiCalls(**who)]))
 
         assert recorded() == [self.CALL, TITLE, self.CALL]
+        assert list(ModelCall.objects.filter(model="f").values_list(*WRITTEN)) == [(6, 1)] * 2
 
     def test_streams_failures_and_cancellations(self, who):
         began = asyncio.Event()
@@ -185,6 +189,21 @@ class TestLangChain:
             ("answer", "", None, None, None, None, "failed", "BrokenError"),
         ]
 
+    @pytest.mark.parametrize(
+        ("details", "written"),
+        [
+            ({"cache_creation": 6}, (6, None)),
+            ({"cache_creation": 0, "ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 1}, (6, 1)),
+            ({"cache_creation": 6, "ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}, (6, 0)),
+        ],
+    )
+    def test_what_is_written_to_the_cache_is_recorded(self, who, details, written):
+        usage = {"input_tokens": 10, "output_tokens": 4, "total_tokens": 14, "input_token_details": details}
+        model = Chat(messages=iter([AIMessage(SECRET, usage_metadata=usage)]))
+        model.invoke("Tea?", {"callbacks": [LangChainCalls(**who)]})
+
+        assert ModelCall.objects.values_list(*WRITTEN).get() == written
+
     def test_a_closed_stream_and_a_cancelled_chain_are_cancelled(self, who):
         calls = {"callbacks": [LangChainCalls(**who)]}
         with closing(Chat(messages=iter([AIMessage("one two three")])).stream("Tea?", calls)) as chunks:
@@ -250,7 +269,8 @@ class TestLlamaIndex:
 
 class TestAgents:
     CALL = ("answer", "", 10, 4, None, None, "completed", "")
-    USAGE = Usage(requests=1, input_tokens=10, output_tokens=4, total_tokens=14)
+    DETAILS = InputTokensDetails(cached_tokens=0, cache_write_tokens=6)
+    USAGE = Usage(requests=1, input_tokens=10, output_tokens=4, total_tokens=14, input_tokens_details=DETAILS)
 
     def test_each_call_of_a_run_is_recorded_failed_and_cancelled_ones_too(self, who):
         good = [[function_call("entitle", {}, call_id="1")], [assistant_message(SECRET)]]
@@ -277,3 +297,4 @@ class TestAgents:
 
         failed = ("answer", "", None, None, None, None, "failed", "BrokenError")
         assert recorded() == [self.CALL, self.CALL, TITLE, self.CALL, failed]
+        assert set(ModelCall.objects.filter(input_tokens=10).values_list(*WRITTEN)) == {(6, None)}
