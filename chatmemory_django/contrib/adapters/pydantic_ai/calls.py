@@ -12,6 +12,7 @@ from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
+from chatmemory_django.chat.pydantic_ai.answers import count_last_usage
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.formats.pydantic_ai import token_usage
 
@@ -67,6 +68,7 @@ class _Recorded(WrapperModel):
     ) -> AsyncGenerator[StreamedResponse]:  # fmt: skip
         async with self._calls.recorder(self.wrapped.model_name) as call:
             async with self.wrapped.request_stream(messages, settings, parameters, run_context) as stream:
+                count_last_usage(stream)
                 yield stream
             response = stream.get()
             call.used(token_usage(response.usage) or TokenUsage(), response.model_name)

@@ -12,6 +12,7 @@ from chatmemory_django.chat.costs.recording import RecordedChatModel
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.models import Conversation
 from tests.faces.chat.scripted import ScriptedModel
+from tests.faces.chat.server import DONE, chunk, serving
 from tests.faces.contrib.adapters.running import run
 
 pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")
@@ -33,6 +34,8 @@ from openai.types.responses.response_usage import InputTokensDetails
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 
 from chatmemory_django.contrib.adapters.langchain import LangChainCalls
@@ -147,6 +150,22 @@ class TestPydanticAi:
             ("f", True, "failed", "BrokenError"),
             ("w", True, "cancelled", ""),
         ]
+
+    def test_of_the_running_totals_of_a_stream_the_last_one_counts(self, who):
+        totals = [
+            {"prompt_tokens": 1_000, "completion_tokens": each, "total_tokens": 1_000 + each} for each in (1, 2, 3)
+        ]
+
+        async def ask(url: str) -> None:
+            model = OpenAIChatModel("m", provider=OpenAIProvider(api_key="key", base_url=url))
+            async with model, Agent(model, capabilities=[PydanticAiCalls(**who)]).run_stream("Tea?") as result:
+                await result.get_output()
+
+        with serving() as server:
+            server.reply(*[chunk({"content": "a"}, usage=each) for each in totals], chunk(finish_reason="stop"), DONE)
+            run(ask(server.url))
+
+        assert ModelCall.objects.values_list("input_tokens", "output_tokens").get() == (1_000, 3)
 
 
 class Chat(GenericFakeChatModel):
