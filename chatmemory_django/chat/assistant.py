@@ -231,10 +231,10 @@ class Assistant:
                     approved = [call_tool(self.tools, call, context) for call in exchange.resumed.calls]
                     yield from exchange.settle(exchange.resumed, approved)
                 while (request := exchange.next_request()) is not None:
-                    with exchange.ledger.call(), closing(ask(request)) as events:
+                    with exchange.ledger.call(request), closing(ask(request)) as events:
                         for event in events:
-                            deadline.check()
                             exchange.note(event)
+                            deadline.check()
                             yield event
                     exchange.hold(calls_to_ask_for(self.tools, exchange.calls, context))
                     for call in exchange.runnable:
@@ -300,7 +300,7 @@ class Assistant:
             for result in await in_thread(exchange.settle, exchange.resumed, await deadline.of(approved)):
                 yield result
         while (request := await exchange.anext_request()) is not None:
-            with exchange.ledger.call():
+            with exchange.ledger.call(request):
                 async with aclosing(ask(request)) as events:
                     while (event := await deadline.of(anext(events, None))) is not None:
                         exchange.note(event)

@@ -219,6 +219,7 @@ class Exchange:
 
     def note(self, event: ChatEvent) -> None:
         """Record an event of the model."""
+        self.ledger.note(event)
         match event:
             case PartialText():
                 self._text.append(event.text)
@@ -226,7 +227,6 @@ class Exchange:
                 self._thinking.append(event.text)
             case ChatResponse():
                 self.response = event
-                self.ledger.note(event)
                 self._latency_ms = self._elapsed_ms()
 
     def add_part(self) -> bool:

@@ -95,7 +95,8 @@ class ModelCall(models.Model):
     """
     One call of a model. It outlives its conversation and its owner, and then names neither.
 
-    Counts are null if the model reported none, as after most failures, and in a stream that was cancelled.
+    If it was cancelled, or failed after it was sent, its counts are estimates: its outcome is not "completed". They are
+    null if a model that has answered reported none, and if the vendor refused the call.
     """
 
     owner = OwnerField(

@@ -49,7 +49,7 @@ class Usage(NamedTuple):
     calls: int
     """How many there were, failed and cancelled ones included."""
     uncounted: int
-    """How many of them have no counts, because the model reported none."""
+    """How many of them have no counts: the model reported none, or refused the call."""
     unpriced: int
     """How many of them have no cost."""
     input: int

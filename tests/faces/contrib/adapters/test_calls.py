@@ -32,6 +32,7 @@ from llama_index.core.llms import ChatMessage, CompletionResponse, CustomLLM, LL
 from llama_index.core.llms.callbacks import llm_completion_callback
 from openai.types.responses.response_usage import InputTokensDetails
 from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -145,11 +146,45 @@ class TestPydanticAi:
 
         run(ask())
 
-        assert [(each[1], each[2] is None, *each[6:]) for each in recorded()] == [
-            ("s", False, "completed", ""),
-            ("f", True, "failed", "BrokenError"),
-            ("w", True, "cancelled", ""),
+        assert [(each[1], *each[6:]) for each in recorded()] == [
+            ("s", "completed", ""),
+            ("f", "failed", "BrokenError"),
+            ("w", "cancelled", ""),
         ]
+        assert {each[2:6] for each in recorded()[1:]} == {(5, 0, None, None)}
+
+    def test_a_refused_request_costs_nothing(self, who):
+        def refuse(messages, info):
+            raise ModelHTTPError(429, "m")
+
+        with pytest.raises(ModelHTTPError):
+            run(Agent(FunctionModel(refuse), capabilities=[PydanticAiCalls(**who)]).run("Tea?"))
+
+        assert [each[2:4] for each in recorded()] == [(None, None)]
+
+    def test_a_stream_that_is_left_or_cancelled_counts_by_what_was_sent_and_has_arrived(self, who):
+        async def stream(messages, info):
+            for _ in range(9):
+                yield "word "
+
+        def book(hotel: str) -> None:
+            """Book."""
+
+        async def ask() -> None:
+            agent = Agent(FunctionModel(stream_function=stream), capabilities=[PydanticAiCalls(**who)], tools=[book])
+            for leave in (False, True):
+                async with agent.run_stream("Tea?", instructions="Be brief.") as result:
+                    async for _ in result.stream_text(delta=True, debounce_by=None):
+                        break
+                    if not leave:
+                        await result.cancel()
+
+        run(ask())
+
+        assert [each[6:] for each in recorded()] == [("cancelled", "")] * 2
+        for _, _, sent, written, *_ in recorded():
+            assert 30 < sent < 60
+            assert 1 <= written <= 3
 
     def test_of_the_running_totals_of_a_stream_the_last_one_counts(self, who):
         totals = [
@@ -205,7 +240,7 @@ class TestLangChain:
             self.CALL,
             TITLE,
             self.CALL,
-            ("answer", "", None, None, None, None, "failed", "BrokenError"),
+            ("answer", "", 5, 0, None, None, "failed", "BrokenError"),
         ]
 
     @pytest.mark.parametrize(
@@ -235,7 +270,10 @@ class TestLangChain:
 
         run(ask())
 
-        assert [each[2:] for each in recorded()] == [(None, None, None, None, "cancelled", "")] * 2
+        assert [each[2:] for each in recorded()] == [
+            (5, 1, None, None, "cancelled", ""),
+            (5, 0, None, None, "cancelled", ""),
+        ]
 
 
 class Completing(CustomLLM):
@@ -281,8 +319,8 @@ class TestLlamaIndex:
 
         assert recorded() == [
             *[self.CALL] * 4,
-            ("answer", "m", None, None, None, None, "cancelled", ""),
-            ("answer", "m", None, None, None, None, "failed", "BrokenError"),
+            ("answer", "m", 1, 0, None, None, "cancelled", ""),
+            ("answer", "m", 5, 0, None, None, "failed", "BrokenError"),
         ]
 
 
@@ -314,6 +352,6 @@ class TestAgents:
 
         run(ask())
 
-        failed = ("answer", "", None, None, None, None, "failed", "BrokenError")
+        failed = ("answer", "", 5, 0, None, None, "failed", "BrokenError")
         assert recorded() == [self.CALL, self.CALL, TITLE, self.CALL, failed]
         assert set(ModelCall.objects.filter(input_tokens=10).values_list(*WRITTEN)) == {(6, None)}
