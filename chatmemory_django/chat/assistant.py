@@ -286,7 +286,7 @@ class Assistant:
             for result in await way.stored(exchange.settle, exchange.resumed, approved):
                 yield result
         while (request := await self._next(exchange, way)) is not None:
-            with exchange.ledger.call():
+            with exchange.ledger.call(request):
                 async with aclosing(way.asked(request)) as events:
                     async for event in events:
                         exchange.note(event)

@@ -279,6 +279,7 @@ class Exchange:
 
     def note(self, event: ChatEvent) -> None:
         """Record an event of the model."""
+        self.ledger.note(event)
         match event:
             case PartialText():
                 self._text.append(event.text)
@@ -286,7 +287,6 @@ class Exchange:
                 self._thinking.append(event.text)
             case ChatResponse():
                 self.response = event
-                self.ledger.note(event)
                 self._latency_ms = self._elapsed_ms()
 
     @property

@@ -77,8 +77,8 @@ class InThisThread:
     async def asked(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         with closing(self._ask(request)) as events:
             for event in events:
-                self._deadline.check()
                 yield event
+                self._deadline.check()
 
     async def results(
         self,

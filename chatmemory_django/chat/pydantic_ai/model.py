@@ -23,7 +23,7 @@ from chatmemory_django.chat.model import (
     ChatResponse,
     InvalidRequestError,
 )
-from chatmemory_django.chat.pydantic_ai.answers import Pieces, at_end, to_chat_response
+from chatmemory_django.chat.pydantic_ai.answers import Pieces, at_end, count_last_usage, to_chat_response
 from chatmemory_django.chat.pydantic_ai.errors import model_errors
 from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run, the_loop
 from chatmemory_django.chat.pydantic_ai.requests import to_arguments
@@ -99,6 +99,7 @@ class PydanticAiChatModel(ChatModel):
         with model_errors():
             arguments = to_arguments(request, model, self._settings_for(model))
             async with direct.model_request_stream(**arguments) as stream:
+                count_last_usage(stream)
                 with model_errors(lost=BrokenStreamError):
                     async for event in stream:
                         for piece in pieces.of(event):
