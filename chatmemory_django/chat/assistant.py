@@ -33,7 +33,7 @@ from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, 
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
 from chatmemory_django.chat.approvals.resuming import Resumed, django_store, end_waiting
 from chatmemory_django.chat.costs.ledger import Ledger
-from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest
+from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
@@ -286,11 +286,15 @@ class Assistant:
             for result in await way.stored(exchange.settle, exchange.resumed, approved):
                 yield result
         while (request := await self._next(exchange, way)) is not None:
-            with exchange.ledger.call(request):
-                async with aclosing(way.asked(request)) as events:
-                    async for event in events:
-                        exchange.note(event)
-                        yield event
+            try:
+                with exchange.ledger.call(request):
+                    async with aclosing(way.asked(request)) as events:
+                        async for event in events:
+                            exchange.note(event)
+                            yield event
+            except InvalidRequestError as exc:
+                await way.stored(exchange.reject, exc)
+                raise
             if not exchange.calls:
                 continue
             if any(tool.needs_approval for tool in self.tools.values()):

@@ -203,6 +203,10 @@ class ContextLengthError(InvalidRequestError):
     """The messages do not fit in the model's context."""
 
 
+class ContentFilterError(InvalidRequestError):
+    """The server's filter does not allow a text or a file in the messages."""
+
+
 class RateLimitError(ChatModelError):
     """Too many requests, or the quota is exhausted. *retry_after* is the delay in seconds that the server asks for."""
 

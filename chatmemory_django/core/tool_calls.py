@@ -9,6 +9,12 @@ import msgspec
 
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionResultMessage
 
+REJECTED = "rejected"
+"""The key in the metadata of a message that a model's server did not accept, with the reason."""
+
+NOT_ACCEPTED = "The model could not read the result of this call, so it is left out."
+"""What a model reads of a result that it was sent, and that its server did not accept."""
+
 NOT_RUN = "not_run"
 """The attribute that is true for the result of a call that was not run, since nobody approved it."""
 

@@ -194,6 +194,13 @@ class Turn:
         """Return the second step of ``aend``: what the memory does after an eviction, for example summarizing."""
         return self._memory._aafter_eviction()
 
+    def reject(self, count: int, reason: str) -> None:
+        """Take the last *count* stored messages of the turn out of the memory, for *reason*; see ``ChatMemoryStore``."""
+        memory = self._memory
+        if keys := self._stored[-count:] if count else []:
+            memory.store.reject(memory.id, keys, reason, memory.window(), fence=self.fence)
+            self._conversation = getattr(getattr(self._conversation, "state", None), "id", self._conversation)
+
     def save(self, phase: Literal["open", "round"] = "round") -> None:
         """
         Store what the turn has added so far, but evict nothing: the turn goes on.

@@ -234,6 +234,20 @@ class ChatMemoryStore(ABC):
         """
         raise self._no_branches()
 
+    def reject(  # noqa: B027  # it may be overridden
+        self, memory_id: object, keys: Sequence[int], reason: str, window: Window, *, fence: int | None = None
+    ) -> None:
+        """
+        Take the messages *keys*, which a model's server did not accept, out of the memory, and note the *reason*.
+
+        They stay in the history. In the place of results of tools, the memory has notes. This implementation does
+        nothing.
+
+        Raises:
+            LeaseLostError: The conversation has another *fence*.
+
+        """
+
     def evict(self, memory_id: object, count: int) -> list[int]:
         """Evict the first *count* messages of the memory, or all if it has fewer; return their keys."""
         raise self._no_branches()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.questions import Question
+from chatmemory_django.chat.answers.rejections import reason_of
 from chatmemory_django.chat.answers.sent import to_send
 from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.approvals import ApprovalRequested
@@ -22,6 +23,7 @@ from chatmemory_django.chat.model import (
     ChatModelError,
     ChatRequest,
     ChatResponse,
+    InvalidRequestError,
     PartialText,
     PartialThinking,
     ResponseFormat,
@@ -103,6 +105,8 @@ class Exchange:
         self._has_stored_calls = False
         self.response: ChatResponse | None = None
         """The last response of the model."""
+        self.results: list[ToolExecutionResultMessage] = []
+        """The results of the last calls, as they are stored."""
         self.is_open = False
         """Whether the turn has begun with the question."""
         self.is_complete = False
@@ -202,7 +206,7 @@ class Exchange:
         if self.turn.fence is None:
             self.turn.fence = self._take()
         self._add(self.response.ai_message, self._metadata(self.response))
-        self._has_stored_calls = True
+        self._has_stored_calls, self.results = True, []
         if self._held:
             request_approvals(self.memory, self.turn, {each.id: at for at, each in self._held.items()})
         with self.ledger.recorded_with(self.turn):
@@ -212,6 +216,17 @@ class Exchange:
         """Store the *result* of a call."""
         self.turn.add(result)
         self.turn.save()
+        self.results.append(result)
+
+    def reject(self, error: InvalidRequestError) -> None:
+        """
+        Leave out of later requests what the model's server did not accept: the question or, if tools have run, the
+        results of the last round. They stay in the history.
+        """
+        results = len(self.results)
+        has_question = self._is_early and self.turn.can_open
+        if results or (has_question and not self._steps):
+            self.turn.reject(results or 1, reason_of(error, None if results else self.asked))
 
     def store_late(self, result: ToolExecutionResultMessage) -> None:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""

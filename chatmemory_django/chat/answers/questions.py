@@ -10,6 +10,7 @@ from chatmemory_django.chat.answers.stored import MAX_STEPS, StoredAnswer
 from chatmemory_django.chat.answers.versions import id_again, versions_of
 from chatmemory_django.chat.ui_messages import message_sequence, ui_id
 from chatmemory_django.core.limits import EDIT, unedited
+from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -90,7 +91,8 @@ def _again(conversation: Conversation, row: Message, versions: Sequence[Message]
     if answer.rows:
         is_there = answer.is_newest and row.cleared_before is None and row.sequence > conversation.forgotten_through
         return _going_on(answer) if is_there else None
-    return Question(None, row.sequence) if _stays(conversation, row, versions) else None
+    is_rejected = REJECTED in (row.metadata or {})  # it is in no memory
+    return _going_on(answer) if _stays(conversation, row, versions) and not is_rejected else None
 
 
 def _going_on(answer: StoredAnswer) -> Question:

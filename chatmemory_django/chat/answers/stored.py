@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from chatmemory_django.chat.approvals.approving import open_calls
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
+from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Begun
 from chatmemory_django.messages import (
@@ -99,7 +100,7 @@ class StoredAnswer(NamedTuple):
         return Begun(
             self.conversation.parent_of(self.question.sequence) or 0,
             [row.sequence for row in rows],
-            _whole(self.conversation, rows),
+            [_as_read(row, each) for row, each in zip(rows, _whole(self.conversation, rows), strict=True)],
         )
 
     def events(self) -> Iterator[ChatResponse | ToolExecutionResultMessage]:
@@ -118,6 +119,13 @@ class StoredAnswer(NamedTuple):
 
     def _is_broken(self, row: Message) -> bool:
         return not self.question.is_complete and (row.metadata or {}).get("partial") is True
+
+
+def _as_read(row: Message, message: ChatMessage) -> ChatMessage:
+    """Return *message* of *row*, or the note that models read in the place of a result that was not accepted."""
+    if isinstance(message, ToolExecutionResultMessage) and REJECTED in (row.metadata or {}):
+        return ToolExecutionResultMessage(message.id, message.tool_name, NOT_ACCEPTED, is_error=True)
+    return message
 
 
 def _following(conversation: Conversation, question: Message) -> list[Message]:
@@ -143,5 +151,6 @@ def _calls(rows: Sequence[Message]) -> bool:
 
 
 def _whole(conversation: Conversation, rows: Sequence[Message]) -> list[ChatMessage]:
+    """Return the messages of *rows* with their files."""
     messages = [row.chat_message for row in rows]
     return whole(messages, [row.sequence for row in rows], ConversationKey.of(conversation))

@@ -368,6 +368,8 @@ class Write:
                 conversation.update(title="")
         for cut in change.cuts:
             write_cut(messages, cut)
+        for sequence, metadata in change.metadata.items():
+            messages.filter(sequence=sequence).update(metadata=metadata)
         if change.completes:
             messages.filter(sequence__in=change.completes, is_complete=False).update(is_complete=True)
         write_counts(messages, change.counts, after.counted_by)
