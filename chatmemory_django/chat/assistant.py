@@ -372,6 +372,7 @@ class Assistant:
             turn,
             question,
             ledger,
+            model=self.model,
             is_early=self._is_early(options),
             tools=[tool.specification for tool in self.tools.values()],
             max_rounds=self.max_rounds,

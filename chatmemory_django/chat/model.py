@@ -229,7 +229,8 @@ class BrokenStreamError(ChatModelError):
 
 class ChatModel(ABC):
     """
-    An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model supports more.
+    An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model supports more, and
+    ``returns_thinking`` if requests contain thinking.
 
     ``chat("text")`` returns a str. With messages, a list of messages or a ``ChatRequest``, it returns a
     ``ChatResponse``. ``stream`` takes the same arguments and yields ``ChatEvent``s. Every method raises
@@ -258,6 +259,10 @@ class ChatModel(ABC):
             async with aclosing(from_thread(self.do_stream(request))) as events:
                 async for event in events:
                     yield event
+
+    def returns_thinking(self, message: AiMessage) -> bool:
+        """Return whether the thinking of *message* is sent to the model again, and so takes tokens; by default not."""
+        return False
 
     @overload
     def chat(self, first: str, /) -> str: ...

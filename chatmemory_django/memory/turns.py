@@ -195,7 +195,7 @@ class Turn:
         return self._memory._aafter_eviction()
 
     def reject(self, count: int, reason: str) -> None:
-        """Take the last *count* stored messages of the turn out of the memory, for *reason*; see ``ChatMemoryStore``."""
+        """Take the last *count* stored messages of the turn out of the memory; see ``ChatMemoryStore.reject``."""
         memory = self._memory
         if keys := self._stored[-count:] if count else []:
             memory.store.reject(memory.id, keys, reason, memory.window(), fence=self.fence)

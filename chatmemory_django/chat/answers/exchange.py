@@ -11,6 +11,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from chatmemory_django import telemetry
+from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import reason_of
 from chatmemory_django.chat.answers.sent import to_send
@@ -20,6 +21,7 @@ from chatmemory_django.chat.approvals.resuming import Resumed, request_approvals
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
+    ChatModel,
     ChatModelError,
     ChatRequest,
     ChatResponse,
@@ -73,6 +75,7 @@ class Exchange:
         question: Question,
         ledger: Ledger,
         *,
+        model: ChatModel,
         is_early: bool,
         tools: Sequence[ToolSpecification],
         max_rounds: int,
@@ -90,6 +93,7 @@ class Exchange:
         self.ledger = ledger
         """The calls of the model, which the caller records."""
         self._is_early = is_early
+        self._thinking_tokens = thinking_tokens(model, memory.window())
         self._tools = tuple(tools)
         self._rounds_left = max_rounds
         self._max_result_tokens = max_result_tokens
@@ -178,6 +182,8 @@ class Exchange:
             memory.window,
             summary_key=None if memory.summary is None else memory.summary.key,
             context=self._context,
+            extra=self._thinking_tokens,
+            overhead=specification_tokens(self._tools, self._response_format, memory.window),
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from chatmemory_django.chat.costs.calls import CallRecorder, record_call
 from chatmemory_django.chat.costs.estimates import parts_of
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse
+from chatmemory_django.messages import AiMessage
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -53,6 +54,9 @@ class RecordedChatModel(ChatModel):
             async for event in events:
                 call.note(event)
                 yield event
+
+    def returns_thinking(self, message: AiMessage) -> bool:
+        return self.model.returns_thinking(message)
 
     def _recorder(self, request: ChatRequest) -> CallRecorder:
         recorder = self._record(request.model_name)
