@@ -9,6 +9,7 @@ The database is a new one on the server of ``DATABASE_URL``, by default a file.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import logging
@@ -22,6 +23,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from random import Random
 
@@ -47,8 +49,8 @@ MEMORIES = (
     {"max_tokens": 300},
     {"max_tokens": 100_000},
 )
-CONVERSATIONS = 60
-"""How many conversations go on by turns: a killed answer's lease ends while others are asked."""
+CONVERSATIONS = 150
+"""At most how many conversations go on by turns: a killed answer's lease ends while others are asked."""
 
 PATIENCE = 90
 """Seconds after which an act counts as hanging."""
@@ -89,15 +91,13 @@ class Site:
         before = Tables(chat.memory_id)
         acts = [self._plain(chat) if plain else self._act(chat, before)]
         if self.kills and not plain and self.random.random() < 0.1:
-            acts.append(self._again(acts[0]) if self.random.random() < 0.5 else self._act(chat, before))
+            is_same = acts[0].kind in {"ask", "retry", "decide"} and self.random.random() < 0.5
+            acts.append(self._again(acts[0]) if is_same else self._act(chat, before))
         ended = before.ended(acts[0].question)
         chat.allows_race = len(acts) > 1
         self.acts.setdefault(chat.memory_id, []).extend(acts)
         done = list(zip(acts, self.perform(acts), strict=True))
         lines = world.world.news()
-        for line in lines:
-            if line["kind"] == "request":
-                chat.calls |= {json.loads(each)["token"]: line["act"] for each in line["calls"]}
         ended = ended if len(acts) == 1 else None
         found = [Found(what, self.acts[chat.memory_id]) for what in judge(chat, done, lines, before, ended)]
         for act, outcome in done:
@@ -220,19 +220,21 @@ def _outcome(act: Act, child: int) -> Outcome:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
-        kind, text, asked = json.loads(_file(act).read_text())
+        kind, text, asked, seen = json.loads(_file(act).read_text())
         _file(act).unlink()
-        return Outcome(kind, text, tuple(asked))
+        return Outcome(kind, text, tuple(asked), tuple(seen))
     return Outcome({-signal.SIGKILL: "killed", -signal.SIGALRM: "hangs"}.get(code, "error"), f"The process: {code}.")
 
 
 def drive(answers: int, seed: int, folder: Path) -> tuple[Counter[str], list[Found]]:
     """Do that many acts in processes of their own; return what was done, and what was found, once a conversation."""
     world.begin(folder)
+    import_module(settings.ROOT_URLCONF)  # or each process would
+    gc.freeze()
     site, found = Site(Random(seed), in_processes, kills=True), []
-    chats = [site.chat() for _ in range(CONVERSATIONS)]
+    chats = [site.chat() for _ in range(min(CONVERSATIONS, answers // 8))]
     while sum(map(len, site.acts.values())) < answers:
-        place = site.random.randrange(CONVERSATIONS)
+        place = site.random.randrange(len(chats))
         if site.rests(chats[place]):
             time.sleep(0.001)
             continue

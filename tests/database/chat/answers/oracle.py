@@ -86,12 +86,12 @@ class Tables:
             return None
         return answer[-1].text
 
-    def calls(self) -> list[tuple[int, str, str]]:
-        """Return the calls in the history: sequence, token, and name of the tool."""
+    def calls(self) -> list[tuple[int, int, str, str]]:
+        """Return the calls in the history: sequence, position, token, and name of the tool."""
         return [
-            (row.sequence, json.loads(call.arguments or "{}").get("token", ""), call.name or "")
+            (row.sequence, position, json.loads(call.arguments or "{}").get("token", ""), call.name or "")
             for row in self.rows.values()
-            for call in calls_of(row)
+            for position, call in enumerate(calls_of(row))
         ]
 
 
@@ -117,12 +117,12 @@ class Chat:
     """What its answer waits for, as it was shown last, and the question."""
     effects: list[tuple[str, int]] = field(default_factory=list)
     """The tokens of the calls that had an effect, each with the number of the act."""
-    calls: dict[str, int] = field(default_factory=dict)
-    """The tokens of the calls that the model has asked for, with the number of the act."""
     lived: dict[int, bool] = field(default_factory=dict)
     """The numbers of the acts, and whether nothing cut their tools off."""
-    has_approved: set[str] = field(default_factory=set)
-    """The questions with a call that somebody has approved."""
+    seen: set[str] = field(default_factory=set)
+    """The results that a reader was shown."""
+    approved: set[str] = field(default_factory=set)
+    """The ids of the approvals that somebody has given."""
     allows_race: bool = False
 
     @property
@@ -143,8 +143,10 @@ def judge(
     now = Tables(chat.memory_id)
     chat.effects += [(line["token"], line["act"]) for line in lines if line["kind"] == "effect"]
     for act, outcome in done:
-        chat.lived[act.number] = outcome.kind not in {"killed", "hangs", "stopped"}
-        chat.has_approved |= {act.question.name} if any(approved for _, approved in act.decisions) else set()
+        has_left = outcome.kind == "left" and act.way != "post"
+        chat.lived[act.number] = not has_left and outcome.kind not in {"killed", "hangs", "stopped"}
+        chat.seen |= set(outcome.seen)
+        chat.approved |= {name for name, approved in act.decisions if approved}
         own = [line for line in lines if line["act"] == act.number]
         asked = [line for line in own if line["kind"] == "request"]
         yield from _requests(chat, act, asked, own)
@@ -155,18 +157,21 @@ def judge(
             yield from _answered_before(outcome, asked, ended, before, now)
         if chat.is_large and len(done) == 1 and asked and act.kind == "ask":
             yield from _remembers(before, asked[0])
-        yield from _rejected(act, outcome, asked, now)
+        yield from _rejected(act, outcome, asked, before, now)
+        if len(done) == 1:
+            yield from _window(chat, act, outcome, before, now)
     yield from _effects(chat, now)
     yield from _history(chat, now)
 
 
 def _effects(chat: Chat, now: Tables) -> Iterator[str]:
     """What happened is remembered: a call is stored before it runs, and its result when it ends."""
-    stored = Counter(token for _, token, _ in now.calls())
+    stored = Counter(token for *_, token, _ in now.calls())
     ran = Counter(token for token, _ in chat.effects)
     wanted = Counter(tuple(token.split(".")[:4]) for token in ran)
-    names = {token: name for _, token, name in now.calls()}
     results = Counter(token for token in ran for row in now.rows.values() if _has_result(row, token))
+    shown = {token for token in ran if any(_names(text, token) for text in chat.seen)}
+    approved = _approved(chat, now)
     for token, act in chat.effects:
         if ran[token] > 1:
             yield f"a call has its effect once: {token} had it {ran[token]} times"
@@ -174,14 +179,27 @@ def _effects(chat: Chat, now: Tables) -> Iterator[str]:
             yield f"an effect is repeated only if that is asked for by name: {token}"
         if stored[token] != 1:
             yield f"the history knows each effect: {token} is in {stored[token]} calls"
-        if results[token] > 1 or (chat.lived[act] and stored[token] and results[token] != 1):
+        must_be_there = (chat.lived[act] or token in shown) and stored[token]
+        if results[token] > 1 or (must_be_there and results[token] != 1):
             yield f"each call that has ended has its result: {token} has {results[token]}"
-        if names.get(token) == APPROVED_TOOL and token.split(".")[0] not in chat.has_approved:
+        if stored[token] and not approved.get(token, True):
             yield f"what needs an approval waits for it: {token}"
 
 
+def _approved(chat: Chat, now: Tables) -> dict[str, bool]:
+    """Return the calls that need an approval, and whether somebody has given it."""
+    tokens = {(sequence, position): token for sequence, position, token, _ in now.calls()}
+    asked = ToolApproval.objects.filter(conversation__memory_id=chat.memory_id)
+    given = {tokens.get((each.sequence, each.position), ""): str(each.pk) in chat.approved for each in asked}
+    return {token: given.get(token, False) for *_, token, name in now.calls() if name == APPROVED_TOOL}
+
+
+def _names(text: str, token: str) -> bool:
+    return f"{token} " in f"{text} "
+
+
 def _has_result(row: Message, token: str) -> bool:
-    return row.type == MessageType.TOOL_EXECUTION_RESULT and f"{token} " in f"{_text(row)} "
+    return row.type == MessageType.TOOL_EXECUTION_RESULT and _names(_text(row), token)
 
 
 def _text(row: Message) -> str:
@@ -279,7 +297,7 @@ def _outcome(chat: Chat, act: Act, outcome: Outcome, asked: Sequence[dict[str, A
         case "busy" if asked:
             yield "of who is refused for another answer in progress, the model is not asked"
         case "error":
-            is_expected = raised or rounds >= MAX_ROUNDS or chat.allows_race
+            is_expected = raised or max(rounds, len(act.question.rounds)) >= MAX_ROUNDS or chat.allows_race
             if not is_expected and not (act.kind == "decide" and act.question.was_killed):
                 yield f"nothing fails by itself: {act.kind} has failed with {outcome.text[:120]}"
         case "refused" if not act.question.is_too_long:
@@ -297,7 +315,7 @@ def _outcome(chat: Chat, act: Act, outcome: Outcome, asked: Sequence[dict[str, A
 def _refused(act: Act, asked: Sequence[dict[str, Any]], before: Tables, now: Tables) -> Iterator[str]:
     """Refused means unchanged."""
     if before.state != now.state:
-        yield f"a refused question changes nothing, {act.persist} as {act.way}"
+        yield f"a refused question changes nothing: {act.persist} as {act.way}"
     if asked:
         yield "of a question that is refused, the model is not asked"
 
@@ -326,13 +344,30 @@ def _remembers(before: Tables, request: dict[str, Any]) -> Iterator[str]:
             yield f"what is in the memory is sent with the next question: {sequence}, {row.type}, is not"
 
 
-def _rejected(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], now: Tables) -> Iterator[str]:
+def _rejected(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], before: Tables, now: Tables) -> Iterator[str]:
     """A question that the vendor rejected at the first request stays in the history, and out of the memory."""
-    own = [token for token in (call[1] for call in now.calls()) if token.split(".")[:2] == _key(act)]
-    if outcome.kind != "error" or len(asked) != 1 or asked[0]["raised"] not in REJECTIONS or own:
+    own = [token for *_, token, _ in now.calls() if token.split(".")[:2] == _key(act)]
+    is_first = outcome.kind == "error" and len(asked) == 1 and not own and before.ended(act.question) is None
+    if not is_first or asked[0]["raised"] not in REJECTIONS or not (act.way == "post" or act.persist == "early"):
         return
     row = now.asked(act.question)
-    if row is not None and row.sequence in now.memory:
-        yield f"a rejected question is no longer in the memory, {act.persist} as {act.way}"
-    if row is None and (act.way == "post" or act.persist == "early"):
+    if row is None:
         yield "a rejected question stays in the history"
+    elif row.sequence in now.memory:
+        yield f"a rejected question is no longer in the memory: {act.persist} as {act.way}"
+
+
+def _window(chat: Chat, act: Act, outcome: Outcome, before: Tables, now: Tables) -> Iterator[str]:
+    """The window moves in the write that ends an answer, and only there."""
+    if now.conversation is None:
+        return
+    if now.conversation.memory_messages != len(now.memory):
+        yield f"the counter of the memory is right: {now.conversation.memory_messages}, not {len(now.memory)}"
+    if outcome.kind == "answered" and len(now.memory) > chat.options.get("max_messages", len(now.memory)):
+        yield f"once an answer has ended, the memory fits in its window: {len(now.memory)} messages"
+    if outcome.kind == "answered" and now.conversation.memory_tokens > chat.options.get("max_tokens", 10**9):
+        yield f"once an answer has ended, the memory fits in its window: {now.conversation.memory_tokens} tokens"
+    was_whole = before.conversation is not None and all(row.is_complete for row in before.rows.values() if row.on_path)
+    if was_whole and act.kind == "ask" and not chat.waiting and now.ended(act.question) is None:
+        if now.conversation.window_start != before.conversation.window_start:
+            yield f"an answer that has not ended has evicted nothing: {act.persist} as {act.way}"

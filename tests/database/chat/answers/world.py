@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
@@ -121,6 +122,11 @@ class Act:
     generation: int = 0
 
 
+    @property
+    def pause(self) -> float:
+        """How slow the model and the tools are: a reader must have the time to do something meanwhile."""
+        return 0.0 if self.cut is None or self.way != "post" else 0.01
+
     def __str__(self) -> str:
         """Return what differs from the defaults."""
         known = Act(0, "", "", {}, self.question)
@@ -135,6 +141,8 @@ class Outcome(NamedTuple):
     text: str = ""
     asked: tuple[str, ...] = ()
     """The ids of the approvals for which the answer waits."""
+    seen: tuple[str, ...] = ()
+    """The results that its reader was shown."""
 
 
 class World:
@@ -202,6 +210,7 @@ def begin(folder: Path) -> World:
 def act_on(token: str) -> str:
     with world.moment("effect"):
         world.note("effect", token=token)
+    time.sleep(world.act.pause)
     return f"paid {token}"
 
 
@@ -250,7 +259,7 @@ class Model(ChatModel):
 
     async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         for event in self._events(request):
-            await asyncio.sleep(0)
+            await asyncio.sleep(world.act.pause)
             yield event
 
     def _events(self, request: ChatRequest) -> Iterator[ChatEvent]:
@@ -366,10 +375,10 @@ def _asked_of_assistant(act: Act) -> Outcome:
                     for event in stream:
                         events.append(event)
                         if len(events) == act.cut:
-                            return Outcome("left")
-                return _of_events(events)
+                            break
+                return _of_events(events, act)
             case _:
-                return run(_read(assistant.astream(act.memory_id, message, **options), act.cut))
+                return run(_read(assistant.astream(act.memory_id, message, **options), act))
     except ApprovalRequiredError as exc:
         return Outcome("waits", asked=tuple(str(each.id) for each in exc.requests))
     except BusyError:
@@ -382,23 +391,26 @@ def _asked_of_assistant(act: Act) -> Outcome:
         return Outcome("error", f"{type(exc).__name__}: {exc}")
 
 
-async def _read(stream: AsyncGenerator[Any, None], cut: int | None) -> Outcome:
+async def _read(stream: AsyncGenerator[Any, None], act: Act) -> Outcome:
     events = []
     async with aclosing(stream):
         async for event in stream:
             events.append(event)
-            if len(events) == cut:
-                return Outcome("left")
-    return _of_events(events)
+            if len(events) == act.cut:
+                break
+    return _of_events(events, act)
 
 
-def _of_events(events: list[Any]) -> Outcome:
+def _of_events(events: list[Any], act: Act) -> Outcome:
     asked = tuple(str(each.id) for each in events if isinstance(each, ApprovalRequested))
-    if asked:
-        return Outcome("waits", asked=asked)
+    seen = tuple(each.text for each in events if isinstance(each, ToolExecutionResultMessage))
     responses = [each.ai_message.text for each in events if isinstance(each, ChatResponse)]
     pieces = [each.text for each in events if isinstance(each, PartialText)]
-    return Outcome("answered", (responses[-1] if responses else "".join(pieces)) or "")
+    if len(events) == act.cut:
+        return Outcome("left", seen=seen)
+    if asked:
+        return Outcome("waits", asked=asked, seen=seen)
+    return Outcome("answered", (responses[-1] if responses else "".join(pieces)) or "", seen=seen)
 
 
 class _Page:
@@ -454,7 +466,7 @@ class _Page:
                 if stays or self.act.cut is None or len(chunks) < self.act.cut or stopping is not None:
                     continue
                 if not self.act.stops:
-                    return Outcome("left")
+                    return self._of_chunks(chunks)._replace(kind="left")
                 stopping = asyncio.ensure_future(self._post(f"/{self.act.memory_id}/stop", {}))
         if stopping is not None:
             await stopping
@@ -468,11 +480,12 @@ class _Page:
         kinds = {chunk["type"] for chunk in chunks}
         asked = tuple(chunk["approvalId"] for chunk in chunks if chunk["type"] == "tool-approval-request")
         text = list(texts.values())[-1].rstrip() if texts else ""
+        seen = tuple(str(chunk["output"]) for chunk in chunks if chunk["type"] == "tool-output-available")
         if "error" in kinds:
             error = next(chunk["errorText"] for chunk in chunks if chunk["type"] == "error")
-            return Outcome("refused" if error.startswith(TOO_LONG) else "error", error)
+            return Outcome("refused" if error.startswith(TOO_LONG) else "error", error, seen=seen)
         if "abort" in kinds:
-            return Outcome("stopped", text)
+            return Outcome("stopped", text, seen=seen)
         if "finish" not in kinds:
-            return Outcome("error", "The stream ended without a word.")
-        return Outcome("waits", asked=asked) if asked else Outcome("answered", text)
+            return Outcome("error", "The stream ended without a word.", seen=seen)
+        return Outcome("waits", asked=asked, seen=seen) if asked else Outcome("answered", text, seen=seen)
