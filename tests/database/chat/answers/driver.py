@@ -80,7 +80,7 @@ class Site:
 
     def chat(self) -> Chat:
         """Begin a conversation."""
-        return Chat(str(uuid.UUID(int=self.random.getrandbits(128), version=4)), self.random.choice(MEMORIES))
+        return Chat(str(uuid.uuid4()), self.random.choice(MEMORIES))
 
     def rests(self, chat: Chat) -> bool:
         """Return whether the lease of a killed answer may still hold in *chat*."""
@@ -125,11 +125,11 @@ class Site:
 
     def _question(self, chat: Chat, client_id: str | None = None, *, plain: bool = False) -> Question:
         random, number = self.random, next(self._numbers)
-        rounds = random.choice([0, 0, 1, 1, 2, 3, 6])
-        most = 1 if rounds == 6 else 8 if "max_messages" in chat.options and random.random() < 0.1 else 3
-        letters = ["".join(random.choices("ppaatrfu", k=random.randint(1, most))) for _ in range(rounds)]
         question = Question(f"q{number}", client_id or f"id-{number}")
         if not plain:
+            rounds = random.choice([0, 0, 1, 1, 2, 3, 6])
+            most = 1 if rounds == 6 else 8 if "max_messages" in chat.options and random.random() < 0.1 else 3
+            letters = ["".join(random.choices("ppaatrfu", k=random.randint(1, most))) for _ in range(rounds)]
             question.rounds = tuple(letters)
             question.ids = random.choice(["own", "own", "same", "round", "none"])
             question.rejected = random.choice(REJECTIONS) if random.random() < 0.05 else None
