@@ -344,7 +344,9 @@ def _remembers(before: Tables, request: dict[str, Any]) -> Iterator[str]:
             yield f"what is in the memory is sent with the next question: {sequence}, {row.type}, is not"
 
 
-def _rejected(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], before: Tables, now: Tables) -> Iterator[str]:
+def _rejected(
+    act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], before: Tables, now: Tables
+) -> Iterator[str]:
     """A question that the vendor rejected at the first request stays in the history, and out of the memory."""
     own = [token for *_, token, _ in now.calls() if token.split(".")[:2] == _key(act)]
     is_first = outcome.kind == "error" and len(asked) == 1 and not own and before.ended(act.question) is None

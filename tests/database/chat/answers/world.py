@@ -121,7 +121,6 @@ class Act:
     by_staff: bool = False
     generation: int = 0
 
-
     @property
     def pause(self) -> float:
         """How slow the model and the tools are: a reader must have the time to do something meanwhile."""
