@@ -22,7 +22,7 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -52,18 +52,13 @@ MEMORIES = (
 CONVERSATIONS = 150
 """At most how many conversations go on by turns: a killed answer's lease ends while others are asked."""
 
+MOST = 25
+"""How many acts a conversation has before a last question, which nothing disturbs."""
+
 PATIENCE = 90
 """Seconds after which an act counts as hanging."""
 
 Perform = Callable[[Sequence[Act]], Sequence[Outcome]]
-
-
-@dataclass
-class Found:
-    """A finding, and the acts in its conversation, the last of which it is about."""
-
-    what: str
-    acts: Sequence[Act]
 
 
 class Site:
@@ -74,41 +69,32 @@ class Site:
         self.perform = perform
         self.kills = kills
         self.counts: Counter[str] = Counter()
-        self.acts: dict[str, list[Act]] = {}
         self._numbers = itertools.count(1)
-        self._killed_at: dict[str, float] = {}
 
     def chat(self) -> Chat:
         """Begin a conversation."""
         return Chat(str(uuid.uuid4()), self.random.choice(MEMORIES))
 
-    def rests(self, chat: Chat) -> bool:
-        """Return whether the lease of a killed answer may still hold in *chat*."""
-        return time.monotonic() - self._killed_at.get(chat.memory_id, -LEASED_FOR) < LEASED_FOR
-
-    def step(self, chat: Chat, *, plain: bool = False) -> list[Found]:
+    def step(self, chat: Chat, *, plain: bool = False) -> list[str]:
         """Do one act in *chat*, or two at once, and return what is wrong then."""
         before = Tables(chat.memory_id)
         acts = [self._plain(chat) if plain else self._act(chat, before)]
         if self.kills and not plain and self.random.random() < 0.1:
             is_same = acts[0].kind in {"ask", "retry", "decide"} and self.random.random() < 0.5
             acts.append(self._again(acts[0]) if is_same else self._act(chat, before))
-        ended = before.ended(acts[0].question)
-        chat.allows_race = len(acts) > 1
-        self.acts.setdefault(chat.memory_id, []).extend(acts)
+        chat.acts += acts
         done = list(zip(acts, self.perform(acts), strict=True))
-        lines = world.world.news()
-        ended = ended if len(acts) == 1 else None
-        found = [Found(what, self.acts[chat.memory_id]) for what in judge(chat, done, lines, before, ended)]
+        found = list(judge(chat, done, world.world.news(), before))
         for act, outcome in done:
             self._note(chat, act, outcome)
+        if len(acts) > 1:
+            chat.waiting = ()
         return found
 
     def _note(self, chat: Chat, act: Act, outcome: Outcome) -> None:
-        self.counts[f"{act.kind}: {outcome.kind}"] += 1
-        self.counts[f"as {act.way}"] += 1
+        self.counts.update([f"{act.kind}: {outcome.kind}", f"as {act.way}"])
         if outcome.kind == "killed":
-            self._killed_at[chat.memory_id] = time.monotonic()
+            chat.killed_at = time.monotonic()
             act.question.was_killed = True
         if outcome.kind == "waits":
             chat.waiting, chat.waits_for = outcome.asked, act.question
@@ -226,27 +212,27 @@ def _outcome(act: Act, child: int) -> Outcome:
     return Outcome({-signal.SIGKILL: "killed", -signal.SIGALRM: "hangs"}.get(code, "error"), f"The process: {code}.")
 
 
-def drive(answers: int, seed: int, folder: Path) -> tuple[Counter[str], list[Found]]:
-    """Do that many acts in processes of their own; return what was done, and what was found, once a conversation."""
+def drive(answers: int, seed: int, folder: Path) -> tuple[Counter[str], list[tuple[str, Chat]]]:
+    """Do that many acts in processes of their own; return what was done, and what was found in which conversation."""
     world.begin(folder)
     import_module(settings.ROOT_URLCONF)  # or each process would
     gc.freeze()
-    site, found = Site(Random(seed), in_processes, kills=True), []
+    site, found, left = Site(Random(seed), in_processes, kills=True), [], answers
     chats = [site.chat() for _ in range(min(CONVERSATIONS, answers // 8))]
-    while sum(map(len, site.acts.values())) < answers:
+    while chats:
         place = site.random.randrange(len(chats))
-        if site.rests(chats[place]):
+        chat = chats[place]
+        if time.monotonic() < chat.killed_at + LEASED_FOR:
             time.sleep(0.001)
             continue
-        if new := site.step(chats[place]):
-            found += new
+        is_last = left <= 0 or len(chat.acts) > MOST
+        new = site.step(chat, plain=is_last)
+        found += [(what, chat) for what in new]
+        left -= 1
+        if left > 0 and (new or is_last):
             chats[place] = site.chat()
-        elif len(site.acts[chats[place].memory_id]) > 25:
-            found += site.step(chats[place], plain=True)
-            chats[place] = site.chat()
-    time.sleep(LEASED_FOR)
-    for chat in chats:
-        found += site.step(chat, plain=True)
+        elif new or is_last:
+            del chats[place]
     return site.counts, found
 
 
@@ -268,12 +254,12 @@ def main() -> int:
             done, found = drive(options.answers, options.seed, Path(folder))
         finally:
             connection.creation.destroy_test_db("", verbosity=0)
-    kinds = Counter(each.what.partition(":")[0] for each in found)
+    kinds = Counter(what.partition(":")[0] for what, _ in found)
     sys.stdout.write(f"seed {options.seed}\n{json.dumps(dict(sorted(done.items())), indent=1)}\n")
     for kind, count in kinds.most_common():
         sys.stdout.write(f"{count} times: {kind}\n")
-        for each in [each for each in found if each.what.startswith(kind)][: options.examples]:
-            sys.stdout.write(f"    {each.what}\n" + "".join(f"        {act}\n" for act in each.acts))
+        for what, chat in [each for each in found if each[0].startswith(kind)][: options.examples]:
+            sys.stdout.write("\n        ".join([f"    {what}", *map(str, chat.acts)]) + "\n")
     return int(bool(found))
 
 

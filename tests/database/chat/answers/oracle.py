@@ -7,6 +7,7 @@ It knows nothing of how answers are made. Each finding is a sentence that begins
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -123,7 +124,9 @@ class Chat:
     """The results that a reader was shown."""
     approved: set[str] = field(default_factory=set)
     """The ids of the approvals that somebody has given."""
-    allows_race: bool = False
+    acts: list[Act] = field(default_factory=list)
+    killed_at: float = -math.inf
+    """When a process was killed in it the last time, by the monotonic clock."""
 
     @property
     def is_large(self) -> bool:
@@ -132,36 +135,49 @@ class Chat:
 
 
 def judge(
-    chat: Chat, done: Sequence[tuple[Act, Outcome]], lines: Sequence[dict[str, Any]], before: Tables, ended: str | None
+    chat: Chat, done: Sequence[tuple[Act, Outcome]], lines: Sequence[dict[str, Any]], before: Tables
 ) -> Iterator[str]:
     """
     Yield what is wrong in *chat* after one act, or several at once.
 
-    *lines* are the news of the log, *before* are the tables before, and *ended* is the text of the answer to the
-    question, if it had ended by then.
+    *lines* are the news of the log, *before* are the tables before.
     """
-    now = Tables(chat.memory_id)
+    now, is_alone = Tables(chat.memory_id), len(done) == 1
     chat.effects += [(line["token"], line["act"]) for line in lines if line["kind"] == "effect"]
     for act, outcome in done:
         has_left = outcome.kind == "left" and act.way != "post"
         chat.lived[act.number] = not has_left and outcome.kind not in {"killed", "hangs", "stopped"}
         chat.seen |= set(outcome.seen)
         chat.approved |= {name for name, approved in act.decisions if approved}
-        own = [line for line in lines if line["act"] == act.number]
-        asked = [line for line in own if line["kind"] == "request"]
-        yield from _requests(chat, act, asked, own)
-        yield from _outcome(chat, act, outcome, asked, now)
-        if outcome.kind == "refused":
-            yield from _refused(act, asked, before, now)
-        elif act.kind == "retry" and ended is not None:
-            yield from _answered_before(outcome, asked, ended, before, now)
-        if chat.is_large and len(done) == 1 and asked and act.kind == "ask":
-            yield from _remembers(before, asked[0])
+        asked = [line for line in lines if line["act"] == act.number and line["kind"] == "request"]
+        yield from _requests(chat, act, asked, lines)
+        yield from _outcome(act, outcome, asked, is_alone=is_alone)
         yield from _rejected(act, outcome, asked, before, now)
-        if len(done) == 1:
-            yield from _window(chat, act, outcome, before, now)
+        if outcome.kind == "refused" and asked:
+            yield "of a question that is refused, the model is not asked"
+        if is_alone:
+            yield from _alone(chat, act, outcome, asked, before, now)
     yield from _effects(chat, now)
     yield from _history(chat, now)
+
+
+def _alone(
+    chat: Chat, act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], before: Tables, now: Tables
+) -> Iterator[str]:
+    """What can only be judged if nothing else happened at the same time."""
+    ended = before.ended(act.question)
+    if outcome.kind == "refused" and before.state != now.state:
+        yield f"a refused question changes nothing: {act.persist} as {act.way}"
+    if outcome.kind == "answered" and outcome.text != now.ended(act.question):
+        yield f"the answer that is returned is stored: {outcome.text!r}, {now.ended(act.question)!r}"
+    if act.kind == "retry" and ended is not None:
+        yield from _answered_before(outcome, asked, ended, before, now)
+    is_waiting = act.kind == "retry" and chat.waiting and chat.waits_for is act.question
+    if is_waiting and outcome.kind in {"answered", "waits"} and (asked or {*outcome.asked} != {*chat.waiting}):
+        yield "a retry of a question whose answer waits gets the same requests for approval, without the model"
+    if chat.is_large and asked and act.kind == "ask":
+        yield from _remembers(before, asked[0])
+    yield from _window(chat, act, outcome, before, now)
 
 
 def _effects(chat: Chat, now: Tables) -> Iterator[str]:
@@ -221,7 +237,7 @@ def _history(chat: Chat, now: Tables) -> Iterator[str]:
         own = [row.text] if row.text and row.type == MessageType.AI else []
         own += [f"[{json.loads(call.arguments or '{}').get('token', '').split('.')[0]}]" for call in calls_of(row)]
         if marker is None or any(f"[{marker[1]}]" not in text for text in own):
-            yield f"after each question come the rows of its own answer alone: {sequence} is not of {marker and marker[1]}"
+            yield f"after each question come the rows of its own answer alone: {sequence} is not of {marker}"
         if row.type != MessageType.TOOL_EXECUTION_RESULT:
             continue
         caller = now.parents[sequence]
@@ -232,13 +248,13 @@ def _history(chat: Chat, now: Tables) -> Iterator[str]:
             yield f"each result belongs to a call: {sequence} has none"
 
 
-def _requests(chat: Chat, act: Act, asked: Sequence[dict[str, Any]], own: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _requests(chat: Chat, act: Act, asked: Sequence[dict[str, Any]], lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What is sent: the present system message, the question, and all that its answer has done."""
     for request in asked:
         sent = request["sent"]
         systems = [text for kind, text, _ in sent if kind == "SYSTEM"]
         if sent[0][:2] != ["SYSTEM", act.system] or len(systems) != 1:
-            yield f"the present system message is first in what is sent, and the only one: {sent[0][:2]}, {len(systems)}"
+            yield f"the present system message is first in what is sent, and alone: {sent[0][:2]}, {len(systems)}"
         users = [index for index, (kind, *_) in enumerate(sent) if kind == "USER"]
         if not users or act.question.text not in sent[users[-1]][1]:
             yield f"the present question is in each request: {act.question.name} is not"
@@ -246,7 +262,7 @@ def _requests(chat: Chat, act: Act, asked: Sequence[dict[str, Any]], own: Sequen
         done = [call[2] for kind, _, calls in sent[users[-1] if users else 0 :] if kind == "AI" for call in calls]
         known = {json.loads(arguments)["token"] for arguments in done}
         earlier = [token for token, _ in chat.effects if token.split(".")[:2] == _key(act)]
-        earlier = [token for token in earlier if token not in _after(own, request)]
+        earlier = [token for token in earlier if token not in _after(lines, request)]
         if missing := [token for token in earlier if token not in known]:
             yield f"the model is sent what this answer has done so far: {missing[0]} is not sent"
 
@@ -255,9 +271,9 @@ def _key(act: Act) -> list[str]:
     return [act.question.name, str(act.generation)]
 
 
-def _after(own: Sequence[dict[str, Any]], request: dict[str, Any]) -> set[str]:
+def _after(lines: Sequence[dict[str, Any]], request: dict[str, Any]) -> set[str]:
     """Return the tokens of the effects that came after *request*."""
-    later = own[next(index for index, line in enumerate(own) if line is request) :]
+    later = lines[next(index for index, line in enumerate(lines) if line is request) :]
     return {line["token"] for line in later if line["kind"] == "effect"}
 
 
@@ -278,46 +294,28 @@ def _paired(sent: Sequence[Any]) -> Iterator[str]:
             yield "each call that is sent has exactly one result directly behind its message"
 
 
-def _outcome(chat: Chat, act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], now: Tables) -> Iterator[str]:
-    """Nothing fails that nothing has made fail, and what is returned is what is stored."""
+def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_alone: bool) -> Iterator[str]:
+    """Nothing fails that nothing has made fail."""
     raised = [request["raised"] for request in asked if request["raised"]]
-    rounds = sum(bool(request["calls"]) for request in asked)
-    lives = outcome.kind in {"answered", "waits"}
-    if act.kind == "retry" and lives and chat.waiting and chat.waits_for is act.question:
-        if asked or set(outcome.asked) != set(chat.waiting):
-            yield "a retry of a question whose answer waits gets the same requests for approval, without the model"
-    was_cut = act.kill is not None or act.cut is not None
+    rounds = max(len(act.question.rounds), sum(bool(request["calls"]) for request in asked))
+    is_gone = act.kind == "decide" and act.question.was_killed
     match outcome.kind:
         case "hangs":
             yield "each act ends: this one hangs"
         case "killed" if act.kill is None:
             yield "only who is killed dies"
-        case "busy" if not chat.allows_race:
+        case "busy" if is_alone:
             yield "who asks alone is not refused for another answer in progress"
         case "busy" if asked:
             yield "of who is refused for another answer in progress, the model is not asked"
-        case "error":
-            is_expected = raised or max(rounds, len(act.question.rounds)) >= MAX_ROUNDS or chat.allows_race
-            if not is_expected and not (act.kind == "decide" and act.question.was_killed):
-                yield f"nothing fails by itself: {act.kind} has failed with {outcome.text[:120]}"
+        case "error" if is_alone and not (raised or rounds >= MAX_ROUNDS or is_gone):
+            yield f"nothing fails by itself: {act.kind} has failed with {outcome.text[:120]}"
         case "refused" if not act.question.is_too_long:
             yield "only a question that is too long is refused as too long"
         case "answered" if act.question.is_too_long:
             yield "a question that is too long for the window is refused"
-        case "answered":
-            stored = now.ended(act.question)
-            if outcome.text != stored and not chat.allows_race:
-                yield f"the answer that is returned is the one that is stored: {outcome.text!r}, {stored!r}"
-            if outcome.text != act.question.answer and not (was_cut or act.kind == "retry"):
-                yield f"an answer is whole: {outcome.text!r}"
-
-
-def _refused(act: Act, asked: Sequence[dict[str, Any]], before: Tables, now: Tables) -> Iterator[str]:
-    """Refused means unchanged."""
-    if before.state != now.state:
-        yield f"a refused question changes nothing: {act.persist} as {act.way}"
-    if asked:
-        yield "of a question that is refused, the model is not asked"
+        case "answered" if outcome.text != act.question.answer and act.cut is None and act.kind != "retry":
+            yield f"an answer is whole: {outcome.text!r}"
 
 
 def _answered_before(
@@ -370,6 +368,6 @@ def _window(chat: Chat, act: Act, outcome: Outcome, before: Tables, now: Tables)
     if outcome.kind == "answered" and now.conversation.memory_tokens > chat.options.get("max_tokens", 10**9):
         yield f"once an answer has ended, the memory fits in its window: {now.conversation.memory_tokens} tokens"
     was_whole = before.conversation is not None and all(row.is_complete for row in before.rows.values() if row.on_path)
-    if was_whole and act.kind == "ask" and not chat.waiting and now.ended(act.question) is None:
-        if now.conversation.window_start != before.conversation.window_start:
-            yield f"an answer that has not ended has evicted nothing: {act.persist} as {act.way}"
+    is_open = was_whole and act.kind == "ask" and not chat.waiting and now.ended(act.question) is None
+    if is_open and now.conversation.window_start != before.conversation.window_start:
+        yield f"an answer that has not ended has evicted nothing: {act.persist} as {act.way}"

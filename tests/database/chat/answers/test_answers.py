@@ -51,8 +51,8 @@ class Answers(RuleBasedStateMachine):
         if hasattr(self, "chat"):
             self.check(self.site.step(self.chat, plain=True))
 
-    def check(self, found: list[driver.Found]) -> None:
-        assert not found, "\n".join([found[0].what, *map(str, found[0].acts)])
+    def check(self, found: list[str]) -> None:
+        assert not found, "\n".join([*found, *map(str, self.chat.acts)])
 
 
 def test_nothing_that_is_promised_of_answers_is_broken_by_any_sequence_of_acts():

@@ -61,7 +61,7 @@ MARKED = re.compile(r"\[(q\d+)\] (\S*) ids=(\w+)(?: rejected=(\w+))?")
 @dataclass
 class Question:
     """
-    A question that says what the model is to do: rounds of calls, each a letter for a tool, and then a text.
+    A question with what the model is to do in its text: rounds of calls, each a letter for a tool, and then a text.
 
     *rejected* is the error of a model that refuses each request which has this question anywhere.
     """
@@ -73,7 +73,7 @@ class Question:
     rejected: str | None = None
     is_too_long: bool = False
     generation: int = 0
-    """How many times it was asked anew: each time, every call may run once more."""
+    """How many times it was asked once more: each time, every call may run once more."""
     was_killed: bool = False
 
     @property
@@ -198,7 +198,7 @@ world: World
 
 def begin(folder: Path) -> World:
     """Make a new world, that of this process and its children."""
-    global world  # noqa: PLW0603  # the site's assistant has to find it
+    global world  # the site's assistant has to find it
     world = World(folder)
     connection_created.connect(_watch, dispatch_uid=_watch.__qualname__)
     User.objects.get_or_create(username="ann")
@@ -249,9 +249,6 @@ class Model(ChatModel):
 
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         return list(self._events(request))[-1]
-
-    async def do_achat(self, request: ChatRequest) -> ChatResponse:
-        return self.do_chat(request)
 
     def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
         yield from self._events(request)
