@@ -31,7 +31,7 @@ from chatmemory_django.chat.answers.returns import Text, Typed
 from chatmemory_django.chat.answers.titles import TitleFunction, first_words
 from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
-from chatmemory_django.chat.approvals.resuming import Resumed, django_store, end_waiting
+from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
@@ -327,14 +327,12 @@ class Assistant:
                 memory, memory.turn(), Question(None), ledger, answer, options, Resumed(memory, message)
             )
         question, free_id = self._question(memory, message, options)
-        if question.stored is not None and question.stored.has_ended:
+        if question.stored is not None and question.stored.stands:
             question.stored.show(memory)
             return self._exchange(memory, memory.turn(), question, ledger, answer, options)
         ledger.check()
         begun = None if question.stored is None else question.stored.begun()
         turn = memory.turn(after=question.after, begun=begun).begin()
-        if question.after is None and begun is None and end_waiting(memory, turn):
-            turn = memory.turn().begin()
         exchange = self._exchange(memory, turn, question, ledger, answer, options, answer_id=free_id)
         if not (self._system or self._context):
             exchange.open(self._text)

@@ -17,7 +17,7 @@ from chatmemory_django.chat.answers.rejections import reason_of
 from chatmemory_django.chat.answers.sent import to_send
 from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.approvals import ApprovalRequested
-from chatmemory_django.chat.approvals.resuming import Resumed, request_approvals
+from chatmemory_django.chat.approvals.resuming import Resumed, end_waiting, request_approvals
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
@@ -100,6 +100,7 @@ class Exchange:
         self._answer_id = answer_id
         self._response_format = response_format
         self._take = take
+        self._system: str | None = None
         self._context: str | None = None
         self._next: ChatRequest | None = None
         self._steps = 0 if question.stored is None else question.stored.steps
@@ -130,7 +131,7 @@ class Exchange:
         for event in stored.events():
             self.response = event if isinstance(event, ChatResponse) else self.response
             yield event
-        self.is_complete, self.pending = stored.has_ended, stored.pending
+        self.is_complete, self.pending = stored.stands, stored.pending
         if not self.is_complete:
             self.response = None
 
@@ -144,16 +145,23 @@ class Exchange:
             QuestionTooLongError: They do not fit in the window; nothing is stored.
 
         """
-        self.is_open, self._context = True, context
+        self.is_open, self._system, self._context = True, system, context
         if self.resumed is not None:  # what comes next are the results of its calls
             return
-        if system is not None and SystemMessage(system) not in self.turn.messages:
-            self.turn.add(SystemMessage(system))
-        if self.question.message is not None:
-            self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))
+        self._add_opening()
         self._next = self._request()
+        if self.question.stored is None and self.question.after is None and end_waiting(self.memory, self.turn):
+            self.turn = self.memory.turn().begin()
+            self._add_opening()
+            self._next = self._request()
         if self._is_early and self.turn.can_open and self.question.message is not None:
             self.turn.save("open")
+
+    def _add_opening(self) -> None:
+        if self._system is not None and SystemMessage(self._system) not in self.turn.messages:
+            self.turn.add(SystemMessage(self._system))
+        if self.question.message is not None:
+            self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))
 
     def next_request(self) -> ChatRequest | None:
         """Return the next request to the model, or None once it has answered, or the answer waits."""
@@ -229,8 +237,9 @@ class Exchange:
         Leave out of later requests what the model's server did not accept: the question or, if tools have run, the
         results of the last round. They stay in the history.
         """
-        results = len(self.results)
-        has_question = self._is_early and self.turn.can_open
+        stored = self.question.stored
+        results = len(self.results) or (0 if stored is None else stored.last_results)
+        has_question = (stored is not None and not stored.question.is_complete) or self._is_early
         if results or (has_question and not self._steps):
             self.turn.reject(results or 1, reason_of(error, None if results else self.asked))
 
@@ -288,6 +297,7 @@ class Exchange:
         self.question = self.question._replace(stored=answer)
         self._steps = 1 if answer is None else answer.steps
         self.turn = self.memory.turn(begun=None if answer is None else answer.begun()).begin()
+        self._add_opening()
         return settled
 
     @property
@@ -318,9 +328,9 @@ class Exchange:
 
     @property
     def was_stored(self) -> bool:
-        """Whether the answer had ended before, so that nothing of it is stored now."""
+        """Whether the answer had ended or waited before, so that nothing of it is stored now."""
         stored = self.question.stored
-        return stored is not None and stored.has_ended
+        return stored is not None and stored.stands
 
     def save_part(self, *, has_failed: bool) -> None:
         """Store what ``add_part`` has added; unless the answer *has_failed*, the turn ends with it."""

@@ -78,15 +78,18 @@ def unanswered(question: Question, memory: ChatMemory) -> Question:
         return question
     asked = conversation.history(all_branches=True).filter(sequence=question.after or 0, type=MessageType.USER).first()
     answer = None if asked is None else StoredAnswer.of(conversation, asked)
-    if answer is None or not answer.rows or answer.has_ended or not answer.is_newest:
+    if answer is None:
         return question
-    return _going_on(answer)
+    if answer.pending:
+        return Question(None, stored=answer)
+    goes_on = answer.rows and not answer.has_ended and answer.is_newest
+    return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.anew())
 
 
 def _again(conversation: Conversation, row: Message, versions: Sequence[Message] = ()) -> Question | None:
     """Return how the question *row* is asked again where it is; None if it has to be asked once more at the end."""
     answer = StoredAnswer.of(conversation, row)
-    if answer.has_ended:
+    if answer.stands:
         return Question(None, row.sequence, stored=answer)
     if answer.rows:
         is_there = answer.is_newest and row.cleared_before is None and row.sequence > conversation.forgotten_through

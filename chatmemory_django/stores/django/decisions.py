@@ -210,6 +210,7 @@ class Rejecting:
         tokens = sum(note.token_count or 0 for note in notes)
         after = after._replace(
             next_sequence=state.next_sequence + len(notes),
+            window_start=state.window_start,
             memory_messages=after.memory_messages + len(notes),
             memory_tokens=after.memory_tokens + tokens if state.counted_by else 0,
             parent_sequence=snapshot.head if notes else state.parent_sequence,

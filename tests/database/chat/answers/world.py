@@ -24,7 +24,7 @@ from django.test import AsyncClient, Client
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat import model as models
-from chatmemory_django.chat.answers.exchange import QuestionTooLongError
+from chatmemory_django.chat.answers.too_long import QuestionTooLongError
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Decision, NotPendingError, Resume
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse, PartialText
