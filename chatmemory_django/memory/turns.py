@@ -75,6 +75,7 @@ class Turn:
         """The messages of an ``add`` that failed, as they were given and with their client message ids."""
         self._entries: dict[int, Entry] = {}
         """What was counted, by the identity of the message."""
+        self._newest: int | None = None
         self._is_retry = False
         self._has_evicted = False
         self._has_ended = False
@@ -201,15 +202,18 @@ class Turn:
             memory.store.reject(memory.id, keys, reason, memory.window(), fence=self.fence)
             self._conversation = getattr(getattr(self._conversation, "state", None), "id", self._conversation)
 
-    def save(self, phase: Literal["open", "round"] = "round") -> None:
+    def save(self, phase: Literal["open", "round"] = "round", *, only_newest: bool = False) -> None:
         """
         Store what the turn has added so far, but evict nothing: the turn goes on.
+
+        With *only_newest*, ``LeaseLostError`` if others have added something since the turn's last message.
 
         With *after*, what opens a turn becomes a branch of its own, and the first round continues from that. This can
         be retried after an error; what is stored stays if the turn never ends.
         """
         self._begun()
         if self._unwritten:
+            self._newest = self._stored[-1] if only_newest and self._stored else None
             self._write(phase)
 
     def _save(self, phase: Phase, calls: CallRecords | None = None) -> list[int]:
@@ -258,7 +262,7 @@ class Turn:
         options["is_retry"], self._is_retry = self._is_retry, True
         self._note(self._begun())
         options["costs"] = [self._cost(each.message) for each in new]
-        options["fence"] = self.fence
+        options["fence"], options["newest"] = self.fence, self._newest
         appended = self._memory._append(new, conversation=self._conversation, **options)
         self._conversation, self._is_retry = appended.conversation, False
         self._has_evicted |= bool(appended.eviction.evicted)

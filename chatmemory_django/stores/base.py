@@ -72,6 +72,7 @@ class AppendOptions(TypedDict, total=False):
     archived: bool
     phase: Phase | None
     turn: Sequence[int]
+    newest: int | None
     is_retry: bool
     costs: Sequence[int | None]
     calls: CallRecords | None
@@ -154,6 +155,7 @@ class ChatMemoryStore(ABC):
         archived: bool = False,
         phase: Phase | None = None,
         turn: Sequence[int] = (),
+        newest: int | None = None,
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
         calls: CallRecords | None = None,
@@ -173,7 +175,8 @@ class ChatMemoryStore(ABC):
         neither the memory nor the path changes until the next phase, with the same *after*. Without *is_retry*,
         the caller has just generated the client message ids, so no message can have one of them yet.
         *costs* are what the window has counted for *messages* already, None where it has not. *calls* are written in
-        the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one.
+        the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one;
+        nor with *newest*, if that is not the key of the newest message of the path.
 
         A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
         a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises
@@ -181,7 +184,7 @@ class ChatMemoryStore(ABC):
 
         Raises:
             ConversationErasedError: The memory no longer belongs to *conversation*, as ``read_memory`` returned it.
-            LeaseLostError: The conversation has another *fence*.
+            LeaseLostError: The conversation has another *fence*, or another *newest* message.
             MessageNotFoundError: The history has no message *after*.
 
         """

@@ -217,14 +217,19 @@ class Exchange:
             return
         if not self._rounds_left:
             raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
-        if self.turn.fence is None:
-            self.turn.fence = self._take()
+        self._take_turn()
+        self._name_calls()
         self._add(self.response.ai_message, self._metadata(self.response))
         self._has_stored_calls, self.results = True, []
         if self._held:
             request_approvals(self.memory, self.turn, {each.id: at for at, each in self._held.items()})
         with self.ledger.recorded_with(self.turn):
             self.turn.save()
+
+    def _take_turn(self) -> None:
+        """Take the conversation for this answer, unless it is taken."""
+        if self.turn.fence is None:
+            self.turn.fence = self._take()
 
     def store_result(self, result: ToolExecutionResultMessage) -> None:
         """Store the *result* of a call."""
@@ -246,7 +251,8 @@ class Exchange:
     def store_late(self, result: ToolExecutionResultMessage) -> None:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
         try:
-            self.store_result(result)
+            self.turn.add(result)
+            self.turn.save(only_newest=True)
         except (LeaseLostError, ConversationErasedError):
             logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
 
@@ -272,15 +278,19 @@ class Exchange:
 
     def hold(self, positions: Collection[int]) -> None:
         """Let the answer wait for the approval of those of the calls that have these *positions*."""
-        if self.response is None or not positions:
+        self._name_calls()
+        self._held = {position: ApprovalRequested(uuid4(), self.calls[position]) for position in positions}
+
+    def _name_calls(self) -> None:
+        """Give each of the calls an id of its own, by which its result is found whenever that is stored."""
+        if self.response is None:
             return
-        message = self.response.ai_message
         ids: list[str] = []
-        for position, call in enumerate(self.calls):  # a result that is stored later is found by the id of its call
+        for position, call in enumerate(self.calls):
             ids.append(call_id(call.id, ids, self._steps + 1, position))
         calls = [replace(call, id=name) for call, name in zip(self.calls, ids, strict=True)]
-        self.response = ChatResponse(replace(message, tool_execution_requests=calls), self.response.metadata)
-        self._held = {position: ApprovalRequested(uuid4(), calls[position]) for position in positions}
+        message = replace(self.response.ai_message, tool_execution_requests=calls)
+        self.response = ChatResponse(message, self.response.metadata)
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:

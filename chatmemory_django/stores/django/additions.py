@@ -10,7 +10,7 @@ import msgspec
 from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.models.columns import Columns, to_message
-from chatmemory_django.stores.base import Appended, MessageNotFoundError, Phase
+from chatmemory_django.stores.base import Appended, LeaseLostError, MessageNotFoundError, Phase
 from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.relocations import Relocation, relocate, stored_rows
@@ -40,6 +40,7 @@ class Addition:
         archived: bool = False,
         phase: Phase | None = None,
         turn: Sequence[int] = (),
+        newest: int | None = None,
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
     ) -> None:
@@ -48,6 +49,7 @@ class Addition:
         self._archived = archived
         self._phase = phase
         self._turn = turn
+        self._newest = newest
         self._is_retry = is_retry
         self._window = window
         new = new_messages(messages)
@@ -66,6 +68,8 @@ class Addition:
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
         """Decide how the memory changes."""
         state, window = snapshot.state, self._window
+        if self._newest not in {None, snapshot.head if self._newest else None}:
+            raise LeaseLostError(f"Others have added messages to {snapshot.key!r} meanwhile; nothing is stored.")
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
         # Without the lock this is unknown: then the UPDATE checks the ids, and a retry comes back with the lock.
         known = snapshot.sequences_of(names) if names and snapshot.is_locked else {}
