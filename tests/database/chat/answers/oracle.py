@@ -233,11 +233,12 @@ def _history(chat: Chat, now: Tables) -> Iterator[str]:
             continue
         if row.type == MessageType.SYSTEM:
             continue
-        marker = MARKED.search(now.rows[now.question_of(sequence)].text) if now.question_of(sequence) else None
+        question = now.rows.get(now.question_of(sequence))
+        name = question and MARKED.search(question.text)[1]
         own = [row.text] if row.text and row.type == MessageType.AI else []
         own += [f"[{json.loads(call.arguments or '{}').get('token', '').split('.')[0]}]" for call in calls_of(row)]
-        if marker is None or any(f"[{marker[1]}]" not in text for text in own):
-            yield f"after each question come the rows of its own answer alone: {sequence} is not of {marker}"
+        if name is None or any(f"[{name}]" not in text for text in own):
+            yield f"after each question come the rows of its own answer alone: {sequence} is not of {name}"
         if row.type != MessageType.TOOL_EXECUTION_RESULT:
             continue
         caller = now.parents[sequence]

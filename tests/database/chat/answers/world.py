@@ -207,9 +207,10 @@ def begin(folder: Path) -> World:
 
 
 def act_on(token: str) -> str:
+    pause = world.act.pause if world.act else 0  # what a stop has cut off may run on after the act
     with world.moment("effect"):
         world.note("effect", token=token)
-    time.sleep(world.act.pause)
+    time.sleep(pause)
     return f"paid {token}"
 
 
@@ -266,7 +267,7 @@ class Model(ChatModel):
         error = act.errors.get(number)
         rejected = (MARKED.search(request.messages[index].single_text) for index in users)
         error = next((each[4] for each in rejected if each and each[4]), error)
-        answer = AiMessage("I was asked nothing.")
+        answer = AiMessage(f"[{act.question.name}] I was asked nothing.")
         if asked is not None and error is None:
             done = [each for each in request.messages[users[-1] :] if isinstance(each, AiMessage)]
             answer = self._answer(asked, sum(bool(each.tool_execution_requests) for each in done), number)
@@ -312,13 +313,11 @@ def assistant_of(request: object) -> Assistant:
     """Return the site's assistant: the system message and the memory are those of the act."""
     act = world.act
     kind = MessageWindowChatMemory if "max_messages" in act.options else TokenWindowChatMemory
-    options = dict(act.options) if "max_messages" in act.options else {
-        **act.options, "token_count_estimator": ADDITIVE_WORDS
-    }  # fmt: skip
+    counted = {} if kind is MessageWindowChatMemory else {"token_count_estimator": ADDITIVE_WORDS}
     return Assistant(
         Model(),
         memory=kind,
-        memory_options=options,
+        memory_options={**act.options, **counted},
         system_message=act.system,
         tools=list(TOOLS.values()),
         max_rounds=MAX_ROUNDS,
