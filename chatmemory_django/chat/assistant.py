@@ -249,7 +249,7 @@ class Assistant:
                     yield event
             if not exchange.pending:
                 answer.read(exchange.response)
-            if not exchange.was_stored:
+            if not (exchange.was_stored or exchange.pending):
                 await way.end(exchange)
         except BaseException as exc:
             if self._keeps_part(options) and exchange.add_part():
@@ -260,7 +260,7 @@ class Assistant:
                 await way.stored(exchange.ledger.write)
         for request in exchange.pending:
             yield request
-        if self.title and not exchange.was_stored:
+        if self.title and not (exchange.was_stored or exchange.pending):
             await way.entitle(exchange, self.title)
 
     async def events(

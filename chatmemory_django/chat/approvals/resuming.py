@@ -114,4 +114,4 @@ def _store(memory: ChatMemory, messages: Sequence[ChatMessage]) -> None:
     # Not ``memory.add``: a model that summarizes would be called in the transaction.
     turn = memory.turn().begin()
     turn.add(*messages)
-    turn.write()
+    turn.save()

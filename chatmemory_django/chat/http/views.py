@@ -49,7 +49,7 @@ from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encod
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.runs.answers import Answer, BusyError, Seat, TooManyError, answers
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
-from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
+from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
@@ -359,7 +359,7 @@ class _Work:
                 pass
             elif exchange is not None and not exchange.is_complete and keeps_part and exchange.add_part():
                 raisable(exchange.save_part)(has_failed=not answer.is_stopping)
-            elif exchange is not None and exchange.is_complete:
+            elif exchange is not None and exchange.is_complete and not exchange.pending:
                 self._has_evicted = raisable(exchange.write)()
                 self._is_stored = True
                 if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
@@ -402,7 +402,9 @@ class _Work:
 def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     """Return the answer with this id as it is stored, all its rows as one message; None if there is none."""
     rows = Message.objects.using(router.db_for_write(Message))
-    named = rows.filter(conversation__memory_id=asked.memory_id, client_message_id=answer_id).order_by()
+    sequence = message_sequence(answer_id)
+    which = {"client_message_id": answer_id} if sequence is None else {"sequence": sequence}
+    named = rows.filter(conversation__memory_id=asked.memory_id, **which).order_by()
     first = next(iter(named.values_list("conversation", "sequence")), None)
     if first is None:
         return None
