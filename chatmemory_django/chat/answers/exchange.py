@@ -158,7 +158,8 @@ class Exchange:
             self.turn.save("open")
 
     def _add_opening(self) -> None:
-        if self._system is not None and SystemMessage(self._system) not in self.turn.messages:
+        memory, _ = self.turn.whole()
+        if self._system is not None and SystemMessage(self._system) not in memory.messages():
             self.turn.add(SystemMessage(self._system))
         if self.question.message is not None:
             self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))

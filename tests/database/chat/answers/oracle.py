@@ -168,7 +168,7 @@ def _alone(
     ended = before.ended(act.question)
     if outcome.kind == "refused" and before.state != now.state:
         yield f"a refused question changes nothing: {act.persist} as {act.way}"
-    if outcome.kind == "answered" and outcome.text != now.ended(act.question):
+    if outcome.kind == "answered" and outcome.text.rstrip() != (now.ended(act.question) or "").rstrip():
         yield f"the answer that is returned is stored: {outcome.text!r}, {now.ended(act.question)!r}"
     if act.kind == "retry" and ended is not None:
         yield from _answered_before(outcome, asked, ended, before, now)
@@ -177,7 +177,8 @@ def _alone(
         yield "a retry of a question whose answer waits gets the same requests for approval, without the model"
     if chat.is_large and asked and act.kind == "ask":
         yield from _remembers(before, asked[0])
-    yield from _window(chat, act, outcome, before, now)
+    if asked:  # else nothing was written
+        yield from _window(chat, act, outcome, before, now)
 
 
 def _effects(chat: Chat, now: Tables) -> Iterator[str]:
@@ -325,7 +326,7 @@ def _answered_before(
     """An id that was answered gets the stored answer, and no model is called."""
     if asked:
         yield "an id that was answered gets the stored answer without the model: it was asked"
-    elif outcome.kind == "answered" and outcome.text != ended:
+    elif outcome.kind == "answered" and outcome.text.rstrip() != ended.rstrip():
         yield f"an id that was answered gets the stored answer: {outcome.text!r}, {ended!r}"
     if before.rows.keys() != now.rows.keys():
         yield "an id that was answered adds nothing to the history"
