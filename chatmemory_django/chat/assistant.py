@@ -223,7 +223,7 @@ class Assistant:
     ) -> Generator[AssistantEvent, None, None]:
         way = InThisThread(ask, self.timeout)
         exchange = self.begin(memory_id, message, options, answer)
-        return in_this_thread(self._answered(exchange, way, memory_id, options, answer))
+        yield from in_this_thread(self._answered(exchange, way, memory_id, options, answer))
 
     async def _astream(
         self,

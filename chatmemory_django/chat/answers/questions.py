@@ -111,14 +111,19 @@ def taken_ids(memory: ChatMemory, *client_message_ids: str | None) -> set[str]:
     return {name for name in named.values_list("messages__client_message_id", flat=True) if name is not None}
 
 
-def question_again(conversation: Conversation, name: str | None) -> Question | None:
+def question_again(conversation: Conversation, name: str | None, posted: Question) -> Question | None:
     """
     Return the question to answer again, or None if there is none.
 
     It is the message *name* or, if that is an answer's id, the question before the answer; without an id, it is the
-    newest question. One that has no answer is returned as it was asked: where it is answered is decided when the answer
-    begins, since another one may be in progress now.
+    *posted* one or, without that, the newest one. One whose answer has not ended is returned as it was asked: where it
+    is answered is decided when the answer begins, since another one may be in progress now.
     """
+    row = _posted_before(conversation, posted) if name in {None, posted.client_message_id} else None
+    if row is not None and StoredAnswer.of(conversation, row).has_ended:
+        return Question(None, row.sequence)
+    if row is not None or (name is None and posted.message is not None):
+        return posted
     row = _newest_question(conversation) if name is None else _message_of(conversation, name)
     for _ in range(MAX_STEPS):
         if row is None or row.type == MessageType.USER:
@@ -131,6 +136,13 @@ def question_again(conversation: Conversation, name: str | None) -> Question | N
     if isinstance(message, UserMessage) and not StoredAnswer.of(conversation, row).has_ended:
         return Question(message, None, ui_id(row))
     return Question(None, row.sequence)
+
+
+def _posted_before(conversation: Conversation, posted: Question) -> Message | None:
+    """Return the version of the *posted* question that has its content; None if it has no id, or is a new version."""
+    name = posted.client_message_id
+    versions = [] if name is None else versions_of(conversation, name)
+    return next((row for row in versions if _is_same(row, posted.message)), None)
 
 
 def _is_same(row: Message, message: UserMessage | None) -> bool:

@@ -209,8 +209,8 @@ def _checked(request: HttpRequest) -> _Asked:
         raise NotAllowedError(400, f"{exc.where}: {exc}") from None
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
-    if posted.is_regenerate and (posted.message_id is not None or question.message is None):
-        again = None if conversation is None else question_again(conversation, posted.message_id)
+    if posted.is_regenerate:
+        again = None if conversation is None else question_again(conversation, posted.message_id, question)
         question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
