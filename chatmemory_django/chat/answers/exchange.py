@@ -122,15 +122,19 @@ class Exchange:
         """The calls for whose approval the answer waits."""
         self._held: Mapping[int, ApprovalRequested] = {}
         self._is_first = False
+        stored = question.stored  # it is read here, since an event loop must not
+        self.asked = question.message if stored is None else stored.asked()
+        """The question."""
+        self._stored_events = [] if stored is None else list(stored.events())
 
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
+        for event in self._stored_events:
+            self.response = event if isinstance(event, ChatResponse) else self.response
+            yield event
         stored = self.question.stored
         if stored is None:
             return
-        for event in stored.events():
-            self.response = event if isinstance(event, ChatResponse) else self.response
-            yield event
         self.is_complete, self.pending = stored.stands, stored.pending
         if not self.is_complete:
             self.response = None
@@ -306,7 +310,7 @@ class Exchange:
         caller = resumed.waiting.caller
         answer = StoredAnswer.before(caller.conversation, caller.sequence)
         self.question = self.question._replace(stored=answer)
-        self._steps = 1 if answer is None else answer.steps
+        self._steps, self.asked = (1, None) if answer is None else (answer.steps, answer.asked())
         self.turn = self.memory.turn(begun=None if answer is None else answer.begun()).begin()
         self._add_opening()
         return settled
@@ -316,8 +320,7 @@ class Exchange:
         """The question and its answer, once the model has given the first answer of the memory."""
         if not (self.is_complete and self._is_first) or self.pending or self.response is None:
             return None
-        asked = self.asked
-        return None if asked is None else (asked, self.response.ai_message)
+        return None if self.asked is None else (self.asked, self.response.ai_message)
 
     def note(self, event: ChatEvent) -> None:
         """Record an event of the model."""
@@ -330,12 +333,6 @@ class Exchange:
             case ChatResponse():
                 self.response = event
                 self._latency_ms = self._elapsed_ms()
-
-    @property
-    def asked(self) -> UserMessage | None:
-        """The question."""
-        stored = self.question.stored
-        return self.question.message if stored is None else stored.asked()
 
     @property
     def was_stored(self) -> bool:
