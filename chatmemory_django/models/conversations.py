@@ -337,7 +337,7 @@ class Conversation(models.Model):
     is_archived = with_default(models.BooleanField(_("archived"), default=False))
     # Incremented by every write, so that a reader can detect whether another writer has changed the conversation since.
     version = with_default(models.PositiveBigIntegerField(_("version"), default=1, editable=False))
-    # Incremented by whoever takes the conversation for an answer; a write of an answer that has lost it writes nothing.
+    # Incremented when the conversation is taken for an answer; a write of an answer that has lost it writes nothing.
     fence = with_default(models.PositiveBigIntegerField(default=0, editable=False))
     next_sequence = with_default(models.PositiveIntegerField(_("next sequence"), default=1, editable=False))
     window_start = with_default(models.PositiveIntegerField(_("start of the window"), default=1, editable=False))

@@ -67,7 +67,7 @@ class Write:
 
     If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
     ``Reading`` does, it must still be that one; a snapshot of it is decided on first. With a *fence*, it must still
-    have that one, which whoever takes the conversation for an answer raises. *calls* are recorded with what is
+    have that one, which is raised when the conversation is taken for an answer. *calls* are recorded with what is
     written, unless that is inside a transaction of the caller, which must not fail if they cannot be.
     """
 
