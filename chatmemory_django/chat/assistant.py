@@ -34,11 +34,12 @@ from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequired
 from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
+from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.memory.turns import Persist, Turn
+from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -221,9 +222,9 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> Generator[AssistantEvent, None, None]:
-        way = InThisThread(ask, self.timeout)
-        exchange = self.begin(memory_id, message, options, answer)
-        yield from in_this_thread(self._answered(exchange, way, memory_id, options, answer))
+        way, lease = InThisThread(ask, self.timeout), Lease()
+        exchange = self.begin(memory_id, message, options, answer, lease)
+        yield from in_this_thread(self._answered(exchange, way, lease, memory_id, options, answer))
 
     async def _astream(
         self,
@@ -233,31 +234,35 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
-        way = InEventLoop(ask, self.timeout)
-        exchange = await in_thread(self.begin, memory_id, message, options, answer)
-        async with aclosing(self._answered(exchange, way, memory_id, options, answer)) as events:
+        way, lease = InEventLoop(ask, self.timeout), Lease()
+        exchange = await in_thread(self.begin, memory_id, message, options, answer, lease)
+        async with aclosing(self._answered(exchange, way, lease, memory_id, options, answer)) as events:
             async for event in events:
                 yield event
 
     async def _answered(
-        self, exchange: Exchange, way: Way, memory_id: object, options: ChatOptions, answer: Text
+        self, exchange: Exchange, way: Way, lease: Lease, memory_id: object, options: ChatOptions, answer: Text
     ) -> AsyncGenerator[AssistantEvent, None]:
         """Yield the events of *exchange*, and store how it ends."""
+        state = State.DONE
         try:
             async with aclosing(self.events(exchange, way, memory_id, options)) as events:
                 async for event in events:
                     yield event
             if not exchange.pending:
                 answer.read(exchange.response)
-            if not (exchange.was_stored or exchange.pending):
-                await way.end(exchange)
+            await way.end(exchange)
+            state = State.WAITING if exchange.pending else state
         except BaseException as exc:
-            if self._keeps_part(options) and exchange.add_part():
-                await way.stored(exchange.save_part, has_failed=isinstance(exc, Exception))
+            state = State.FAILED if isinstance(exc, Exception) else State.STOPPED
+            if self._keeps_part(options) and not exchange.is_complete:
+                await way.stored(exchange.finish, keeps_part=True, has_failed=isinstance(exc, Exception))
             raise
         finally:
             if exchange.ledger.has_new:
                 await way.stored(exchange.ledger.write)
+            if lease.has_to_end:
+                await way.stored(lease.end, state, exchange.turn.question)
         for request in exchange.pending:
             yield request
         if self.title and not (exchange.was_stored or exchange.pending):
@@ -309,34 +314,57 @@ class Assistant:
         asks = exchange.ledger.asks_for_costs  # a function of the site, which must not block an event loop
         return await way.stored(exchange.next_request) if asks else exchange.next_request()
 
-    def begin(self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text) -> Exchange:
+    def begin(
+        self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text, lease: Lease
+    ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
 
         It is open unless the system message has to be made. It is all one step: an async caller then switches threads
         only once.
         """
-        memory = self.chat_memory(memory_id, options.get("owner"))
+        try:
+            return self._begun(self.chat_memory(memory_id, options.get("owner")), message, options, answer, lease)
+        except BaseException:
+            lease.end(State.FAILED, None)
+            raise
+
+    def _begun(
+        self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease
+    ) -> Exchange:
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
         ledger = Ledger(self.model, memory, options.get("owner"))
+        exchange = partial(
+            Exchange,
+            memory,
+            ledger,
+            lease.take,
+            model=self.model,
+            is_early=self._is_early(options),
+            tools=[tool.specification for tool in self.tools.values()],
+            max_rounds=self.max_rounds,
+            max_result_tokens=self.max_result_tokens,
+            response_format=answer.response_format,
+        )
         if isinstance(message, Resume):
             ledger.check()
-            return self._exchange(
-                memory, memory.turn(), Question(None), ledger, answer, options, Resumed(memory, message)
-            )
-        question, free_id = self._question(memory, message, options)
+            lease.take(memory)
+            return exchange(memory.turn(), Question(None), resumed=Resumed(memory, message))
+        question, answer_id = self._question(memory, message, options)
+        if question.goes_on and lease.taken is None:
+            lease.take(memory)  # and then look again: another process may have gone on with it
+            question, answer_id = self._question(memory, message, options)
         if question.stored is not None and question.stored.stands:
             question.stored.show(memory)
-            return self._exchange(memory, memory.turn(), question, ledger, answer, options)
+            return exchange(memory.turn(), question)
         ledger.check()
         begun = None if question.stored is None else question.stored.begun()
-        turn = memory.turn(after=question.after, begun=begun).begin()
-        exchange = self._exchange(memory, turn, question, ledger, answer, options, answer_id=free_id)
+        begin = exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
         if not (self._system or self._context):
-            exchange.open(self._text)
-        return exchange
+            begin.open(self._text)
+        return begin
 
     def _question(
         self, memory: ChatMemory, message: str | UserMessage | None, options: ChatOptions
@@ -353,32 +381,6 @@ class Assistant:
         elif asked is None:
             question = unanswered(question, memory)
         return question, None if answer_id in {question.client_message_id, *taken} else answer_id
-
-    def _exchange(
-        self,
-        memory: ChatMemory,
-        turn: Turn,
-        question: Question,
-        ledger: Ledger,
-        answer: Text,
-        options: ChatOptions,
-        resumed: Resumed | None = None,
-        answer_id: str | None = None,
-    ) -> Exchange:
-        return Exchange(
-            memory,
-            turn,
-            question,
-            ledger,
-            model=self.model,
-            is_early=self._is_early(options),
-            tools=[tool.specification for tool in self.tools.values()],
-            max_rounds=self.max_rounds,
-            max_result_tokens=self.max_result_tokens,
-            answer_id=answer_id,
-            response_format=answer.response_format,
-            resumed=resumed,
-        )
 
     def _values(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
         """Return the values for tools, and for functions that make a text."""

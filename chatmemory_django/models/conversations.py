@@ -221,6 +221,21 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         list(rows.order_by("pk").select_for_update().values_list("pk"))
         return as_now(self.filter(pk__in=keys))
 
+    def create_once(self, memory_id: str, owner: Any) -> None:
+        """
+        Create the conversation *memory_id* of the user with the key *owner*, unless another writer was faster; inside a
+        transaction, no one else can write to it then.
+        """
+        # An update that changes nothing, instead of ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for
+        # everyone who tried, each waiting for the others before it can write.
+        can_name_target = connections[self.db].features.supports_update_conflicts_with_target
+        Conversation.objects.using(self.db).bulk_create(
+            [Conversation(memory_id=memory_id, owner_id=owner)],
+            update_conflicts=True,
+            update_fields=["memory_id"],
+            unique_fields=["memory_id"] if can_name_target else None,
+        )
+
     def delete(self) -> tuple[int, dict[str, int]]:
         """
         Erase these conversations with their history, in batches of one transaction each.

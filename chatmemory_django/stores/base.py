@@ -91,6 +91,13 @@ class ConversationErasedError(RuntimeError):
     """The conversation was erased after it was read, so its messages are not stored."""
 
 
+class BusyError(RuntimeError):
+    """Another answer is being generated in this conversation."""
+
+    def __init__(self) -> None:
+        super().__init__("Another answer is being generated in this conversation; try again when it has ended.")
+
+
 class LeaseLostError(RuntimeError):
     """Another answer has taken the conversation since this one began, so its messages are not stored."""
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
-from chatmemory_django.chat.answers.questions import Question
+from chatmemory_django.chat.answers.questions import Question, taken_ids
 from chatmemory_django.chat.answers.rejections import reason_of
 from chatmemory_django.chat.answers.sent import to_send
 from chatmemory_django.chat.answers.stored import StoredAnswer
@@ -33,7 +33,6 @@ from chatmemory_django.chat.model import (
     ToolSpecification,
 )
 from chatmemory_django.chat.ui_messages.writing import call_id
-from chatmemory_django.db.threads import afterwards, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
@@ -45,7 +44,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError
+from chatmemory_django.stores.base import BusyError, ConversationErasedError, LeaseLostError
 
 logger = logging.getLogger(__name__)
 
@@ -65,30 +64,33 @@ class Exchange:
     The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
     In the last call, the model is asked to use no tools. If it *is_early*, the question is stored when it opens;
-    *take* is called before the first tool runs, and returns the fence of the conversation, see ``Turn.fence``.
+    *take* is called before a tool runs, and returns the fence of the conversation, see ``Turn.fence``.
     """
 
     def __init__(
         self,
         memory: ChatMemory,
+        ledger: Ledger,
+        take: Callable[[ChatMemory], int | None],
         turn: Turn,
         question: Question,
-        ledger: Ledger,
         *,
         model: ChatModel,
         is_early: bool,
         tools: Sequence[ToolSpecification],
         max_rounds: int,
         max_result_tokens: int | None,
-        answer_id: str | None,
         response_format: ResponseFormat | None,
-        take: Callable[[], int | None] = lambda: None,
+        answer_id: str | None = None,
         resumed: Resumed | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
-        self.turn = turn
+        self._take = take
+        self._fence: int | None = None
+        self.turn: Turn
         """The turn, which the caller ends."""
+        self._use(turn)
         self.question = question
         self.ledger = ledger
         """The calls of the model, which the caller records."""
@@ -99,7 +101,6 @@ class Exchange:
         self._max_result_tokens = max_result_tokens
         self._answer_id = answer_id
         self._response_format = response_format
-        self._take = take
         self._system: str | None = None
         self._context: str | None = None
         self._next: ChatRequest | None = None
@@ -107,7 +108,7 @@ class Exchange:
         self._asked_at = 0.0
         self._text: list[str] = []
         self._thinking: list[str] = []
-        self._has_stored_calls = False
+        self._has_stored_calls = self._has_part = False
         self.response: ChatResponse | None = None
         """The last response of the model."""
         self.results: list[ToolExecutionResultMessage] = []
@@ -126,6 +127,10 @@ class Exchange:
         self.asked = question.message if stored is None else stored.asked()
         """The question."""
         self._stored_events = [] if stored is None else list(stored.events())
+
+    def _use(self, turn: Turn) -> None:
+        turn.fence = self._fence
+        self.turn = turn
 
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
@@ -150,12 +155,14 @@ class Exchange:
 
         """
         self.is_open, self._system, self._context = True, system, context
+        if self._steps:  # what the process that has begun it still does is nothing any more
+            self.take()
         if self.resumed is not None:  # what comes next are the results of its calls
             return
         self._add_opening()
         self._next = self._request()
         if self.question.stored is None and self.question.after is None and end_waiting(self.memory, self.turn):
-            self.turn = self.memory.turn().begin()
+            self._use(self.memory.turn().begin())
             self._add_opening()
             self._next = self._request()
         if self._is_early and self.turn.can_open and self.question.message is not None:
@@ -222,7 +229,7 @@ class Exchange:
             return
         if not self._rounds_left:
             raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
-        self._take_turn()
+        self._take_new()
         self._name_calls()
         self._add(self.response.ai_message, self._metadata(self.response))
         self._has_stored_calls, self.results = True, []
@@ -231,10 +238,16 @@ class Exchange:
         with self.ledger.recorded_with(self.turn):
             self.turn.save()
 
-    def _take_turn(self) -> None:
-        """Take the conversation for this answer, unless it is taken."""
-        if self.turn.fence is None:
-            self.turn.fence = self._take()
+    def take(self) -> None:
+        """Take the conversation for this answer, unless it is taken: another one then stores nothing any more."""
+        self._fence = self.turn.fence = self._take(self.memory)
+
+    def _take_new(self) -> None:
+        """Take the conversation before the first tool runs; ``BusyError`` if somebody has asked the same since."""
+        is_new, name = self._fence is None, self.question.client_message_id
+        self.take()
+        if is_new and not self.turn.question and taken_ids(self.memory, name):
+            raise BusyError
 
     def store_result(self, result: ToolExecutionResultMessage) -> None:
         """Store the *result* of a call."""
@@ -260,21 +273,6 @@ class Exchange:
             self.turn.save(only_newest=True)
         except (LeaseLostError, ConversationErasedError):
             logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
-
-    def end(self) -> None:
-        """End the turn, and record the calls with it."""
-        with self.ledger.recorded_with(self.turn):
-            self.turn.end()
-
-    def write(self) -> bool:
-        """Do the first step of ``aend``; return what ``Turn.write`` does."""
-        with self.ledger.recorded_with(self.turn):
-            return self.turn.write()
-
-    async def aend(self) -> None:
-        """See ``end``. What the memory does after the turn is stored may go on by itself."""
-        if await in_thread(self.write):
-            await afterwards(self.turn.follow())
 
     @property
     def calls(self) -> Sequence[ToolExecutionRequest]:
@@ -311,7 +309,7 @@ class Exchange:
         answer = StoredAnswer.before(caller.conversation, caller.sequence)
         self.question = self.question._replace(stored=answer)
         self._steps, self.asked = (1, None) if answer is None else (answer.steps, answer.asked())
-        self.turn = self.memory.turn(begun=None if answer is None else answer.begun()).begin()
+        self._use(self.memory.turn(begun=None if answer is None else answer.begun()).begin())
         self._add_opening()
         return settled
 
@@ -340,22 +338,25 @@ class Exchange:
         stored = self.question.stored
         return stored is not None and stored.stands
 
-    def save_part(self, *, has_failed: bool) -> None:
-        """Store what ``add_part`` has added; unless the answer *has_failed*, the turn ends with it."""
-        with self.ledger.recorded_with(self.turn):
-            if has_failed:
-                self.turn.save()
-            else:
-                self.turn.end()
-
-    def add_part(self) -> bool:
+    def finish(self, *, keeps_part: bool, has_failed: bool) -> bool:
         """
-        Add what there is of the model's answer to the turn, marked as partial; calls that are not stored are left out.
+        Store how the answer ends, whatever has become of it, and return what ``Turn.write`` does.
 
-        Returns whether there is anything.
+        If it is not complete, what there is of the last text is stored if the caller *keeps_part*; unless the answer
+        *has_failed*, it ends with that. After an error, this can be called again.
         """
-        if self._has_stored_calls or self.is_complete:
+        if self.was_stored or self.pending or not (self.is_complete or (keeps_part and self._add_part())):
             return False
+        with self.ledger.recorded_with(self.turn):
+            if self.is_complete or not has_failed:
+                return self.turn.write()
+            self.turn.save()
+        return False
+
+    def _add_part(self) -> bool:
+        """Add what there is of the model's text to the turn, once, marked as partial; return whether there is any."""
+        if self._has_part or self._has_stored_calls:
+            return self._has_part
         if self.response is None:
             text, thinking = "".join(self._text), "".join(self._thinking)
             metadata: Mapping[str, Any] = {"latency_ms": self._elapsed_ms()}
@@ -364,7 +365,8 @@ class Exchange:
             metadata = self._metadata(self.response)
         if text or thinking:
             self._add(AiMessage(text or None, thinking or None), {**metadata, "partial": True})
-        return bool(text or thinking)
+            self._has_part = True
+        return self._has_part
 
     def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
         name = None if self._steps else self._answer_id

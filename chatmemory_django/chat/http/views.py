@@ -47,16 +47,27 @@ from chatmemory_django.chat.http.listing import newest_messages
 from chatmemory_django.chat.http.posted import read_body
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
-from chatmemory_django.chat.runs.answers import Answer, BusyError, Seat, TooManyError, answers
+from chatmemory_django.chat.runs.answer import PING, Answer
+from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
+from chatmemory_django.chat.runs.leases import BusyError, Lease, State
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.private import empty_frames
-from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
+from chatmemory_django.db.threads import (
+    NoThreadError,
+    afterwards,
+    all_afterwards,
+    in_background,
+    in_thread,
+    in_thread_soon,
+    leave_thread,
+    raisable,
+)
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.storages import StorageError
-from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
+from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError, MessageNotFoundError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -84,6 +95,9 @@ def answering(*methods: str) -> Callable[[View], View]:
                 logger.error("%s", exc)  # noqa: TRY400  # the reason is enough, once for each request
                 unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
                 response = _refusal(unavailable)
+            except NoThreadError:  # which is logged once
+                busy = NotAllowedError(503, "There are too many questions now; try again.", **{"Retry-After": "5"})
+                response = _refusal(busy)
             response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
             return response
 
@@ -99,7 +113,7 @@ def answering(*methods: str) -> Callable[[View], View]:
 @sensitive_variables()
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
-    asked = await in_thread(_asked, request)
+    asked = await in_thread_soon(_asked, request)
     maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
     wants_json = _wants_json(request)
     work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
@@ -111,6 +125,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     except TooManyError as exc:
         raise _too_many(exc) from None
     if isinstance(answer.failure, BudgetExceededError):  # before the model was called
+        await answers().stop(maker)  # by then, it has left nothing
         raise _over_budget(answer.failure)
     if seat is not None:
         return await _stream(request, answer.listen(), seat)
@@ -134,7 +149,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     maker = await _maker(request, chat_id)
     if maker is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await _stream(request, answers().listen(maker), _seat(maker))
+    return await _stream(request, _with_end(answers().listen(maker)), _seat(maker))
 
 
 @answering("POST")
@@ -317,12 +332,12 @@ class _Work:
         self.message: dict[str, Any] | None = None
         """The answer as a ``UIMessage``, if there is one."""
 
-    def begin(self) -> None:
+    def begin(self, answer: Answer) -> None:
         asked = self._asked
         self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
         message = asked.question.message if asked.resumed is None else Resume()
         with self._traced():
-            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text())
+            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text(), Lease(answer.taken))
         stored = self._exchange.question.stored
         if asked.resumed is not None and self._exchange.resumed is not None:
             self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
@@ -345,31 +360,39 @@ class _Work:
     def end(self, answer: Answer) -> str:
         with self._traced():
             last = self._end(answer)
+        self._end_operation(answer)
+        return last
+
+    def give_up(self, answer: Answer) -> str:
+        self._end_operation(answer)
+        return _encoded(self._last(answer)) + DONE
+
+    def _end_operation(self, answer: Answer) -> None:
         if self._operation is not None:
             if answer.failure is not None:
                 self._operation.fail(answer.failure)
             self._operation.end()
-        return last
 
     def _end(self, answer: Answer) -> str:
         exchange = self._exchange
         try:
-            keeps_part = answer.is_stopping or self._assistant.keep_partial
-            if exchange is not None and exchange.was_stored:
-                pass
-            elif exchange is not None and not exchange.is_complete and keeps_part and exchange.add_part():
-                raisable(exchange.save_part)(has_failed=not answer.is_stopping)
-            elif exchange is not None and exchange.is_complete and not exchange.pending:
-                self._has_evicted = raisable(exchange.write)()
-                self._is_stored = True
-                if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
+            if exchange is not None:
+                keeps_part = answer.is_stopping or self._assistant.keep_partial
+                finish = partial(exchange.finish, keeps_part=keeps_part, has_failed=not answer.is_stopping)
+                self._has_evicted = raisable(finish)()
+                self._is_stored = exchange.is_complete and not (exchange.was_stored or exchange.pending)
+                answer.state = State.WAITING if exchange.pending else answer.state
+                answer.question = exchange.turn.question
+                if self._is_stored and exchange.first and self._assistant.title is first_words:  # it takes no time
                     entitle(exchange.memory, *exchange.first, first_words)
-            for request in () if exchange is None or not exchange.is_complete else exchange.pending:
-                answer.put(_encoded(self._ui.feed(request)))
+                for request in exchange.pending:
+                    answer.put(_encoded(self._ui.feed(request)))
             if self._returns_message:
                 self.message = _message(self._asked, self._answer_id)
-        except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
-            answer.failure = exc
+        except Exception as exc:
+            if isinstance(exc, AWAY) and not self._is_stored:
+                raise
+            answer.failure = exc  # a site's estimators and fields may raise anything
             empty_frames(exc)
         if exchange is not None:
             exchange.ledger.write()
@@ -381,7 +404,7 @@ class _Work:
             return
         with self._traced():
             if self._has_evicted:
-                await afterwards(exchange.turn.follow())
+                await afterwards(exchange.turn.afollow())
             if exchange.first and title is not None and title is not first_words and self._is_stored:
                 await afterwards(aentitle(exchange.memory, *exchange.first, title))
 
@@ -393,7 +416,7 @@ class _Work:
         if exc is None:
             is_whole = self._exchange is not None and self._exchange.is_complete
             return self._ui.finish() if is_whole else self._ui.abort()
-        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | NotPendingError)
+        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | LeaseLostError | NotPendingError)
         log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
         log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
         return self._ui.error(explained(exc)[1])
@@ -433,7 +456,9 @@ def explained(error: Exception) -> tuple[int, str]:
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():
             return 502, _("The model gave no answer. Try again.")
-        case ConversationErasedError() | MessageNotFoundError() | NotPendingError():
+        case InterruptedAnswerError():
+            return 502, _("The answer was interrupted. Try again.")
+        case ConversationErasedError() | LeaseLostError() | MessageNotFoundError() | NotPendingError():
             return 409, _("The conversation has changed. Load it again.")
         case _:
             return 500, _("Something went wrong. Try again.")
@@ -452,6 +477,24 @@ async def _stream(
     if not isinstance(request, ASGIRequest):  # under WSGI, nothing can continue after this function returns
         return HttpResponse("".join([piece async for piece in pieces]), headers=HEADERS)
     return StreamingHttpResponse(_alone(pieces, seat), headers=HEADERS)
+
+
+async def _with_end(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """Yield *pieces*, and an error in place of the end that they may lack: whoever listens is told of it."""
+    last, error = "", None
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                last = last if piece == PING else piece
+                yield piece
+    except Exception as exc:  # noqa: BLE001  # whatever it is, the response has begun
+        logger.warning("A stream of an answer ended with %s.", type(exc).__name__)
+        error = exc
+    if not last.endswith(DONE):
+        if last and error is None:
+            error = InterruptedAnswerError()
+        chunks = [] if error is None else [{"type": "error", "errorText": explained(error)[1]}]
+        yield _encoded(chunks) + DONE
 
 
 async def _alone(pieces: AsyncGenerator[str, None], seat: Seat) -> AsyncGenerator[str, None]:

@@ -132,7 +132,7 @@ class Write:
         with self._connection.cursor() as cursor:
             snapshot = self._locked(cursor)
             if snapshot is None and self._creates:
-                self._create()
+                Conversation.objects.using(self._using).create_once(self._key, self._owner)
                 snapshot = self._locked(cursor)
         if snapshot is not None:
             snapshot.is_locked, snapshot.may_count = True, may_count
@@ -231,7 +231,7 @@ class Write:
             return
         snapshot = statements.read(cursor, self._key, self._owner)
         if snapshot is None and self._creates:
-            self._create()
+            Conversation.objects.using(self._using).create_once(self._key, self._owner)
             snapshot = statements.read(cursor, self._key, self._owner)
         yield snapshot
 
@@ -265,21 +265,6 @@ class Write:
         if self._fence not in {None, snapshot.state.fence}:
             raise LeaseLostError(f"Another answer has begun in the conversation {self._key!r}; nothing is stored.")
         return decide(snapshot)
-
-    def _create(self) -> None:
-        """
-        Create the conversation unless another writer was faster; inside a transaction, no one else can write to it
-        then.
-        """
-        # An update that changes nothing, instead of ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for
-        # everyone who tried, each waiting for the others before it can write.
-        can_name_target = self._connection.features.supports_update_conflicts_with_target
-        Conversation.objects.using(self._using).bulk_create(
-            [Conversation(memory_id=self._key, owner_id=self._owner)],
-            update_conflicts=True,
-            update_fields=["memory_id"],
-            unique_fields=["memory_id"] if can_name_target else None,
-        )
 
     def _fits_one_statement(self, change: Change) -> bool:
         """Return whether PostgreSQL can write *change* in one statement: it only adds, and a few rows."""
