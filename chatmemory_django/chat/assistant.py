@@ -348,14 +348,12 @@ class Assistant:
             max_result_tokens=self.max_result_tokens,
             response_format=answer.response_format,
         )
+        if self.tools:
+            lease.take(memory)
         if isinstance(message, Resume):
             ledger.check()
-            lease.take(memory)
             return exchange(memory.turn(), Question(None), resumed=Resumed(memory, message))
         question, answer_id = self._question(memory, message, options)
-        if question.goes_on and lease.taken is None:
-            lease.take(memory)  # and then look again: another process may have gone on with it
-            question, answer_id = self._question(memory, message, options)
         if question.stored is not None and question.stored.stands:
             question.stored.show(memory)
             return exchange(memory.turn(), question)

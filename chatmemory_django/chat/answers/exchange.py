@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
-from chatmemory_django.chat.answers.questions import Question, taken_ids
+from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import reason_of
 from chatmemory_django.chat.answers.sent import to_send
 from chatmemory_django.chat.answers.stored import StoredAnswer
@@ -44,7 +44,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.stores.base import BusyError, ConversationErasedError, LeaseLostError
+from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ class Exchange:
             return
         if not self._rounds_left:
             raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
-        self._take_new()
+        self.take()
         self._name_calls()
         self._add(self.response.ai_message, self._metadata(self.response))
         self._has_stored_calls, self.results = True, []
@@ -241,13 +241,6 @@ class Exchange:
     def take(self) -> None:
         """Take the conversation for this answer, unless it is taken: another one then stores nothing any more."""
         self._fence = self.turn.fence = self._take(self.memory)
-
-    def _take_new(self) -> None:
-        """Take the conversation before the first tool runs; ``BusyError`` if somebody has asked the same since."""
-        is_new, name = self._fence is None, self.question.client_message_id
-        self.take()
-        if is_new and not self.turn.question and taken_ids(self.memory, name):
-            raise BusyError
 
     def store_result(self, result: ToolExecutionResultMessage) -> None:
         """Store the *result* of a call."""

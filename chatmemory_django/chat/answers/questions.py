@@ -30,11 +30,6 @@ class Question(NamedTuple):
     stored: StoredAnswer | None = None
     """What is stored of its answer, which goes on or, if it has ended, is given once more."""
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether the model is asked to go on with what is stored of the answer."""
-        return self.stored is not None and bool(self.stored.rows) and not self.stored.stands
-
 
 def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Question:
     """

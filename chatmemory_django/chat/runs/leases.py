@@ -31,20 +31,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.stores.base import BusyError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
-__all__ = [
-    "DEAD_AFTER",
-    "BusyError",
-    "Lease",
-    "Progress",
-    "State",
-    "Taken",
-    "alive",
-    "end",
-    "find",
-    "leave",
-    "prune",
-    "take",
-]
+__all__ = ["DEAD_AFTER", "BusyError", "Lease", "Progress", "State", "Taken"]
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +82,9 @@ def end(taken: Taken, state: State, question: int | None = None) -> bool:
 
 class Lease:
     """
-    The run of an answer in *store*, if that is in a database: *taken*, or to be taken before the first tool runs.
+    The run of an answer: the one that is *taken*, or one that this takes, and then ends.
 
-    Who has taken it, ends it.
+    Only conversations in a database have runs.
     """
 
     def __init__(self, taken: Taken | None = None) -> None:
