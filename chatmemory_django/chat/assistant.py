@@ -336,11 +336,13 @@ class Assistant:
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
         ledger = Ledger(self.model, memory, options.get("owner"))
+        fence = lease.take(memory) if self.tools else lease.fence
         exchange = partial(
             Exchange,
             memory,
             ledger,
             lease.take,
+            fence,
             model=self.model,
             is_early=self._is_early(options),
             tools=[tool.specification for tool in self.tools.values()],
@@ -348,8 +350,6 @@ class Assistant:
             max_result_tokens=self.max_result_tokens,
             response_format=answer.response_format,
         )
-        if self.tools:
-            lease.take(memory)
         if isinstance(message, Resume):
             ledger.check()
             return exchange(memory.turn(), Question(None), resumed=Resumed(memory, message))

@@ -64,7 +64,7 @@ class Exchange:
     The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
     In the last call, the model is asked to use no tools. If it *is_early*, the question is stored when it opens;
-    *take* is called before a tool runs, and returns the fence of the conversation, see ``Turn.fence``.
+    *fence* is the conversation's, if it is taken, see ``Turn.fence``; otherwise, *take* does so before a tool runs.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Exchange:
         memory: ChatMemory,
         ledger: Ledger,
         take: Callable[[ChatMemory], int | None],
+        fence: int | None,
         turn: Turn,
         question: Question,
         *,
@@ -87,7 +88,7 @@ class Exchange:
         self.memory = memory
         """What the turn is with."""
         self._take = take
-        self._fence: int | None = None
+        self._fence = fence
         self.turn: Turn
         """The turn, which the caller ends."""
         self._use(turn)

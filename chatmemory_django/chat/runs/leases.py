@@ -105,6 +105,11 @@ class Lease:
             if not isinstance(taken, Taken):
                 raise BusyError
             self.taken, self._is_own = taken, True
+        return self.fence
+
+    @property
+    def fence(self) -> int | None:
+        """The fence of the conversation, if it is taken."""
         return None if self.taken is None else self.taken.fence
 
     @property
