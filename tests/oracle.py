@@ -186,6 +186,20 @@ class Oracle:
                 self._receive(self.head, window)
         return sequences
 
+    def hold(self, messages: Sequence[ChatMessage], window: Window) -> list[int]:
+        """Add *messages* of a turn that goes on: nothing leaves the memory for them."""
+        return self.add(messages, window._replace(limit=sys.maxsize, evict_to=None))
+
+    def end_turn(self, turn: Sequence[int], messages: Sequence[ChatMessage], window: Window) -> list[int]:
+        """Add *messages*, with which *turn* ends, and before them, one by one, all that was added since it began."""
+        since = [each for each in self.window if each >= min(turn)]
+        self.window = self.window[: len(self.window) - len(since)]
+        for each in since:
+            self._trim(window)
+            self.window.append(each)
+            self._trim(window)
+        return self.add(messages, window)
+
     def set_aside(self, messages: Sequence[ChatMessage], after: int) -> list[int]:
         """Store *messages* as a branch that nobody has entered yet."""
         self._check(after)

@@ -486,16 +486,22 @@ def turn_of_the_oracle(
     fails: bool,
     interrupt: Callable[[Oracle], None],
 ):
-    """Return the same for the oracle: an early turn stores what it has so far with each user message."""
+    """
+    Return the same for the oracle: an early turn stores what it has so far with each user message.
+
+    Nothing leaves the memory for that before the turn ends. An equal system message may be one of before the turn.
+    """
     begun = oracle.seen(window, after)
     seen = [begun.memory_messages()]
     aside: list[int] = []
+    turn: list[int] = []
     unwritten: list[ChatMessage] = []
     for message in messages:
         unwritten.append(message)
         if is_early and isinstance(message, UserMessage):
             if after is None:
-                oracle.add(unwritten, window)
+                stored = zip(oracle.hold(unwritten, window), unwritten, strict=True)
+                turn += [key for key, each in stored if not isinstance(each, SystemMessage)]
             else:
                 aside += oracle.set_aside(unwritten, aside[-1] if aside else after)
             unwritten = []
@@ -503,7 +509,9 @@ def turn_of_the_oracle(
             interrupt(oracle)
     begun.add(messages, window)
     seen.append(begun.memory_messages())
-    if not fails and (unwritten or aside):
+    if not fails and turn:
+        oracle.end_turn(turn, unwritten, window)
+    elif not fails and (unwritten or aside):
         oracle.add(unwritten, window, after=after, completes=aside)
     return seen
 
