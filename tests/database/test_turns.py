@@ -94,6 +94,19 @@ class TestOnEveryStore:
         assert stored_so_far == [*(UserMessage(str(number)) for number in range(4)), QUESTION]
         assert any_memory.store.get_messages("c") == [UserMessage("2"), UserMessage("3"), QUESTION, ANSWER]
 
+    def test_neither_does_what_a_turn_saves(self, any_memory):
+        any_memory.add(*(UserMessage(str(number)) for number in range(4)))
+
+        with any_memory.turn() as turn:
+            turn.add(QUESTION)
+            turn.save()
+            turn.add(ANSWER)
+            turn.save()
+            stored_so_far = any_memory.store.get_messages("c")
+
+        assert stored_so_far == [*(UserMessage(str(number)) for number in range(4)), QUESTION, ANSWER]
+        assert any_memory.store.get_messages("c") == stored_so_far[2:]
+
     def test_the_next_write_evicts_for_what_a_failed_early_turn_has_stored(self, any_memory):
         any_memory.add(*(UserMessage(str(number)) for number in range(4)))
         with pytest.raises(TimeoutError), any_memory.turn("early") as turn:
