@@ -161,8 +161,14 @@ class Oracle:
         completes: Sequence[int] = (),
         repeats: bool = False,
         archived: bool = False,
+        evicts: bool = True,
     ) -> list[int]:
-        """Add *messages*, and before them those that were set *aside*; return their sequences."""
+        """
+        Add *messages*, and before them those that were set aside, which are *completes*; return their sequences.
+
+        For those of a turn that goes on, nothing *evicts*.
+        """
+        room = window if evicts else window._replace(limit=sys.maxsize, evict_to=None)
         if after is not None:
             self._check(after, *completes)
             if cleared := [each for each in completes if each in self.cuts]:  # nothing up to it comes back
@@ -173,7 +179,7 @@ class Oracle:
             for each in completes:
                 self.head = each
                 if self._same_system(self.messages[each], window) is None:
-                    self._receive(each, window)
+                    self._receive(each, room)
         sequences = []
         for message in messages:
             same = None if archived else self._same_system(message, window)
@@ -183,8 +189,18 @@ class Oracle:
             self.head = self._store(message, after=self.head)
             sequences.append(self.head)
             if same is None and not archived:
-                self._receive(self.head, window)
+                self._receive(self.head, room)
         return sequences
+
+    def end_turn(self, turn: Sequence[int], messages: Sequence[ChatMessage], window: Window) -> list[int]:
+        """Add *messages*, with which *turn* ends, and before them, one by one, all that was added since it began."""
+        since = [each for each in self.window if each >= min(turn)]
+        self.window = self.window[: len(self.window) - len(since)]
+        for each in since:
+            self._trim(window)
+            self.window.append(each)
+            self._trim(window)
+        return self.add(messages, window)
 
     def set_aside(self, messages: Sequence[ChatMessage], after: int) -> list[int]:
         """Store *messages* as a branch that nobody has entered yet."""

@@ -244,18 +244,20 @@ class Eviction:
         self.trim()
         self.added.append(entry)
         self._new.append(entry)
+        if entry.type == MessageType.SYSTEM and not self.window.keeps_all:
+            self._systems.append(entry)
         if self.total is not None:
             self.total += self._cost(entry)
         self.trim()
 
     def split(self, key: int) -> tuple[Eviction, list[Entry]]:
-        """Return this memory without the messages from *key* on, and these; system messages stay in it."""
+        """Return this memory without the messages from *key* on, and these; the pinned one stays in it."""
         pinned, summary = self.pinned, self.summary
         front = sum(entry is not None for entry in (pinned, summary))
         earlier: list[Entry] = []
         later: list[Entry] = []
         for entry in self.entries()[front:]:
-            (later if entry.key >= key and entry.type != MessageType.SYSTEM else earlier).append(entry)
+            (later if entry.key >= key else earlier).append(entry)
         memory = Eviction.of_entries(earlier, self.window, next_key=self.next_key, pinned=pinned, summary=summary)
         return memory, later
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.core.files.storage import storages
@@ -194,11 +194,12 @@ class InThisProcess(RuleBasedStateMachine):
         data=st.data(),
         messages=some_messages,
         persist=st.sampled_from(["late", "early"]),
+        in_rounds=st.booleans(),
         on_a_branch=st.booleans(),
         fails=st.booleans(),
         in_between=st.sampled_from([None, "rewind", "switch", "clear", "evict", "remove"]),
     )
-    def take_a_turn(self, data, messages, persist, on_a_branch, fails, in_between):
+    def take_a_turn(self, data, messages, persist, in_rounds, on_a_branch, fails, in_between):
         after, to = self.some_sequence(data) if on_a_branch else None, self.some_sequence(data)
         arguments = () if in_between == "clear" else (to,)
 
@@ -207,16 +208,17 @@ class InThisProcess(RuleBasedStateMachine):
                 getattr(memory, in_between)(*arguments)
 
         def interrupt_oracle(oracle: Oracle) -> None:
-            self.forget(oracle)  # what an early turn has stored
             if in_between is not None:
                 moves = in_between in {"rewind", "switch"}
                 getattr(oracle, in_between)(*arguments, *[self.window] * moves)
                 self.forget(oracle)
 
-        is_early = persist == "early" and (after is None or self.keeps_history)
+        stores = Stores(persist == "early", in_rounds, self.keeps_history)
         self.do(
-            lambda oracle: turn_of_the_oracle(oracle, self.window, is_early, after, messages, fails, interrupt_oracle),
-            lambda memory: turn_of(memory, persist, after, messages, fails, interrupt),
+            lambda oracle: turn_of_the_oracle(
+                oracle, self.window, stores, after, messages, fails, interrupt_oracle, self.forget
+            ),
+            lambda memory: turn_of(memory, persist, in_rounds, after, messages, fails, interrupt),
         )
 
     @rule()
@@ -458,6 +460,7 @@ def pending_in(memory: ChatMemory) -> list[int]:
 def turn_of(
     memory: ChatMemory,
     persist: str,
+    in_rounds: bool,
     after: int | None,
     messages: list[ChatMessage],
     fails: bool,
@@ -468,6 +471,8 @@ def turn_of(
             seen = [turn.messages]
             for message in messages:
                 turn.add(message)
+                if in_rounds:
+                    turn.save()
                 if message is messages[0]:
                     interrupt(memory)
             seen.append(turn.messages)
@@ -477,33 +482,60 @@ def turn_of(
     return seen
 
 
+class Stores(NamedTuple):
+    """What a turn stores before it ends: each user message if it *is_early*, and each message if it is *in_rounds*."""
+
+    is_early: bool
+    in_rounds: bool
+    keeps_history: bool
+
+    def aside(self, message: ChatMessage, after: int | None) -> bool:
+        """Return whether *message* is stored as a branch that nobody has entered yet, which needs a history."""
+        return self.is_early and isinstance(message, UserMessage) and after is not None and self.keeps_history
+
+    def now(self, message: ChatMessage, after: int | None) -> bool:
+        """Return whether *message* is stored at the end of the path."""
+        return self.in_rounds or (self.is_early and isinstance(message, UserMessage) and after is None)
+
+
 def turn_of_the_oracle(
     oracle: Oracle,
     window: Window,
-    is_early: bool,
+    stores: Stores,
     after: int | None,
     messages: list[ChatMessage],
     fails: bool,
     interrupt: Callable[[Oracle], None],
+    forget: Callable[[Oracle], None],
 ):
-    """Return the same for the oracle: an early turn stores what it has so far with each user message."""
+    """
+    Return the same for the oracle.
+
+    Nothing leaves the memory for what is stored before the turn ends. An equal system message may be one of before it.
+    """
     begun = oracle.seen(window, after)
     seen = [begun.memory_messages()]
     aside: list[int] = []
+    turn: list[int] = []
     unwritten: list[ChatMessage] = []
     for message in messages:
         unwritten.append(message)
-        if is_early and isinstance(message, UserMessage):
-            if after is None:
-                oracle.add(unwritten, window)
-            else:
-                aside += oracle.set_aside(unwritten, aside[-1] if aside else after)
+        if stores.aside(message, after):
+            aside += oracle.set_aside(unwritten, aside[-1] if aside else after)
             unwritten = []
+        if unwritten and stores.now(message, after):
+            keys = oracle.add(unwritten, window, after=after, completes=aside, evicts=False)
+            added = zip(keys, unwritten, strict=True)
+            turn += [*aside, *(key for key, each in added if not isinstance(each, SystemMessage))]
+            after, aside, unwritten = None, [], []
+        forget(oracle)
         if message is messages[0]:
             interrupt(oracle)
     begun.add(messages, window)
     seen.append(begun.memory_messages())
-    if not fails and (unwritten or aside):
+    if not fails and turn:
+        oracle.end_turn(turn, unwritten, window)
+    elif not fails and (unwritten or aside):
         oracle.add(unwritten, window, after=after, completes=aside)
     return seen
 

@@ -131,7 +131,8 @@ class Addition:
         change = self._change(state, eviction, added, uncounted, relocation, aside, cuts, taken_up, completes)
         if self._phase is not None and not ends:
             before = snapshot.held if self._turn else ()
-            new = (entry for entry in eviction.added[begun:] if entry.type != MessageType.SYSTEM)
+            gone = {entry.key for entry in (*eviction.replaced, *eviction.passed_by)}
+            new = (entry for entry in eviction.added[begun:] if entry.key not in gone)
             change = change._replace(held=None if before is None else (*before, *new))
         return Appended(eviction, keys, state.id), change
 
@@ -174,10 +175,10 @@ class Addition:
 
     def _held(self, snapshot: Snapshot) -> Sequence[Entry]:
         """Return what was added since the turn has begun, and evicted nothing: it is added again when the turn ends."""
+        first, pinned = min(self._turn), snapshot.state.pinned_sequence
         if snapshot.held is not None:
-            return snapshot.held
-        rows = snapshot.memory(self._window.counter, sequence__gte=min(self._turn))
-        rows = [row for row in rows if row.part == WINDOW and row.type != MessageType.SYSTEM]
+            return [entry for entry in snapshot.held if entry.key >= first and entry.key != pinned]
+        rows = [row for row in snapshot.memory(self._window.counter, sequence__gte=first) if row.part == WINDOW]
         return [entry_of(row, self._window, self._counted) for row in rows]
 
     def _from_front(self, snapshot: Snapshot, held: Sequence[Entry]) -> Eviction:
@@ -187,7 +188,7 @@ class Addition:
         systems: list[Entry] = []
         if not window.keeps_all and any(message.type == MessageType.SYSTEM for message in self._messages):
             rows = snapshot.memory(window.counter, type=MessageType.SYSTEM.value)
-            systems = [entry_of(row, window) for row in rows if row.part != SUMMARY]
+            systems = [entry_of(row, window) for row in rows if row.part != SUMMARY and row.sequence not in later]
         summary = None if state.summary_sequence is None else Entry(state.summary_sequence, MessageType.SYSTEM)
         return Eviction(
             window,
