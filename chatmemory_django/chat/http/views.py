@@ -48,20 +48,12 @@ from chatmemory_django.chat.model import ChatModelError, ContextLengthError, Mod
 from chatmemory_django.chat.runs.answer import PING, Answer
 from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, State
+from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.private import empty_frames
-from chatmemory_django.db.threads import (
-    NoThreadError,
-    afterwards,
-    all_afterwards,
-    in_background,
-    in_thread,
-    in_thread_soon,
-    leave_thread,
-    raisable,
-)
+from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.storages import StorageError
@@ -374,7 +366,8 @@ class _Work:
             keeps_part = answer.is_stopping or self._assistant.keep_partial
             if self._stores is None and exchange is not None:  # once: this may be called again
                 self._stores = exchange.is_complete or (keeps_part and exchange.add_part())
-            if self._stores and exchange is not None:
+            is_lost = isinstance(answer.failure, LeaseLostError)
+            if self._stores and exchange is not None and not is_lost:
                 self._has_evicted = raisable(exchange.write)()
                 self._is_stored = True
                 if exchange.pending:
@@ -472,7 +465,7 @@ async def _stream(
 
 
 async def _with_end(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    """Yield *pieces*, and an error in place of the end that they may lack: whoever listens is told of it."""
+    """Yield *pieces*, and an error in place of the end that they may lack."""
     last, error = "", None
     try:
         async with aclosing(pieces):
