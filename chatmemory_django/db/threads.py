@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,16 +23,11 @@ from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.db.private import empty_frames
 
-logger = logging.getLogger(__name__)
-
 BACKGROUND_THREADS = 8
 """How many calls of tasks that outlive their requests use the database concurrently: each takes a connection."""
 
 SLOW_THREADS = 32
 """How many of the site's functions, for example tools, run concurrently in addition."""
-
-BEGIN_SECONDS = 5.0
-"""How many seconds a call of ``in_thread_soon`` may wait for a thread."""
 
 UNRAISABLE = (
     StopIteration,
@@ -54,10 +48,6 @@ _R = TypeVar("_R")
 _in_background: ContextVar[bool] = ContextVar("_in_background", default=False)
 
 _afterwards: set[asyncio.Future[None]] = set()
-
-
-class NoThreadError(RuntimeError):
-    """No thread became free in time, so the call was not made."""
 
 
 def raisable(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -86,55 +76,6 @@ async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwa
     except Exception as exc:
         empty_frames(exc)
         raise
-
-
-async def in_thread_soon(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """
-    Call *function* like ``in_thread``, or not at all: ``NoThreadError`` if no thread is free in ``BEGIN_SECONDS``.
-
-    So whoever asks for new work learns that there is too much of it, instead of waiting without end.
-    """
-    claim = threading.Lock()  # of who is first: the thread, or whoever has lost patience
-
-    def begin() -> _R:
-        if claim.acquire(blocking=False):
-            return function(*args, **kwargs)
-        raise NoThreadError
-
-    calling = asyncio.ensure_future(in_thread(begin))
-    calling.add_done_callback(lambda call: call.cancelled() or call.exception())  # marks its exception as retrieved
-    try:
-        await asyncio.wait([calling], timeout=BEGIN_SECONDS)
-    except asyncio.CancelledError:
-        if not claim.acquire(blocking=False):
-            with suppress(Exception):
-                await to_its_end(calling)
-        raise
-    if not claim.acquire(blocking=False):
-        _overload.note_end()
-        return await to_its_end(calling)
-    _overload.note()
-    raise NoThreadError(f"No thread became free in {BEGIN_SECONDS:.0f} seconds.")
-
-
-class _Overload:
-    """Logs once that there are no free threads, and once that there are some again."""
-
-    is_there = False
-
-    def note(self) -> None:
-        if not self.is_there:
-            self.is_there = True
-            text = "All %d threads that use the database are busy for more than %.0f s: questions are refused with 503."
-            logger.warning(text, BACKGROUND_THREADS, BEGIN_SECONDS)
-
-    def note_end(self) -> None:
-        if self.is_there:
-            self.is_there = False
-            logger.warning("Threads that use the database are free again.")
-
-
-_overload = _Overload()
 
 
 async def to_its_end(call: Awaitable[_R]) -> _R:

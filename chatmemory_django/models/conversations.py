@@ -221,21 +221,6 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         list(rows.order_by("pk").select_for_update().values_list("pk"))
         return as_now(self.filter(pk__in=keys))
 
-    def create_once(self, memory_id: str, owner: Any) -> None:
-        """
-        Create the conversation *memory_id* of the user with the key *owner*, unless another writer was faster; inside a
-        transaction, no one else can write to it then.
-        """
-        # An update that changes nothing, instead of ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for
-        # everyone who tried, each waiting for the others before it can write.
-        can_name_target = connections[self.db].features.supports_update_conflicts_with_target
-        Conversation.objects.using(self.db).bulk_create(
-            [Conversation(memory_id=memory_id, owner_id=owner)],
-            update_conflicts=True,
-            update_fields=["memory_id"],
-            unique_fields=["memory_id"] if can_name_target else None,
-        )
-
     def delete(self) -> tuple[int, dict[str, int]]:
         """
         Erase these conversations with their history, in batches of one transaction each.
@@ -265,6 +250,22 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
     def with_failed_tools(self) -> Self:
         """Return conversations with a tool call whose result is an error."""
         return self.filter(Exists(Message.objects.failed_tools().filter(conversation=OuterRef("pk"))))
+
+
+def create_once(using: str, memory_id: str, owner: Any) -> None:
+    """
+    Create the conversation *memory_id* of the user with the key *owner*, unless another writer was faster; inside a
+    transaction, no one else can write to it then.
+    """
+    # An update that changes nothing, instead of ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for
+    # everyone who tried, each waiting for the others before it can write.
+    can_name_target = connections[using].features.supports_update_conflicts_with_target
+    Conversation.objects.using(using).bulk_create(
+        [Conversation(memory_id=memory_id, owner_id=owner)],
+        update_conflicts=True,
+        update_fields=["memory_id"],
+        unique_fields=["memory_id"] if can_name_target else None,
+    )
 
 
 def _is_common(condition: Q, using: str) -> bool:
@@ -352,7 +353,7 @@ class Conversation(models.Model):
     is_archived = with_default(models.BooleanField(_("archived"), default=False))
     # Incremented by every write, so that a reader can detect whether another writer has changed the conversation since.
     version = with_default(models.PositiveBigIntegerField(_("version"), default=1, editable=False))
-    # Incremented by whoever takes the conversation for an answer; a write of an answer that has lost it writes nothing.
+    # Incremented by each answer that takes the conversation; a write of an answer that has lost it writes nothing.
     fence = with_default(models.PositiveBigIntegerField(default=0, editable=False))
     next_sequence = with_default(models.PositiveIntegerField(_("next sequence"), default=1, editable=False))
     window_start = with_default(models.PositiveIntegerField(_("start of the window"), default=1, editable=False))

@@ -50,20 +50,12 @@ from chatmemory_django.chat.model import ChatModelError, ContextLengthError, Mod
 from chatmemory_django.chat.runs.answer import PING, Answer
 from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, Lease, State
+from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.private import empty_frames
-from chatmemory_django.db.threads import (
-    NoThreadError,
-    afterwards,
-    all_afterwards,
-    in_background,
-    in_thread,
-    in_thread_soon,
-    leave_thread,
-    raisable,
-)
+from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.storages import StorageError
@@ -376,7 +368,7 @@ class _Work:
     def _end(self, answer: Answer) -> str:
         exchange = self._exchange
         try:
-            if exchange is not None:
+            if exchange is not None and not isinstance(answer.failure, LeaseLostError):
                 keeps_part = answer.is_stopping or self._assistant.keep_partial
                 finish = partial(exchange.finish, keeps_part=keeps_part, has_failed=not answer.is_stopping)
                 self._has_evicted = raisable(finish)()
@@ -480,7 +472,7 @@ async def _stream(
 
 
 async def _with_end(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    """Yield *pieces*, and an error in place of the end that they may lack: whoever listens is told of it."""
+    """Yield *pieces*, and an error in place of the end that they may lack."""
     last, error = "", None
     try:
         async with aclosing(pieces):

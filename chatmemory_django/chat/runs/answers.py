@@ -26,8 +26,9 @@ from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import Answer, Locale, Work, apart, own_context
 from chatmemory_django.chat.runs.erasing import forget_ended
 from chatmemory_django.chat.runs.leases import BusyError, Progress, State, Taken
+from chatmemory_django.chat.runs.overload import in_thread_soon
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError, decrypted, encrypted, streams
-from chatmemory_django.db.threads import close_thread_sensitive, in_thread, in_thread_soon, raisable
+from chatmemory_django.db.threads import close_thread_sensitive, in_thread, raisable
 from chatmemory_django.models import Conversation
 
 logger = logging.getLogger(__name__)

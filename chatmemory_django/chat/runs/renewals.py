@@ -77,7 +77,7 @@ class Renewal:
         try:
             while not stopped.wait(RENEW) and (runs := self._left()):
                 try:
-                    renew(self._using, runs)
+                    renew_leases(self._using, runs)
                 except Exception as exc:  # noqa: BLE001  # whatever it is, the next attempt may succeed
                     self._note_failure(exc)
                     with suppress(DatabaseError):
@@ -116,7 +116,7 @@ def renewal(using: str) -> Renewal:
     return Renewal(using)
 
 
-def renew(using: str, runs: Collection[UUID]) -> None:
+def renew_leases(using: str, runs: Collection[UUID]) -> None:
     """
     Renew the leases of *runs*, all at once.
 

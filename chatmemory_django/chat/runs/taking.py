@@ -17,6 +17,7 @@ from chatmemory_django.db.isolation import note_lock
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import is_duplicate
 from chatmemory_django.models import Conversation, ConversationQuerySet
+from chatmemory_django.models.conversations import create_once
 
 DEAD_AFTER = 5.0
 """Seconds without a renewal after which another process may take the place of a run: ten were missed."""
@@ -58,7 +59,7 @@ class Taking:
             return taken
         conversation, owner = next(iter(self._conversations.values_list("pk", "owner")), (None, None))
         if conversation is None:
-            self._conversations.create_once(self._key, self._owner)
+            create_once(self._connection.alias, self._key, self._owner)
             taken = self._taken()
             return 0.0 if taken is None else taken._replace(is_new=True)
         to_key = Conversation._meta.get_field("owner").to_key

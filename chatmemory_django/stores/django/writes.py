@@ -27,6 +27,7 @@ from chatmemory_django.db.isolation import note_lock, sees_committed, sees_other
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models.conversations import create_once
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.files import release_cut, release_files
 from chatmemory_django.models.windows import in_memory, memory_parts
@@ -67,7 +68,7 @@ class Write:
 
     If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
     ``Reading`` does, it must still be that one; a snapshot of it is decided on first. With a *fence*, it must still
-    have that one, which whoever takes the conversation for an answer raises. *calls* are recorded with what is
+    have that one, which each answer that takes the conversation raises. *calls* are recorded with what is
     written, unless that is inside a transaction of the caller, which must not fail if they cannot be.
     """
 
@@ -132,7 +133,7 @@ class Write:
         with self._connection.cursor() as cursor:
             snapshot = self._locked(cursor)
             if snapshot is None and self._creates:
-                Conversation.objects.using(self._using).create_once(self._key, self._owner)
+                create_once(self._using, self._key, self._owner)
                 snapshot = self._locked(cursor)
         if snapshot is not None:
             snapshot.is_locked, snapshot.may_count = True, may_count
@@ -231,7 +232,7 @@ class Write:
             return
         snapshot = statements.read(cursor, self._key, self._owner)
         if snapshot is None and self._creates:
-            Conversation.objects.using(self._using).create_once(self._key, self._owner)
+            create_once(self._using, self._key, self._owner)
             snapshot = statements.read(cursor, self._key, self._owner)
         yield snapshot
 

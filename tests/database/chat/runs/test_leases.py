@@ -1,5 +1,6 @@
 """Runs: one at a time in a conversation, and none that has lost its lease stores anything."""
 
+import signal
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -22,6 +23,9 @@ from chatmemory_django.operations import erase
 from chatmemory_django.stores.base import LeaseLostError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import another_writer, set_isolation
+from tests.database.test_concurrency import states, worker
+
+__all__ = ["worker"]  # a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -300,7 +304,7 @@ class TestFence:
             else:
                 has_stored = True
 
-        # Whoever takes a conversation sees all that others will ever have stored.
+        # Who takes a conversation sees all that others will ever have stored.
         assert seen == [["Hi.", "old"] if has_stored else ["Hi."]]
         assert texts() == [*seen[0], "new"]
 
@@ -402,6 +406,31 @@ class TestTransactions:
             leases.end(taken, State.DONE)
 
         assert texts() == ["Hi.", "mine"]
+
+
+@pytest.mark.slow
+class TestProcesses:
+    def test_each_has_the_conversation_for_itself(self, worker):
+        processes = [worker("take", 5) for _ in range(3)]
+        printed = [process.communicate()[0].split() for process in processes]
+
+        assert printed == [["begins", "ends"] * 5] * 3
+        [found, _] = states(worker)
+        texts = found["texts"]
+        assert len(texts) == 30
+        assert [each.replace("begins", "ends") for each in texts[::2]] == texts[1::2]
+
+    def test_one_that_paused_and_was_taken_for_dead_stores_nothing_more(self, worker):
+        paused = worker("take", 1)
+        assert paused.stdout.readline() == "begins\n"
+        paused.send_signal(signal.SIGSTOP)
+        other = worker("take", 1).communicate()[0].split()
+
+        paused.send_signal(signal.SIGCONT)
+
+        assert paused.communicate()[0].split() == ["lost"]
+        assert other == ["begins", "ends"]
+        assert [text.split()[-1] for text in states(worker)[0]["texts"]] == ["begins", "begins", "ends"]
 
 
 class TestPruning:

@@ -170,7 +170,7 @@ def test_those_of_a_process_take_as_many_statements_as_one(django_assert_max_num
     renewal("default").stop()
 
     with django_assert_max_num_queries(4):  # BEGIN, SELECT, UPDATE, COMMIT
-        renewals.renew("default", [each.run for each in taken])
+        renewals.renew_leases("default", [each.run for each in taken])
 
 
 def test_a_run_that_was_lost_is_not_renewed():
@@ -179,7 +179,7 @@ def test_a_run_that_was_lost_is_not_renewed():
     Run.objects.update(active=None, state=State.INTERRUPTED)
     before = lease(taken)
 
-    renewals.renew("default", [taken.run, uuid4()])
+    renewals.renew_leases("default", [taken.run, uuid4()])
 
     assert lease(taken) == before
 

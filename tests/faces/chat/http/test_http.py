@@ -439,7 +439,7 @@ class TestErrors:
         assert stopped.json() == {"stopped": True}
         assert (await asked)[-1]["type"] == "abort"
 
-    def test_without_redis_an_answer_is_completed_and_who_listens_elsewhere_is_told_of_it(
+    def test_without_redis_an_answer_is_completed_and_who_listens_elsewhere_gets_an_error(
         self, chat, ann, settings, caplog
     ):
         async def test() -> None:
@@ -452,11 +452,11 @@ class TestErrors:
             async with under_way(client, "Count.") as asked:
                 elsewhere = Answers()
                 maker = await elsewhere.find(f"{ann.pk}:c", str(ann.pk))
-                told = parsed(await _joined(_with_end(elsewhere.listen(maker))))
+                heard = parsed(await _joined(_with_end(elsewhere.listen(maker))))
                 await asyncio.sleep(3 * INTERVAL)
                 gate.set()
                 found = await asked
-            assert told == [{"type": "error", "errorText": "Something went wrong. Try again."}]
+            assert heard == [{"type": "error", "errorText": "Something went wrong. Try again."}]
             assert text_of(found) == "one two "
             assert await client.texts() == ["Count.", "one two"]
             assert (await client.get("/c/stream")).status_code == 204
