@@ -28,10 +28,12 @@ from chatmemory_django.chat.answers.context import Checked, ContextFunction, che
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids, unanswered
 from chatmemory_django.chat.answers.returns import Text, Typed
+from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.answers.titles import TitleFunction, first_words
 from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
-from chatmemory_django.chat.approvals.resuming import Resumed, django_store, end_waiting
+from chatmemory_django.chat.approvals.approving import May, may_decide
+from chatmemory_django.chat.approvals.resuming import Pending, Resumed, django_store, end_waiting
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
@@ -39,7 +41,7 @@ from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist, Turn
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -282,9 +284,10 @@ class Assistant:
             context = await way.text(self._context, asked) if self._context else None
             await way.stored(exchange.open, system, context)
         if exchange.resumed is not None:
-            approved = [result async for result in way.results(exchange, self.tools, exchange.resumed.calls, values)]
-            for result in await way.stored(exchange.settle, exchange.resumed, approved):
-                yield result
+            async with aclosing(self._decided(exchange, exchange.resumed, way, values)) as results:
+                async for result in results:
+                    await way.stored(exchange.store_result, result)
+                    yield result
         while (request := await self._next(exchange, way)) is not None:
             try:
                 with exchange.ledger.call(request):
@@ -305,16 +308,39 @@ class Assistant:
                     await way.stored(exchange.store_result, result)
                     yield result
 
+    async def _decided(
+        self, exchange: Exchange, resumed: Resumed, way: Way, values: Mapping[str, Any]
+    ) -> AsyncGenerator[ToolExecutionResultMessage, None]:
+        """Yield the results of the calls that were decided, which the caller stores."""
+        is_going_on = True
+        while is_going_on:
+            for result in resumed.ended:
+                yield result
+            async with aclosing(way.results(exchange, self.tools, resumed.calls, values)) as results:
+                async for result in results:
+                    yield result
+            is_going_on = await way.stored(exchange.settle, resumed)
+
     async def _next(self, exchange: Exchange, way: Way) -> ChatRequest | None:
         asks = exchange.ledger.asks_for_costs  # a function of the site, which must not block an event loop
         return await way.stored(exchange.next_request) if asks else exchange.next_request()
 
-    def begin(self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text) -> Exchange:
+    def begin(
+        self,
+        memory_id: object,
+        message: UserInput,
+        options: ChatOptions,
+        answer: Text,
+        *,
+        may: May | None = None,
+        take: Callable[[], int | None] = lambda: None,
+    ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
 
         It is open unless the system message has to be made. It is all one step: an async caller then switches threads
-        only once.
+        only once. *may* is whether who asks may decide on calls that wait, by default whether the owner may. *take* is
+        called before calls that were approved are run, and returns the fence of the conversation, see ``Turn.fence``.
         """
         memory = self.chat_memory(memory_id, options.get("owner"))
         telemetry.identify(memory.id, options.get("owner"))
@@ -323,22 +349,39 @@ class Assistant:
         ledger = Ledger(self.model, memory, options.get("owner"))
         if isinstance(message, Resume):
             ledger.check()
-            return self._exchange(
-                memory, memory.turn(), Question(None), ledger, answer, options, Resumed(memory, message)
-            )
+            return self._resume(memory, Resumed(memory, message, take), ledger, answer, options)
         question, free_id = self._question(memory, message, options)
+        if question.stored is not None and question.stored.is_decided:
+            return self.begin(memory_id, Resume(), options, answer, may=may, take=take)
         if question.stored is not None and question.stored.has_ended:
             question.stored.show(memory)
             return self._exchange(memory, memory.turn(), question, ledger, answer, options)
         ledger.check()
         begun = None if question.stored is None else question.stored.begun()
         turn = memory.turn(after=question.after, begun=begun).begin()
-        if question.after is None and begun is None and end_waiting(memory, turn):
+        may = may or partial(may_decide, options.get("owner"))
+        has_ended, waiting = end_waiting(memory, turn, may if question.after is None and begun is None else None)
+        if has_ended:
             turn = memory.turn().begin()
-        exchange = self._exchange(memory, turn, question, ledger, answer, options, answer_id=free_id)
+        exchange = self._exchange(memory, turn, question, ledger, answer, options, answer_id=free_id, waiting=waiting)
         if not (self._system or self._context):
             exchange.open(self._text)
         return exchange
+
+    def _resume(
+        self, memory: ChatMemory, resumed: Resumed, ledger: Ledger, answer: Text, options: ChatOptions
+    ) -> Exchange:
+        """Return the exchange of an answer that goes on, or of one about calls that other messages follow."""
+        stored = StoredAnswer.before(*resumed.asked_before)
+        question = Question(None) if stored is None else Question(stored.asked())
+        if stored is not None and resumed.waiting is not None:
+            question = Question(None, stored=stored._replace(pending=(), is_decided=False))
+        turn = memory.turn(begun=None if question.stored is None else question.stored.begun()).begin()
+        turn.fence = resumed.fence
+        _, waiting = end_waiting(memory, turn, None)
+        answer_id = options.get("answer_id") if question.stored is None else None
+        free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
+        return self._exchange(memory, turn, question, ledger, answer, options, resumed, free_id, waiting)
 
     def _question(
         self, memory: ChatMemory, message: str | UserMessage | None, options: ChatOptions
@@ -366,6 +409,7 @@ class Assistant:
         options: ChatOptions,
         resumed: Resumed | None = None,
         answer_id: str | None = None,
+        waiting: Pending | None = None,
     ) -> Exchange:
         return Exchange(
             memory,
@@ -380,6 +424,7 @@ class Assistant:
             answer_id=answer_id,
             response_format=answer.response_format,
             resumed=resumed,
+            waiting=waiting,
         )
 
     def _values(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:

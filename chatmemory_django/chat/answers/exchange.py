@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -15,9 +15,8 @@ from chatmemory_django.chat.answers.counting import specification_tokens, thinki
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import reason_of
 from chatmemory_django.chat.answers.sent import to_send
-from chatmemory_django.chat.answers.stored import StoredAnswer
-from chatmemory_django.chat.approvals import ApprovalRequested
-from chatmemory_django.chat.approvals.resuming import Resumed, request_approvals
+from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
+from chatmemory_django.chat.approvals.resuming import DECIDED, Pending, Resumed, request_approvals, unanswered_ids
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
@@ -84,6 +83,7 @@ class Exchange:
         response_format: ResponseFormat | None,
         take: Callable[[], int | None] = lambda: None,
         resumed: Resumed | None = None,
+        waiting: Pending | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -120,12 +120,13 @@ class Exchange:
         self.pending: Sequence[ApprovalRequested] = ()
         """The calls for whose approval the answer waits."""
         self._held: Mapping[int, ApprovalRequested] = {}
+        self._waiting = waiting or Pending()
         self._is_first = False
 
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
         stored = self.question.stored
-        if stored is None:
+        if stored is None or self.resumed is not None:
             return
         for event in stored.events():
             self.response = event if isinstance(event, ChatResponse) else self.response
@@ -146,6 +147,8 @@ class Exchange:
         """
         self.is_open, self._context = True, context
         if self.resumed is not None:  # what comes next are the results of its calls
+            if self.resumed.waiting is None:
+                self._context = DECIDED if context is None else f"{context}\n\n{DECIDED}"
             return
         if system is not None and SystemMessage(system) not in self.turn.messages:
             self.turn.add(SystemMessage(system))
@@ -182,6 +185,7 @@ class Exchange:
             memory.window,
             summary_key=None if memory.summary is None else memory.summary.key,
             context=self._context,
+            pending=self._waiting.texts(entries),
             extra=self._thinking_tokens,
             overhead=specification_tokens(self._tools, self._response_format, memory.window),
             max_result_tokens=self._max_result_tokens,
@@ -214,12 +218,14 @@ class Exchange:
         self._add(self.response.ai_message, self._metadata(self.response))
         self._has_stored_calls, self.results = True, []
         if self._held:
-            request_approvals(self.memory, self.turn, {each.id: at for at, each in self._held.items()})
+            request_approvals(self.memory, self.turn, self._held)
         with self.ledger.recorded_with(self.turn):
             self.turn.save()
 
     def store_result(self, result: ToolExecutionResultMessage) -> None:
         """Store the *result* of a call."""
+        if self.resumed is not None:
+            self.resumed.store_with(self.turn, result)
         self.turn.add(result)
         self.turn.save()
         self.results.append(result)
@@ -238,7 +244,7 @@ class Exchange:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
         try:
             self.store_result(result)
-        except (LeaseLostError, ConversationErasedError):
+        except (LeaseLostError, ConversationErasedError, NotPendingError):
             logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
 
     def end(self) -> None:
@@ -261,34 +267,31 @@ class Exchange:
         """The tool calls of the last response."""
         return () if self.response is None else self.response.ai_message.tool_execution_requests
 
-    def hold(self, positions: Collection[int]) -> None:
-        """Let the answer wait for the approval of those of the calls that have these *positions*."""
-        if self.response is None or not positions:
+    def hold(self, approvers: Mapping[int, str]) -> None:
+        """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
+        if self.response is None or not approvers:
             return
         message = self.response.ai_message
         ids: list[str] = []
+        waiting = unanswered_ids(self.turn)
         for position, call in enumerate(self.calls):  # a result that is stored later is found by the id of its call
-            ids.append(call_id(call.id, ids, self._steps + 1, position))
+            name = call_id(call.id, ids, self._steps + 1, position)
+            ids.append(f"{name}-{uuid4().hex[:8]}" if name in waiting else name)
         calls = [replace(call, id=name) for call, name in zip(self.calls, ids, strict=True)]
         self.response = ChatResponse(replace(message, tool_execution_requests=calls), self.response.metadata)
-        self._held = {position: ApprovalRequested(uuid4(), calls[position]) for position in positions}
+        self._held = {at: ApprovalRequested(uuid4(), calls[at], approver) for at, approver in approvers.items()}
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
         """The tool calls of the last response that need no approval."""
         return [call for position, call in enumerate(self.calls) if position not in self._held]
 
-    def settle(
-        self, resumed: Resumed, results: Sequence[ToolExecutionResultMessage]
-    ) -> Sequence[ToolExecutionResultMessage]:
-        """Store the *results* of approved calls, before anything else can fail, and return all that are new."""
-        settled, self.pending = resumed.settle(results)
-        caller = resumed.waiting.caller
-        answer = StoredAnswer.before(caller.conversation, caller.sequence)
-        self.question = self.question._replace(stored=answer)
-        self._steps = 1 if answer is None else answer.steps
-        self.turn = self.memory.turn(begun=None if answer is None else answer.begun()).begin()
-        return settled
+    def settle(self, resumed: Resumed) -> bool:
+        """Return whether more calls of the answer were decided meanwhile; if not, note for which it goes on waiting."""
+        if resumed.again():
+            return True
+        self.pending = resumed.still_open()
+        return False
 
     @property
     def first(self) -> tuple[UserMessage, AiMessage] | None:

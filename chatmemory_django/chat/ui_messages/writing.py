@@ -68,6 +68,8 @@ class Approval(NamedTuple):
     reason: str = ""
     is_open: bool = False
     """Whether the answer waits for it."""
+    error: str = ""
+    """What is shown of a call that has no result, and will have none."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the AI SDK has it in the part of the call."""
@@ -253,6 +255,8 @@ def _call_part(
 
 def _approval_ending(approval: Approval, result: ChatMessage | None) -> dict[str, Any]:
     """Return how the part of a call ends that waits for *approval*, or was denied; empty for any other."""
+    if approval.error and result is None:
+        return {"state": "output-error", "errorText": approval.error, "approval": approval.as_json()}
     if approval.is_open and result is None:
         state = "approval-requested" if approval.approved is None else "approval-responded"
         return {"state": state, "approval": approval.as_json()}

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from chatmemory_django import operations
 from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, NotPendingError, Resume, approving
+from chatmemory_django.chat.approvals.waiting import UNKNOWN, pending_calls
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, UnavailableError
 from chatmemory_django.chat.models import ToolApproval
@@ -84,7 +85,7 @@ class Site:
 
     @property
     def pending(self):
-        return approving.pending_calls(self.conversation)
+        return pending_calls(self.conversation)
 
 
 @pytest.fixture(params=["late", "early"])
@@ -257,12 +258,13 @@ class TestDeciding:
         [request] = site.ask()
         with pytest.raises(NotPendingError, match="waits for a decision"):
             site.assistant.chat(site.memory_id, Resume())
-        approving.decide(Conversation.objects.all(), site.memory_id, [Decision(request.id, approved=True)], 7)
+        ann = get_user_model().objects.create_user("ann")
+        approving.decide(Conversation.objects.all(), site.memory_id, [Decision(request.id, approved=True)], ann)
 
         assert site.paid == []
         assert site.assistant.chat(site.memory_id, Resume()) == "Done."
         assert site.paid == [5]
-        assert ToolApproval.objects.get().decided_by == "7"
+        assert ToolApproval.objects.get().decided_by == str(ann.pk)
 
     def test_of_two_decisions_the_first_one_counts(self, site):
         [request] = site.ask()
@@ -362,7 +364,6 @@ class TestWhoAndWhat:
             lambda memory: memory.remove(2),
             lambda memory: memory.clear(),
             lambda memory: memory.set([UserMessage("New.")]),
-            lambda memory: memory.add(UserMessage("Else.")),
             lambda memory: memory.pop(),
             lambda memory: memory.evict(2),
         ]
@@ -474,17 +475,17 @@ class TestTheNextQuestion:
         with pytest.raises(NotPendingError, match="a call that runs"):
             site.assistant.chat(site.memory_id, Resume())
         assert site.assistant.chat(site.memory_id, "And?") == "Done."
-        assert [each.text for each in site.results] == [approving.UNKNOWN]
+        assert [each.text for each in site.results] == [UNKNOWN]
         assert site.paid == []
 
     def test_while_an_approved_call_runs_its_result_is_not_stored(self, site):
         [request] = site.ask()
         site.during = lambda: site.assistant.chat(site.memory_id, "And?")
 
-        with pytest.raises(NotPendingError, match="has gone on without the results"):
+        with pytest.raises(NotPendingError, match="has gone on without the result"):
             site.decide(request)
         assert site.paid == [5]
-        assert [each.text for each in site.results] == [approving.UNKNOWN]
+        assert [each.text for each in site.results] == [UNKNOWN]
         assert repair_tools(site.history) == site.history
 
     def test_a_call_that_was_approved_but_not_run_is_not_run_any_more(self, site):

@@ -1,10 +1,13 @@
 """Approvals of tool calls over HTTP: the parts that the AI SDK's clients send and are sent, and the REST API."""
 
+import threading
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
+from chatmemory_django.chat.approvals.continuing import THREAD
 from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.models import Conversation, Message
@@ -269,6 +272,13 @@ class TestForging:
         assert paid == []
 
 
+def wait_for_threads() -> None:
+    """Wait for what was decided by REST."""
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join(60)
+
+
 class NobodyApproves(AccessPolicy):
     """A policy by which someone else approves."""
 
@@ -284,34 +294,28 @@ class TestRest:
     def waiting(self, talk, ann):
         client = talk()
         asynchronous(client.ask)()
-        return client
+        yield client
+        wait_for_threads()
 
     def client_of(self, user):
         client = APIClient()
         client.force_authenticate(user)
         return client
 
-    def test_lists_what_waits_and_records_a_decision_that_the_chat_carries_out(self, waiting, ann, paid):
+    def test_lists_what_waits_and_a_decision_is_carried_out_by_itself(self, waiting, ann, paid):
         client = self.client_of(ann)
 
         [shown] = client.get(self.path()).json()["approvals"]
         approval = ToolApproval.objects.get()
         assert (shown["id"], shown["sequence"]) == (str(approval.pk), 2)
-        assert (shown["call_id"], shown["tool"], shown["arguments"]) == PAY
+        assert (shown["call_id"], shown["tool"], shown["arguments"], shown["approve_by"]) == (*PAY, "owner")
         body = {"id": shown["id"], "approved": True}
         assert [client.post(self.path(), body, format="json").status_code for _ in range(2)] == [204, 204]
 
         assert client.get(self.path()).json() == {"approvals": []}
-        assert paid == []
-
-        @asynchronous
-        async def resume():
-            [_, answer] = await waiting.messages(MEMORY_ID)
-            assert call_in(answer)["state"] == "approval-responded"
-            await chunks(await send(waiting, answer))
-
-        resume()
+        wait_for_threads()
         assert paid == [5]
+        assert [row.text for row in Message.objects.filter(type="AI").order_by("sequence")] == ["I pay.", "Done."]
         response = client.post(self.path(), {**body, "approved": False}, format="json")
         assert (response.status_code, response.json()["type"]) == (409, "urn:chatmemory:not_pending")
 
