@@ -1,7 +1,8 @@
 """
 Assistants: a chat model with a memory for each conversation, a system message, and tools.
 
-An answer is a turn: it is stored when it is complete, or not at all.
+What happens in an answer is stored as it happens: calls before they run, results as they come, the text at the end. See
+docs/answers.md.
 """
 
 from __future__ import annotations
@@ -77,28 +78,40 @@ class Assistant:
 
     The memory is configured by the setting ``MEMORY``, unless a class is given as *memory*; *memory_options* are passed
     to either. *system_message* is a text, a Django ``Template`` that is rendered with ``memory_id``, ``owner`` and
-    ``request``, or a function of the memory id. *tools* are functions that the model can call. Each answer calls the
-    model at most *max_rounds* times. *persist* is ``"late"`` to store question and answer together, or ``"early"`` to
-    store the question first. An answer that takes more than *timeout* seconds is cancelled. A cancelled answer is not
-    stored, unless *keep_partial* is true: then what there is of it is stored with ``"partial"`` in its metadata.
+    ``request``, or a function with any of the parameters ``memory_id``, ``owner``, ``request`` and ``question``.
+    *context* is a function with such parameters, or several: what they return is sent in front of the question, and
+    never stored. *tools* are functions that the model can call. Each answer calls the model at most *max_rounds* times.
+    The model is sent at most *max_result_tokens* of each result: by default a quarter of a window of tokens, and all of
+    it in a window of messages; the row has all of it.
+
+    A call is stored before it runs, and its result when it ends; both stay, however the answer ends. *persist* is
+    ``"early"`` to store the question first, or ``"late"`` to store it with the first calls or, if there are none, with
+    the answer. An answer that takes more than *timeout* seconds is cancelled. Text that was not complete then is not
+    stored, unless *keep_partial* is true: then it is stored with ``"partial"`` in its metadata.
+
     *title* is a function of the question and the first answer of a conversation; it returns the conversation's title,
     and may be asynchronous. Without it, the title is the question's first words; with None, there is none. A
     conversation that has a title keeps it. *name* is the assistant's name in OpenTelemetry's spans.
 
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
-    which no other user can access; *request*, which is passed to tools; *client_message_id*, which identifies the
-    message: the same message sent again is answered, or answered again; an edited one replaces the earlier version.
-    One without an answer that is not the newest message, or that the memory was cleared of, is asked once more at the
-    end. *answer_id* is the client message id of the answer, unless another message has it; *after*, the message to
-    continue from; and *persist* and *keep_partial* override the assistant's own. To regenerate an answer, pass None as
-    the message, and the question's sequence as *after*.
+    which no other user can access; *request*, which is passed to tools and functions; *client_message_id*, which
+    identifies the message: the same one sent again has the stored answer if that has ended, and goes on from the last
+    stored result if not, so that no call runs twice; an edited one replaces the earlier version. One without an answer
+    that is not the newest message, or that the memory was cleared of, is asked once more at the end. *answer_id* is the
+    client message id of the answer, unless another message has it; *after*, the message to continue from; and *persist*
+    and *keep_partial* override the assistant's own. To regenerate an answer, pass None as the message, and the
+    question's sequence as *after*; one that has not ended goes on.
 
     An answer ends early if it calls a ``Tool`` that needs an approval: it is stored as far as it has come, and goes on
     with a ``Resume`` as the message; with any other message, the calls count as denied. ``chat`` and ``achat`` then
     raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are ``ApprovalRequested``.
 
     Raises:
-        ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up.
+        ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up;
+            ``InvalidRequestError``: the model's server has rejected the question, which later requests leave out.
+        QuestionTooLongError: The question does not fit in the memory's window; nothing is stored.
+        AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
+        BusyError: Another answer is in progress in the conversation.
         ApprovalRequiredError: The answer waits for approvals, see above.
         NotPendingError: There is nothing to resume: the calls were decided, have expired, or are gone.
         PermissionDenied: The conversation belongs to another user.
@@ -165,7 +178,7 @@ class Assistant:
         """
         Return the answer: its text or, if *returns* is another type that pydantic supports, a value of that type.
 
-        If the model's answer does not have that type, ``InvalidAnswerError`` is raised and nothing is stored.
+        If the model's answer does not have that type, ``InvalidAnswerError`` is raised, and it is not stored.
         """
         answer = Text() if returns is str else Typed(returns)
 
@@ -205,7 +218,7 @@ class Assistant:
     def stream(
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> Generator[AssistantEvent, None, None]:
-        """Yield the answer as it is generated. It is stored at the end; closing the generator cancels it."""
+        """Yield the answer as it is generated. Its text is stored at the end; closing the generator cancels it."""
         events = private(self._stream(self.model.stream, memory_id, message, options, Text()))
         return telemetry.traced(events, self)
 

@@ -86,7 +86,7 @@ class StoredAnswer(NamedTuple):
         ends = (row.type == MessageType.TOOL_EXECUTION_RESULT for row in reversed(self.kept))
         return sum(takewhile(bool, ends))
 
-    def anew(self) -> Self:
+    def another(self) -> Self:
         """Return the answer to the same question before it has begun."""
         return self._replace(rows=(), pending=())
 
