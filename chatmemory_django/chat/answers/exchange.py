@@ -269,8 +269,6 @@ class Exchange:
         if self.resumed is not None:
             self.resumed.store_with(self.turn, result)
         self.turn.add(result)
-        self.turn.save()
-        self.results.append(result)
 
     def reject(self, error: InvalidRequestError) -> None:
         """
@@ -299,8 +297,7 @@ class Exchange:
     def hold(self, approvers: Mapping[int, str]) -> None:
         """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
         self._name_calls()
-        held = {at: ApprovalRequested(uuid4(), self.calls[at], approver) for at, approver in approvers.items()}
-        self._held = held
+        self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
 
     def _name_calls(self) -> None:
         """Give each of the calls an id of its own, by which its result is found whenever that is stored."""
