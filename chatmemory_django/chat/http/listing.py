@@ -8,7 +8,7 @@ from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from chatmemory_django import conf
-from chatmemory_django.chat.approvals.approving import shown_approvals
+from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.http.files import Files, with_addresses
 from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.codec import message_to_json

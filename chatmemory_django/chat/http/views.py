@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
+from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, router, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -39,14 +40,15 @@ from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.answers.ways import InEventLoop
 from chatmemory_django.chat.approvals import NotPendingError, Resume
-from chatmemory_django.chat.approvals.approving import decide, shown_approvals, waiting_answer
+from chatmemory_django.chat.approvals.approving import May, by_policy, decide
+from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.files import Files, question_at, stored_file
 from chatmemory_django.chat.http.listing import newest_messages
 from chatmemory_django.chat.http.posted import read_body
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
-from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
+from chatmemory_django.chat.model import OWNER, ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.runs.answer import PING, Answer
 from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, Lease, State
@@ -106,7 +108,7 @@ def answering(*methods: str) -> Callable[[View], View]:
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
     asked = await in_thread_soon(_asked, request)
-    maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
+    maker = Maker(asked.memory_id, "" if asked.owner is None else str(asked.owner.pk), uuid4().hex)
     wants_json = _wants_json(request)
     work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
     seat = None if wants_json else _seat(maker)
@@ -119,6 +121,8 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     if isinstance(answer.failure, BudgetExceededError):  # before the model was called
         await answers().stop(maker)  # by then, it has left nothing
         raise _over_budget(answer.failure)
+    if isinstance(answer.failure, NotPendingError):
+        raise _nothing_waits()
     if seat is not None:
         return await _stream(request, answer.listen(), seat)
     await leave_thread()
@@ -171,11 +175,14 @@ async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) ->
 class _Asked(NamedTuple):
     """A request that passed all checks."""
 
-    owner: AbstractBaseUser
+    owner: AbstractBaseUser | None
+    """That of the conversation; somebody else may have decided on its calls."""
     memory_id: str
     question: Question
-    resumed: str | None = None
-    """The id of the answer that goes on, instead of an answer to a question."""
+    is_decided: bool = False
+    """Whether an answer goes on, instead of an answer to a question."""
+    may: May | None = None
+    """Whether the user may decide on calls that wait in the conversation."""
 
 
 def _asked(request: HttpRequest) -> _Asked:
@@ -202,11 +209,14 @@ def _checked(request: HttpRequest) -> _Asked:
         found = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id)
         conversation = next(iter(found.only("memory_id", "owner", "forgotten_through")), None)
         if conversation is not None and conversation.owner_id != user.pk:
+            if isinstance(resume := posted.question(), Resume):
+                return _decided(policy, request, conversation, resume)
             raise NotAllowedError(404, "There is no such chat.")
         files = Files.of(request, request.path, posted.id, memory_id)
         question = posted.question(partial(stored_file, conversation, files))
         if isinstance(question, Resume):
-            return _Asked(user, memory_id, Question(None), _decided(policy, request, conversation, question))
+            named = policy.conversations(request, "view").filter(memory_id=posted.id)  # staff know no other id
+            return _decided(policy, request, conversation or named.first(), question)
         if question.message is not None:
             check_files(question.message, remote=policy.may_link_files(request))
             policy.check_quota(request, question.message)
@@ -221,25 +231,33 @@ def _checked(request: HttpRequest) -> _Asked:
         question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
-    return _Asked(user, memory_id, question)
+    may = None if conversation is None else by_policy(policy, request, conversation)
+    return _Asked(user, memory_id, question, may=may)
 
 
-def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> str:
-    """Record what the user decided on the calls of an answer that waits, and return the id of the answer."""
-    nothing_waits = NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
-    waiting = None if conversation is None else waiting_answer(conversation)
-    if conversation is None or waiting is None:
-        raise nothing_waits
-    allowed = policy.conversations(request, "approve")
-    if not allowed.filter(pk=conversation.pk).exists():
-        raise NotAllowedError(403, "You may not approve this.")
+def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> _Asked:
+    """Record what the user decided on the calls of an answer that waits, which goes on then."""
+    if conversation is None:
+        raise _nothing_waits()
+    may = by_policy(policy, request, conversation)
+    if conversation.owner_id != request.user.pk:
+        if not policy.conversations(request, "view").filter(pk=conversation.pk).exists():
+            raise NotAllowedError(404, "There is no such chat.")
+        if not (resume.decisions or may(OWNER)):
+            raise NotAllowedError(403, "You may not approve this.")
     try:
         decide(
-            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user.pk
+            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user, may
         )
     except NotPendingError:
-        raise nothing_waits from None
-    return ui_id(waiting.rows[0])
+        raise _nothing_waits() from None
+    except PermissionDenied:
+        raise NotAllowedError(403, "You may not approve this.") from None
+    return _Asked(conversation.owner, conversation.memory_id, Question(None), is_decided=True)
+
+
+def _nothing_waits() -> NotAllowedError:
+    return NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
 
 
 def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[AccessPolicy, AbstractBaseUser]:
@@ -314,8 +332,8 @@ class _Work:
             "answer_id": answer_id,
             "after": asked.question.after,
         }
-        self._answer_id = asked.resumed or answer_id
-        self._ui = UiStream(self._answer_id, None if asked.resumed is None else {})
+        self._answer_id = answer_id
+        self._ui = UiStream(answer_id)
         self._returns_message = returns_message
         self._has_evicted = self._is_stored = False
         self._exchange: Exchange | None = None
@@ -327,12 +345,16 @@ class _Work:
     def begin(self, answer: Answer) -> None:
         asked = self._asked
         self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
-        message = asked.question.message if asked.resumed is None else Resume()
+        message = Resume() if asked.is_decided else asked.question.message
         with self._traced():
-            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text(), Lease(answer.taken))
+            self._exchange = self._assistant.begin(
+                asked.memory_id, message, self._options, Text(), Lease(answer.taken), may=asked.may
+            )
         stored = self._exchange.question.stored
-        if asked.resumed is not None and self._exchange.resumed is not None:
-            self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
+        waiting = None if self._exchange.resumed is None else self._exchange.resumed.waiting
+        if waiting is not None:  # the page has the answer so far
+            self._answer_id = ui_id(waiting.rows[0])
+            self._ui = UiStream(self._answer_id, {}, waiting.rows)
         elif stored is not None and stored.id is not None:  # it goes on under its own name
             self._answer_id = stored.id
             self._ui = UiStream(stored.id)
