@@ -218,7 +218,7 @@ class InThisProcess(RuleBasedStateMachine):
             lambda oracle: turn_of_the_oracle(
                 oracle, self.window, stores, after, messages, fails, interrupt_oracle, self.forget
             ),
-            lambda memory: turn_of(memory, persist, in_rounds, after, messages, fails, interrupt),
+            lambda memory: turn_of(memory, persist, after, messages, fails, interrupt, in_rounds=in_rounds),
         )
 
     @rule()
@@ -460,11 +460,12 @@ def pending_in(memory: ChatMemory) -> list[int]:
 def turn_of(
     memory: ChatMemory,
     persist: str,
-    in_rounds: bool,
     after: int | None,
     messages: list[ChatMessage],
     fails: bool,
     interrupt: Callable[[ChatMemory], None],
+    *,
+    in_rounds: bool = False,
 ):
     try:
         with memory.turn(persist, after=after) as turn:
