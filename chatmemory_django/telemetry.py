@@ -32,6 +32,7 @@ USAGE: Mapping[str, str] = {
     "input": "gen_ai.aggregated_usage.input_tokens",
     "output": "gen_ai.aggregated_usage.output_tokens",
     "cached_input": "gen_ai.aggregated_usage.cache_read.input_tokens",
+    "cache_write": "gen_ai.aggregated_usage.cache_creation.input_tokens",
     "reasoning": "gen_ai.aggregated_usage.reasoning.output_tokens",
 }
 """

@@ -6,11 +6,9 @@ An answer is a turn: it is stored when it is complete, or not at all.
 
 from __future__ import annotations
 
-import asyncio
-import math
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 try:
@@ -26,26 +24,22 @@ from django.utils.functional import Promise
 from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import telemetry
+from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
-from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids
+from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids, unanswered
 from chatmemory_django.chat.answers.returns import Text, Typed
-from chatmemory_django.chat.answers.titles import TitleFunction, aentitle, entitle, first_words
+from chatmemory_django.chat.answers.titles import TitleFunction, first_words
+from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
-from chatmemory_django.chat.approvals.resuming import Resumed, django_store, end_waiting
+from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
-from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ModelTimeoutError
-from chatmemory_django.chat.tools import (
-    Tool,
-    acall_tool,
-    acalls_to_ask_for,
-    call_tool,
-    calls_to_ask_for,
-    to_tools,
-)
+from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
+from chatmemory_django.chat.runs.leases import Lease, State
+from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.db.private import aprivate, private
-from chatmemory_django.db.threads import in_slow_thread, in_thread
+from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.memory.turns import Persist, Turn
+from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -116,17 +110,20 @@ class Assistant:
         *,
         memory: Callable[..., ChatMemory] | None = None,
         memory_options: Mapping[str, Any] | None = None,
-        system_message: str | Template | Callable[[Any], str | None] | None = None,
+        system_message: str | Template | ContextFunction | None = None,
+        context: ContextFunction | Sequence[ContextFunction] = (),
         tools: Sequence[Callable[..., Any] | Tool] = (),
         max_rounds: int = 8,
+        max_result_tokens: int | None = None,
         persist: Persist = "late",
         timeout: float | None = None,
         keep_partial: bool = False,
         title: TitleFunction | None = first_words,
         name: str | None = None,
     ) -> None:
-        if type(max_rounds) is not int or max_rounds < 1:
-            raise ValueError(f"max_rounds must be a whole number above 0, not {max_rounds!r}.")
+        for name_of, number in (("max_rounds", max_rounds), ("max_result_tokens", max_result_tokens)):
+            if (type(number) is not int or number < 1) and not (number is None and name_of != "max_rounds"):
+                raise ValueError(f"{name_of} must be a whole number above 0, not {number!r}.")
         if memory is not None and not callable(memory):
             raise TypeError(
                 f"memory must be a class of memory, or a function that returns one, not {memory!r}; a dotted path "
@@ -136,8 +133,13 @@ class Assistant:
         self.memory = memory
         self.memory_options = dict(memory_options or {})
         self.system_message = system_message
+        self._system = _texts(system_message)
+        self._text = system_message if isinstance(system_message, str) else None
+        functions = context if isinstance(context, Sequence) else [context]
+        self._context = [checked(each, "context") for each in functions]
         self.tools = to_tools(tools)
         self.max_rounds = max_rounds
+        self.max_result_tokens = max_result_tokens
         self.persist: Persist = persist
         self.timeout = timeout
         self.keep_partial = keep_partial
@@ -220,37 +222,9 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> Generator[AssistantEvent, None, None]:
-        deadline = _Deadline(self.timeout)
-        context = self._context(memory_id, options)
-        exchange = self.begin(memory_id, message, options, answer)
-        if not isinstance(self.system_message, str | None):
-            exchange.open(self._system_text(context))
-        with exchange.ledger:
-            try:
-                if exchange.resumed is not None:
-                    approved = [call_tool(self.tools, call, context) for call in exchange.resumed.calls]
-                    yield from exchange.settle(exchange.resumed, approved)
-                while (request := exchange.next_request()) is not None:
-                    with exchange.ledger.call(), closing(ask(request)) as events:
-                        for event in events:
-                            deadline.check()
-                            exchange.note(event)
-                            yield event
-                    exchange.hold(calls_to_ask_for(self.tools, exchange.calls, context))
-                    for call in exchange.runnable:
-                        exchange.results.append(call_tool(self.tools, call, context))
-                        deadline.check()
-                        yield exchange.results[-1]
-            except BaseException:
-                if self._keeps_part(options) and exchange.add_part():
-                    exchange.end()
-                raise
-            if not exchange.pending:
-                answer.read(exchange.response)
-            exchange.end()
-        yield from exchange.pending
-        if exchange.first and self.title:
-            entitle(exchange.memory, *exchange.first, self.title)
+        way, lease = InThisThread(ask, self.timeout), Lease()
+        exchange = self.begin(memory_id, message, options, answer, lease)
+        yield from in_this_thread(self._answered(exchange, way, lease, memory_id, options, answer))
 
     async def _astream(
         self,
@@ -260,152 +234,178 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
-        exchange = await in_thread(self.begin, memory_id, message, options, answer)
-        async with exchange.ledger:
-            try:
-                async with aclosing(self.events(exchange, ask, memory_id, options)) as events:
-                    async for event in events:
-                        yield event
-            except BaseException:
-                if self._keeps_part(options) and exchange.add_part():
-                    await exchange.aend()
-                raise
+        way, lease = InEventLoop(ask, self.timeout), Lease()
+        exchange = await in_thread(self.begin, memory_id, message, options, answer, lease)
+        async with aclosing(self._answered(exchange, way, lease, memory_id, options, answer)) as events:
+            async for event in events:
+                yield event
+
+    async def _answered(
+        self, exchange: Exchange, way: Way, lease: Lease, memory_id: object, options: ChatOptions, answer: Text
+    ) -> AsyncGenerator[AssistantEvent, None]:
+        """Yield the events of *exchange*, and store how it ends."""
+        state = State.DONE
+        try:
+            async with aclosing(self.events(exchange, way, memory_id, options)) as events:
+                async for event in events:
+                    yield event
             if not exchange.pending:
                 answer.read(exchange.response)
-            await exchange.aend()
+            await way.end(exchange)
+            state = State.WAITING if exchange.pending else state
+        except BaseException as exc:
+            state = State.FAILED if isinstance(exc, Exception) else State.STOPPED
+            if self._keeps_part(options) and not exchange.is_complete:
+                await way.stored(exchange.finish, keeps_part=True, has_failed=isinstance(exc, Exception))
+            raise
+        finally:
+            if exchange.ledger.has_new:
+                await way.stored(exchange.ledger.write)
+            if lease.has_to_end:
+                await way.stored(lease.end, state, exchange.turn.question)
         for request in exchange.pending:
             yield request
-        if exchange.first and self.title:
-            await aentitle(exchange.memory, *exchange.first, self.title)
+        if self.title and not (exchange.was_stored or exchange.pending):
+            await way.entitle(exchange, self.title)
 
     async def events(
-        self,
-        exchange: Exchange,
-        ask: Callable[[ChatRequest], AsyncGenerator[ChatEvent, None]],
-        memory_id: object,
-        options: ChatOptions,
+        self, exchange: Exchange, way: Way, memory_id: object, options: ChatOptions
     ) -> AsyncGenerator[AssistantEvent, None]:
         """
         Yield the events of *exchange*, which ``begin`` has returned, without the approvals that are ``pending`` then.
 
-        The caller stores what it ends with.
+        Calls of tools are stored before they run, and each result when it ends. The caller stores what it ends with.
         """
-        deadline = _Deadline(self.timeout)
-        context = self._context(memory_id, options)
-        if not isinstance(self.system_message, str | None):
-            system = await deadline.of(in_slow_thread(self._system_text, context))
-            await in_thread(exchange.open, system)
+        values = self._values(memory_id, options)
+        for event in exchange.again():
+            yield event
+        if exchange.is_complete:
+            return
+        if not exchange.is_open:
+            asked = {**values, "question": exchange.asked}
+            system = await way.text(self._system, asked) if self._system else self._text
+            context = await way.text(self._context, asked) if self._context else None
+            await way.stored(exchange.open, system, context)
         if exchange.resumed is not None:
-            approved = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.resumed.calls))
-            for result in await in_thread(exchange.settle, exchange.resumed, await deadline.of(approved)):
+            approved = [result async for result in way.results(exchange, self.tools, exchange.resumed.calls, values)]
+            for result in await way.stored(exchange.settle, exchange.resumed, approved):
                 yield result
-        while (request := await exchange.anext_request()) is not None:
-            with exchange.ledger.call():
-                async with aclosing(ask(request)) as events:
-                    while (event := await deadline.of(anext(events, None))) is not None:
-                        exchange.note(event)
-                        yield event
-            exchange.hold(await deadline.of(acalls_to_ask_for(self.tools, exchange.calls, context)))
-            results = asyncio.gather(*(acall_tool(self.tools, call, context) for call in exchange.runnable))
-            exchange.results += await deadline.of(results)
-            for result in exchange.results:
-                yield result
+        while (request := await self._next(exchange, way)) is not None:
+            try:
+                with exchange.ledger.call(request):
+                    async with aclosing(way.asked(request)) as events:
+                        async for event in events:
+                            exchange.note(event)
+                            yield event
+            except InvalidRequestError as exc:
+                await way.stored(exchange.reject, exc)
+                raise
+            if not exchange.calls:
+                continue
+            if any(tool.needs_approval for tool in self.tools.values()):
+                exchange.hold(await way.called(calls_to_ask_for, self.tools, exchange.calls, values))
+            await way.stored(exchange.store_calls)
+            async with aclosing(way.results(exchange, self.tools, exchange.runnable, values)) as results:
+                async for result in results:
+                    await way.stored(exchange.store_result, result)
+                    yield result
 
-    def begin(self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text) -> Exchange:
+    async def _next(self, exchange: Exchange, way: Way) -> ChatRequest | None:
+        asks = exchange.ledger.asks_for_costs  # a function of the site, which must not block an event loop
+        return await way.stored(exchange.next_request) if asks else exchange.next_request()
+
+    def begin(
+        self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text, lease: Lease
+    ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
 
         It is open unless the system message has to be made. It is all one step: an async caller then switches threads
         only once.
         """
-        memory = self.chat_memory(memory_id, options.get("owner"))
+        try:
+            return self._begun(self.chat_memory(memory_id, options.get("owner")), message, options, answer, lease)
+        except BaseException:
+            lease.end(State.FAILED, None)
+            raise
+
+    def _begun(
+        self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease
+    ) -> Exchange:
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
         ledger = Ledger(self.model, memory, options.get("owner"))
+        fence = lease.take(memory) if self.tools else lease.fence
+        exchange = partial(
+            Exchange,
+            memory,
+            ledger,
+            lease.take,
+            fence,
+            model=self.model,
+            is_early=self._is_early(options),
+            tools=[tool.specification for tool in self.tools.values()],
+            max_rounds=self.max_rounds,
+            max_result_tokens=self.max_result_tokens,
+            response_format=answer.response_format,
+        )
         if isinstance(message, Resume):
             ledger.check()
-            resumed = Resumed(memory, message)
-            return self._exchange(memory, memory.turn(), Question(None), ledger, answer, None, resumed)
+            return exchange(memory.turn(), Question(None), resumed=Resumed(memory, message))
+        question, answer_id = self._question(memory, message, options)
+        if question.stored is not None and question.stored.stands:
+            question.stored.show(memory)
+            return exchange(memory.turn(), question)
+        ledger.check()
+        begun = None if question.stored is None else question.stored.begun()
+        begin = exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
+        if not (self._system or self._context):
+            begin.open(self._text)
+        return begin
+
+    def _question(
+        self, memory: ChatMemory, message: str | UserMessage | None, options: ChatOptions
+    ) -> tuple[Question, str | None]:
+        """Return the question with its place in the conversation, and the id of the answer unless it is taken."""
         asked = UserMessage(message) if isinstance(message, str) else message
         question = Question(asked, options.get("after"), options.get("client_message_id"))
         if asked is None and question.after is None:
             raise ValueError("message and after are both None; give a message, or the message to answer as after.")
-        ledger.check()
-        persist = options.get("persist", self.persist)
         answer_id = options.get("answer_id")
         taken = taken_ids(memory, question.client_message_id, answer_id)
-        if question.after is None and (question.client_message_id or persist == "early"):
+        if question.after is None and (question.client_message_id or self._is_early(options)):
             question = positioned(question, memory, is_known=question.client_message_id in taken)
-        turn = memory.turn(persist, after=question.after).begin()
-        if question.after is None and end_waiting(memory, turn):
-            turn = memory.turn(persist).begin()
-        free_id = None if answer_id in {question.client_message_id, *taken} else answer_id
-        exchange = self._exchange(memory, turn, question, ledger, answer, free_id)
-        if isinstance(self.system_message, str | None):
-            exchange.open(self.system_message)
-        return exchange
+        elif asked is None:
+            question = unanswered(question, memory)
+        return question, None if answer_id in {question.client_message_id, *taken} else answer_id
 
-    def _exchange(
-        self,
-        memory: ChatMemory,
-        turn: Turn,
-        question: Question,
-        ledger: Ledger,
-        answer: Text,
-        answer_id: str | None,
-        resumed: Resumed | None = None,
-    ) -> Exchange:
-        return Exchange(
-            memory,
-            turn,
-            question,
-            ledger,
-            tools=[tool.specification for tool in self.tools.values()],
-            max_rounds=self.max_rounds,
-            answer_id=answer_id,
-            response_format=answer.response_format,
-            resumed=resumed,
-        )
-
-    def _context(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
-        """Return the values for tools and templates."""
+    def _values(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
+        """Return the values for tools, and for functions that make a text."""
         return {"memory_id": memory_id, "owner": options.get("owner"), "request": options.get("request")}
 
-    def _system_text(self, context: Mapping[str, Any]) -> str | None:
-        if isinstance(self.system_message, Template):
-            return self.system_message.render(Context(context, autoescape=False))
-        system = self.system_message(context["memory_id"]) if callable(self.system_message) else self.system_message
-        return str(system) if isinstance(system, Promise) else system
+    def _is_early(self, options: ChatOptions) -> bool:
+        persist = options.get("persist", self.persist)
+        if persist not in {"late", "early"}:
+            raise ValueError(f"persist must be 'late' or 'early', not {persist!r}.")
+        return persist == "early"
 
     def _keeps_part(self, options: ChatOptions) -> bool:
         keeps = options.get("keep_partial", self.keep_partial)
         return keeps() if callable(keeps) else keeps
 
 
-class _Deadline:
-    """A deadline in *seconds* from now, or none if that is None."""
+def _texts(system_message: object) -> list[Checked]:
+    """Return what makes the system message of an answer; nothing if it is always the same text."""
+    if isinstance(system_message, str | None):
+        return []
+    if isinstance(system_message, Template):
+        system_message = partial(_rendered, system_message)
+    elif isinstance(system_message, Promise):
+        system_message = system_message.__str__
+    return [checked(system_message, "system_message")]  # type: ignore[arg-type]  # it is checked
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._end = math.inf if seconds is None else time.monotonic() + seconds
 
-    def check(self) -> None:
-        """Raise ``ModelTimeoutError`` if the deadline has passed."""
-        if time.monotonic() > self._end:
-            raise ModelTimeoutError(f"The answer took more than {self._seconds} seconds.")
-
-    async def of(self, awaitable: Awaitable[_T]) -> _T:
-        """Return the result of *awaitable*; raise ``ModelTimeoutError`` if the deadline passes first."""
-        left = None if self._seconds is None else self._end - time.monotonic()
-        try:
-            async with asyncio.timeout(left):
-                return await awaitable
-        except TimeoutError:
-            self.check()
-            raise
-        except asyncio.CancelledError as exc:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise RuntimeError("A CancelledError escaped from a model, although no one cancelled the answer.") from exc
+def _rendered(template: Template, memory_id: object, owner: object, request: object) -> str:
+    values = {"memory_id": memory_id, "owner": owner, "request": request}
+    return str(template.render(Context(values, autoescape=False)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
@@ -12,7 +12,14 @@ from django.urls import NoReverseMatch, reverse
 from chatmemory_django import conf
 from chatmemory_django.access import is_rate
 from chatmemory_django.chat.runs.streams import Streams
-from chatmemory_django.messages import DetailLevel
+from chatmemory_django.memory import TokenWindowChatMemory
+from chatmemory_django.messages import DetailLevel, Image, ImageContent, UserMessage
+from chatmemory_django.tokens import OpenAiTokenCountEstimator, ScaledTokenCountEstimator, TokenCountEstimator
+
+SMALLEST_IMAGE = Image(base64_data="R0lGODlhAQABAAAAACw=")  # the header of a GIF file of one pixel
+
+LIMITS = ("max_tokens", "evict_to", "summary_tokens", "after_tokens")
+"""The options of memories that may be functions of the memory id."""
 
 
 def check_chat(**kwargs: Any) -> list[CheckMessage]:
@@ -61,7 +68,7 @@ def _values(chat: Mapping[str, Any]) -> Iterator[CheckMessage]:
                 id="chatmemory.E033",
             )
     if chat["ASSISTANT"] is not None:
-        yield from _assistant(chat["ASSISTANT"])
+        yield from _assistant(chat["ASSISTANT"], chat["IMAGE_DETAIL"])
     default = conf.DEFAULT_CHAT["STREAMS"]
     yield from conf.check_class("CHATMEMORY['CHAT']['STREAMS']", chat["STREAMS"], Streams, default, "chatmemory.E035")
     missing = getattr(conf.imported(chat["STREAMS"]), "__abstractmethods__", None)
@@ -80,7 +87,7 @@ def _values(chat: Mapping[str, Any]) -> Iterator[CheckMessage]:
         )
 
 
-def _assistant(named: object) -> Iterator[CheckMessage]:
+def _assistant(named: object, image_detail: object) -> Iterator[CheckMessage]:
     from chatmemory_django.chat.assistant import Assistant  # requires extras that some sites lack
 
     found = conf.imported(named)
@@ -91,7 +98,10 @@ def _assistant(named: object) -> Iterator[CheckMessage]:
             hint="For example 'mysite.assistants.assistant', where assistant = Assistant(OpenAiChatModel('gpt-5')).",
             id="chatmemory.E034",
         )
-    elif isinstance(found, Assistant) and getattr(found.model, "lacks_key", False):
+        return
+    if not isinstance(found, Assistant):
+        return  # it depends on the request
+    if getattr(found.model, "lacks_key", False):
         yield Warning(
             f"The model of {named!r}, CHATMEMORY['CHAT']['ASSISTANT'], has no API key, so it answers no question.",
             hint=(
@@ -100,3 +110,39 @@ def _assistant(named: object) -> Iterator[CheckMessage]:
             ),
             id="chatmemory.W033",
         )
+    if (limit := _token_limit(found)) and image_detail in list(DetailLevel.__members__):
+        image = ImageContent(SMALLEST_IMAGE, DetailLevel[str(image_detail)])
+        needed = limit.estimator.estimate_token_count_in_messages([UserMessage([image])])
+        if needed > limit.max_tokens:
+            yield Warning(
+                f"The memory of {named!r}, CHATMEMORY['CHAT']['ASSISTANT'], can hold no image: even the smallest takes "
+                f"{needed:,} tokens, and max_tokens is {limit.max_tokens:,}.",
+                hint=(
+                    'Raise max_tokens, write "IMAGE_DETAIL": "LOW", or choose a model whose images take fewer tokens '
+                    "and count with it. Silence this check if nobody sends images."
+                ),
+                id="chatmemory.W034",
+            )
+
+
+class _TokenLimit(NamedTuple):
+    max_tokens: int
+    estimator: TokenCountEstimator
+
+
+def _token_limit(assistant: Any) -> _TokenLimit | None:
+    """Return the limit of *assistant*'s memories, if it is the same for all and a vendor need not be asked to count."""
+    given: Any = conf.imported(conf.memory()) if assistant.memory is None else assistant.memory
+    if not isinstance(given, Mapping | type):
+        return None  # a function
+    try:
+        options = {**(given.get("OPTIONS", {}) if isinstance(given, Mapping) else {}), **assistant.memory_options}
+        if any(callable(options.get(each)) for each in LIMITS):
+            return None
+        memory = assistant.chat_memory("check")
+    except (ImportError, KeyError, TypeError, ValueError):  # another check reports it
+        return None
+    if not isinstance(memory, TokenWindowChatMemory) or not isinstance(memory.max_tokens, int):
+        return None
+    counts_here = isinstance(memory.token_count_estimator, OpenAiTokenCountEstimator | ScaledTokenCountEstimator)
+    return _TokenLimit(memory.max_tokens, memory.token_count_estimator) if counts_here else None

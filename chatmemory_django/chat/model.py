@@ -10,9 +10,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, TypeAlias, overload
+from typing import Any, Self, TypeAlias, overload
 from uuid import UUID
 
 from django.views.decorators.debug import sensitive_variables
@@ -106,6 +106,21 @@ class ChatResponseMetadata:
     token_usage: TokenUsage | None = None
     attributes: Mapping[str, Any] = NO_ATTRIBUTES
 
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the metadata that were *stored* with a message; what they cannot be is left out."""
+        known = {"id", "model", "finish_reason", "usage"}
+        usage, reasons = stored.get("usage"), {each.value: each for each in FinishReason}
+        counts = usage.items() if isinstance(usage, Mapping) else ()
+        names = {each.name for each in fields(TokenUsage)}
+        return cls(
+            id=stored.get("id"),
+            model_name=stored.get("model"),
+            finish_reason=reasons.get(str(stored.get("finish_reason"))),
+            token_usage=TokenUsage(**{name: count for name, count in counts if name in names}) if counts else None,
+            attributes={name: value for name, value in stored.items() if name not in known},
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the metadata as it is stored with the message."""
         usage = {} if self.token_usage is None else asdict(self.token_usage)
@@ -188,6 +203,10 @@ class ContextLengthError(InvalidRequestError):
     """The messages do not fit in the model's context."""
 
 
+class ContentFilterError(InvalidRequestError):
+    """The server's filter does not allow a text or a file in the messages."""
+
+
 class RateLimitError(ChatModelError):
     """Too many requests, or the quota is exhausted. *retry_after* is the delay in seconds that the server asks for."""
 
@@ -210,7 +229,8 @@ class BrokenStreamError(ChatModelError):
 
 class ChatModel(ABC):
     """
-    An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model supports more.
+    An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model supports more, and
+    ``returns_thinking`` if requests contain thinking.
 
     ``chat("text")`` returns a str. With messages, a list of messages or a ``ChatRequest``, it returns a
     ``ChatResponse``. ``stream`` takes the same arguments and yields ``ChatEvent``s. Every method raises
@@ -239,6 +259,10 @@ class ChatModel(ABC):
             async with aclosing(from_thread(self.do_stream(request))) as events:
                 async for event in events:
                     yield event
+
+    def returns_thinking(self, message: AiMessage) -> bool:
+        """Return whether the thinking of *message* is sent to the model again, and so takes tokens; by default not."""
+        return False
 
     @overload
     def chat(self, first: str, /) -> str: ...

@@ -246,15 +246,6 @@ def calls_to_ask_for(
     return [position for position, call, tool in asked if tool is not None and tool.must_ask(call, context)]
 
 
-async def acalls_to_ask_for(
-    tools: Mapping[str, Tool], calls: Sequence[ToolExecutionRequest], context: Mapping[str, Any]
-) -> list[int]:
-    """Return what ``calls_to_ask_for`` returns. Functions that decide it run in a thread."""
-    if any(callable(tool.needs_approval) for tool in tools.values()) and calls:
-        return await in_slow_thread(calls_to_ask_for, tools, calls, context)
-    return calls_to_ask_for(tools, calls, context)
-
-
 def _unknown(tools: Mapping[str, Tool], call: ToolExecutionRequest) -> ToolExecutionResultMessage:
     names = ", ".join(tools) or "none"
     return ToolExecutionResultMessage.from_request(

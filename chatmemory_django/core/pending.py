@@ -120,7 +120,7 @@ def take(
         taken.append(entry)
         part.append(entry)
     messages = [entry.message for entry in part if entry.message is not None]
-    return taken, shortened(messages, window, max_tokens) if _cost(part) > max_tokens else messages, has_more
+    return taken, shortened(messages, window.cost, max_tokens) if _cost(part) > max_tokens else messages, has_more
 
 
 def _cost(entries: Iterable[Entry]) -> int:

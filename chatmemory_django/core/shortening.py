@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import overload
 
 import msgspec
 
 from chatmemory_django.core.limits import texts_of
-from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import (
     AiMessage,
     AudioContent,
@@ -31,22 +30,26 @@ MAX_WORDS = 60
 FILES = {ImageContent: "image", AudioContent: "audio file", VideoContent: "video", PdfFileContent: "PDF file"}
 
 
-def shortened(messages: Sequence[ChatMessage], window: Window, max_tokens: int) -> list[ChatMessage]:
+def shortened(
+    messages: Sequence[ChatMessage], cost: Callable[[ChatMessage], int], max_tokens: int
+) -> list[ChatMessage]:
     """
-    Return *messages* with at most *max_tokens*, counted one by one by *window*.
+    Return *messages* with at most *max_tokens*, where *cost* returns those of one message.
 
-    Texts keep their beginning, all of them up to the same length, and a note of how much is left out; files become a
-    note. Attributes are left out, and the last messages if even that is too much; the first one always stays.
+    Texts keep their beginning, all of them up to the same length, and a note of how much is left out, unless the note
+    is longer than that; files become a note. Attributes are left out, and the last messages if even that is too much;
+    the first one always stays.
     """
-    length = max((len(text) for message in messages for text in _texts(message)), default=0)
-    tokens = sum(map(window.cost, messages))
+    # At least 1, so that files become a note where there is no text.
+    length = max((len(text) for message in messages for text in _texts(message)), default=0) or 1
+    tokens = sum(map(cost, messages))
     cut = list(messages)
     while tokens > max_tokens and length > 0:
         # A little less than in proportion, since the notes take tokens, too.
         length = length * max_tokens * 9 // (tokens * 10)
         cut = [_cut(message, length) for message in messages]
-        tokens = sum(map(window.cost, cut))
-    totals = accumulate(map(window.cost, cut))
+        tokens = sum(map(cost, cut))
+    totals = accumulate(map(cost, cut))
     return [message for message, total in zip(cut, totals, strict=True) if total <= max_tokens] or cut[:1]
 
 
@@ -101,4 +104,4 @@ def _cut_text(text: str | None, length: int) -> str | None:
     if text is None or len(text) <= length:
         return text
     cut = f"{text[:length]}… [{len(text) - length:,} characters left out]"
-    return cut if len(cut) < len(text) else text[:length]
+    return cut if len(cut) < len(text) else text

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionResultMessage
+
+REJECTED = "rejected"
+"""The key in the metadata of a message that a model's server did not accept, with the reason."""
+
+NOT_ACCEPTED = "The model could not read the result of this call, so it is left out."
+"""What a model reads of a result that it was sent, and that its server did not accept."""
 
 NOT_RUN = "not_run"
 """The attribute that is true for the result of a call that was not run, since nobody approved it."""
@@ -64,6 +70,23 @@ def tool_answers(messages: Sequence[ChatMessage]) -> dict[tuple[int, int], int]:
                 latest = calls[-1][0]
                 answers[calls.pop(bisect_left(calls, (latest, 0)))] = index
     return answers
+
+
+def in_order_of_calls(messages: Sequence[ChatMessage]) -> Iterator[tuple[int, int | None]]:
+    """
+    Yield the indexes of *messages* in an order in which the results follow their calls directly, one for each.
+
+    In place of a result that is not there, the index of the message with the call and the call's position in it are
+    yielded; with all others, None. Results without a call are left out.
+    """
+    answers = tool_answers(messages)
+    for index, message in enumerate(messages):
+        if isinstance(message, ToolExecutionResultMessage):
+            continue
+        yield index, None
+        for position in range(len(message.tool_execution_requests) if isinstance(message, AiMessage) else 0):
+            found = answers.get((index, position))
+            yield (index, position) if found is None else (found, None)
 
 
 def has_open_calls(messages: Sequence[ChatMessage]) -> bool:

@@ -17,7 +17,10 @@ class TokenUsage:
     """
     The number of tokens that a call used; None for what the model does not report.
 
-    *cached_input* is the part of the input that was cached, *reasoning* the part of the output that was thinking.
+    *input* and *output* are all that is billed, and the others are parts of them. Of the input, *cached_input* was read
+    from the vendor's cache of prompts, and *cache_write* was written to it, of which *cache_write_1h* is kept for an
+    hour instead of the vendor's default; both have prices of their own. *reasoning* is the part of the output that was
+    thinking.
     """
 
     input: int | None = None
@@ -25,6 +28,8 @@ class TokenUsage:
     total: int | None = None
     cached_input: int | None = None
     reasoning: int | None = None
+    cache_write: int | None = None
+    cache_write_1h: int | None = None
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         """Return the sum of both; what neither reports stays None."""

@@ -86,6 +86,10 @@ class Window:
         return eviction
 
 
+NOTHING_LEAVES = -1
+"""See ``Eviction``."""
+
+
 class Entry(msgspec.Struct, gc=False):
     """A message as eviction sees it. *key* orders it in its memory; a *cost* of None is computed when needed."""
 
@@ -116,6 +120,9 @@ class Eviction:
 
     *total* is how much of the limit the memory takes, if the store keeps that number; costs are then added to it and
     subtracted from it. If it is None, the whole memory is counted at every trim, and all entries need messages.
+
+    Entries with keys from *keeps_from* on are never evicted, even if the memory then exceeds its limit; with
+    ``NOTHING_LEAVES``, nothing is, not even the summary.
     """
 
     def __init__(
@@ -128,12 +135,14 @@ class Eviction:
         summary: Entry | None = None,
         systems: Iterable[Entry] = (),
         total: int | None = None,
+        keeps_from: int | None = None,
     ) -> None:
         self.window = window
         self.pinned = pinned
         self.summary = summary
         self.total = total
         self.next_key = next_key
+        self.keeps_from = sys.maxsize if keeps_from is None else keeps_from
         self.begin()
         self._stored = iter(stored)
         self._front: deque[Entry] = deque()  # read from the store, but still in the memory
@@ -190,6 +199,7 @@ class Eviction:
         next_key: int,
         pinned: Entry | None = None,
         summary: Entry | None = None,
+        keeps_from: int | None = None,
     ) -> Self:
         """Return an eviction for a memory that was read completely: *pinned*, *summary* and the *entries* after it."""
         everything = [*(entry for entry in (pinned, summary) if entry is not None), *entries]
@@ -201,6 +211,7 @@ class Eviction:
             summary=summary,
             systems=[each for each in everything if each.type == MessageType.SYSTEM and each is not summary],
             total=total_of(everything, window),
+            keeps_from=keeps_from,
         )
 
     def add(
@@ -228,6 +239,26 @@ class Eviction:
         self.trim()
         return entry.key
 
+    def add_again(self, entry: Entry) -> None:
+        """Add *entry*, which was in the memory, at the end, and evict what no longer fits."""
+        self.trim()
+        self.added.append(entry)
+        self._new.append(entry)
+        if self.total is not None:
+            self.total += self._cost(entry)
+        self.trim()
+
+    def split(self, key: int) -> tuple[Eviction, list[Entry]]:
+        """Return this memory without the messages from *key* on, and these; system messages stay in it."""
+        pinned, summary = self.pinned, self.summary
+        front = sum(entry is not None for entry in (pinned, summary))
+        earlier: list[Entry] = []
+        later: list[Entry] = []
+        for entry in self.entries()[front:]:
+            (later if entry.key >= key and entry.type != MessageType.SYSTEM else earlier).append(entry)
+        memory = Eviction.of_entries(earlier, self.window, next_key=self.next_key, pinned=pinned, summary=summary)
+        return memory, later
+
     def pass_by(self, message: ChatMessage, cost: int | None = None) -> int:
         """Record a *message* that is only meant for the history, and return its key."""
         entry = to_entry(self.next_key, message, cost)
@@ -254,9 +285,10 @@ class Eviction:
         limit, low = self.window.limit, self.window.evict_to
         total = self.window.total(self.messages()) if self.total is None else self.total
         exceeds = total > limit
-        while total > limit and (entry := self._pop()) is not None:
+        pop = self._pop if self.keeps_from == sys.maxsize else self._pop_unkept
+        while total > limit and (entry := pop()) is not None:
             total -= self._evict_next(entry)
-        if total > limit and self.summary is not None:
+        if total > limit and self.summary is not None and self.keeps_from > NOTHING_LEAVES:
             summary, self.summary = self.summary, None
             total -= self._evict(summary)
         if exceeds and low is not None:
@@ -296,16 +328,27 @@ class Eviction:
             if entry.key not in self._gone:
                 return entry
 
+    def _pop_unkept(self) -> Entry | None:
+        """Return the next entry at the front unless it must stay; None then, and at the end."""
+        start = self.start
+        entry = self._pop()
+        if entry is None or entry.key < self.keeps_from:
+            return entry
+        self._front.appendleft(entry)
+        self.start = start
+        return None
+
     def _pop_unless_last(self) -> Entry | None:
         """Return the next entry at the front unless nothing comes after it and its results; None then, and it stays."""
         start, group = self.start, []
         while (entry := self._pop()) is not None:
             group.append(entry)
-            if len(group) > 1 and not (group[0].calls_tools and entry.type == MessageType.TOOL_EXECUTION_RESULT):
+            is_result = group[0].calls_tools and entry.type == MessageType.TOOL_EXECUTION_RESULT
+            if entry.key >= self.keeps_from or (len(group) > 1 and not is_result):
                 break
         self._front.extendleft(reversed(group))
         self.start = start
-        return None if entry is None else self._pop()
+        return None if entry is None or group[0].key >= self.keeps_from else self._pop()
 
     def _pin_leading(self) -> None:
         """Pin the message at the front if it belongs before the summary."""
@@ -336,7 +379,7 @@ class Eviction:
         """Evict the tool results that are now at the front and return their cost."""
         freed = 0
         while (entry := self._pop()) is not None:
-            if entry.type != MessageType.TOOL_EXECUTION_RESULT:
+            if entry.type != MessageType.TOOL_EXECUTION_RESULT or entry.key >= self.keeps_from:
                 self.start = entry.key
                 self._front.appendleft(entry)
                 break

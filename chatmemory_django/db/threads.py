@@ -144,9 +144,14 @@ async def from_thread(generator: Generator[_R, None, None]) -> AsyncGenerator[_R
 
 async def afterwards(call: Awaitable[None]) -> None:
     """Await *call*; in the background, in a task of its own, for which no one waits but ``all_afterwards``."""
-    if not _in_background.get():
+    if _in_background.get():
+        apart(call)
+    else:
         await call
-        return
+
+
+def apart(call: Awaitable[None]) -> None:
+    """Await *call* in a task of its own, for which no one waits but ``all_afterwards``."""
     task = asyncio.ensure_future(call)
     _afterwards.add(task)
     task.add_done_callback(_afterwards.discard)

@@ -143,6 +143,8 @@ def token_usage(usage: Any) -> TokenUsage | None:
         usage.input_tokens + usage.output_tokens,
         cached_input=usage.cache_read_tokens or None,
         reasoning=next(filter(None, others), None),
+        cache_write=usage.cache_write_tokens or None,
+        cache_write_1h=usage.cache_write_1h_tokens or None,
     )
 
 

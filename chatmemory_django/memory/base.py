@@ -13,7 +13,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.core.windows import Window
-from chatmemory_django.memory.turns import Persist, Turn
+from chatmemory_django.memory.turns import Begun, Persist, Turn
 from chatmemory_django.messages import ChatMessage, NewMessage, checked_messages
 from chatmemory_django.stores.base import (
     Appended,
@@ -149,17 +149,18 @@ class ChatMemory(ABC):
         """Return the messages that currently fit the window, oldest first; nothing is written."""
         return self.readable(self.store.read_messages(self.id, self.window()))
 
-    def turn(self, persist: Persist = "late", *, after: int | None = None) -> Turn:
+    def turn(self, persist: Persist = "late", *, after: int | None = None, begun: Begun | None = None) -> Turn:
         """
         Return a turn with the LLM, for ``with`` or ``async with``: one read, and one write if the block succeeds.
 
-        With "early", user messages are stored at once and marked as incomplete until the turn ends. With *after*, the
-        turn begins as if the memory had been rewound to that message, and rewinds it when it ends: to regenerate an
+        With "early", user messages are stored at once and marked as incomplete until the turn ends; ``Turn.save``
+        stores more of it. Nothing is evicted before the end: then, as by one ``add`` of the whole turn. With *after*,
+        the turn begins as if the memory had been rewound to that message, and rewinds it when it ends: to regenerate an
         answer, pass the user's message; to edit the user's message, pass the one before it. If the turn fails, the
         conversation is unchanged, and what an early turn has stored remains as a separate branch; without a history, an
-        early turn with *after* is stored late.
+        early turn with *after* is stored late. *begun* is what is stored of a turn that goes on.
         """
-        return Turn(self, persist, after=after)
+        return Turn(self, persist, after=after, begun=begun)
 
     def rewind(self, to: int) -> None:
         """

@@ -11,17 +11,25 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias, Unpack
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
 from chatmemory_django.core.tool_calls import has_open_calls
-from chatmemory_django.core.windows import Entry, Eviction, Window
+from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
-from chatmemory_django.stores.base import Appended, AppendOptions, CallRecords, ChatMemoryStore
+from chatmemory_django.stores.base import Appended, AppendOptions, CallRecords, ChatMemoryStore, Phase
 
 Persist: TypeAlias = Literal["late", "early"]
 """When a turn is stored: everything at its end, or user messages at once, marked as incomplete until then."""
+
+
+class Begun(NamedTuple):
+    """What is stored of a turn that goes on: its *messages*, their *keys*, and the message *after* which it came."""
+
+    after: int
+    keys: Sequence[int]
+    messages: Sequence[ChatMessage]
 
 
 class _Memory(Protocol):
@@ -46,23 +54,31 @@ class Turn:
     Other writers may add to the memory in the meantime: the turn's messages are added after theirs.
     """
 
-    def __init__(self, memory: _Memory, persist: Persist = "late", *, after: int | None = None) -> None:
+    def __init__(
+        self, memory: _Memory, persist: Persist = "late", *, after: int | None = None, begun: Begun | None = None
+    ) -> None:
         if persist not in {"late", "early"}:
             raise ValueError(f"persist must be 'late' or 'early', not {persist!r}.")
         self._memory = memory
         self._persist = persist
         self._after = after
+        self._earlier = after if begun is None else begun.after
+        self._stored = [] if begun is None else list(begun.keys)
+        """The keys of what is stored of the turn, in the order in which it was added."""
+        self.fence: int | None = None
+        """The conversation's fence when the turn has taken it; with another one, nothing of the turn is stored."""
         self._seen: Eviction | None = None
         self._conversation: object = None
-        self._unseen: list[ChatMessage] = []
+        self._unseen: list[ChatMessage] = [] if begun is None else list(begun.messages)
         self._unwritten: list[NewMessage] = []
         self._failed: tuple[list[NewMessage], list[NewMessage]] = ([], [])
         """The messages of an ``add`` that failed, as they were given and with their client message ids."""
         self._entries: dict[int, Entry] = {}
         """What was counted, by the identity of the message."""
-        self._incomplete: list[int] = []
+        self._newest: int | None = None
         self._is_retry = False
         self._has_evicted = False
+        self._has_ended = False
         self._beside: Callable[[object, list[int]], object] | None = None
         self._calls: CallRecords | None = None
 
@@ -71,19 +87,34 @@ class Turn:
         memory, window = self._memory, self._memory.window()
         self._seen, self._conversation = (
             memory.store.read_memory(memory.id, window)
-            if self._after is None
-            else memory.store.read_memory_after(memory.id, window, self._after)
+            if self._earlier is None
+            else memory.store.read_memory_after(memory.id, window, self._earlier)
         )
+        self._begun_at = self._seen.next_key
         return self
 
     @property
     def messages(self) -> list[ChatMessage]:
         """The messages to send now: the memory as it was when the turn began, and what the turn has added since."""
+        return self._memory.readable(self._with_added().messages())
+
+    def whole(self) -> tuple[Eviction, int]:
+        """Return the same memory, from which nothing has left to make room, and the key of the turn's first message."""
+        begun = self._begun()
+        begun.keeps_from = NOTHING_LEAVES
+        return self._with_added(), self._begun_at
+
+    def _with_added(self) -> Eviction:
         begun = self._begun()
         unseen, self._unseen = self._unseen, []
         for message in unseen:  # not earlier: a reply that is never read here need not be counted
             begun.add(message, self._cost(message))
-        return self._memory.readable(begun.messages())
+        return begun
+
+    @property
+    def question(self) -> int | None:
+        """The key of the first message that is stored of the turn."""
+        return self._stored[0] if self._stored else None
 
     @property
     def is_compacted(self) -> bool:
@@ -98,14 +129,14 @@ class Turn:
 
     def beside(self, store: Callable[[object, list[int]], object]) -> None:
         """
-        Call *store* in the transaction in which the turn's end is stored, if the store has any.
+        Call *store* in the transaction of the turn's next write, if the store has any.
 
         It receives what identifies the conversation, and the keys of the messages that are stored then.
         """
         self._beside = store
 
     def record(self, calls: CallRecords) -> None:
-        """Write *calls* in the transaction in which the turn's end is stored, if the store can and there is any."""
+        """Write *calls* in the transaction of the turn's next write, if the store can and there is any."""
         self._calls = calls
 
     def add(self, *messages: ChatMessage | NewMessage) -> None:
@@ -121,9 +152,13 @@ class Turn:
         new = self._failed[1] if given == self._failed[0] else self._named(given)
         if self._is_early() and any(each.message.type == MessageType.USER for each in new):
             self._failed = given, new
-            after = None if self._after is None else (self._incomplete or [self._after])[-1]
-            self._incomplete += self._store([*self._unwritten, *new], after=after, is_complete=False)
-            self._unwritten, self._failed = [], ([], [])
+            self._unwritten, unwritten = [*self._unwritten, *new], self._unwritten
+            try:
+                self.save("open")
+            except BaseException:
+                self._unwritten = unwritten
+                raise
+            self._failed = ([], [])
         else:
             self._unwritten += new
         self._unseen += (each.message for each in new)
@@ -142,7 +177,7 @@ class Turn:
 
         """
         if self.write():
-            self._memory._after_eviction()
+            self.follow()
 
     async def aend(self, afterwards: Callable[[Awaitable[None]], Awaitable[None]] | None = None) -> None:
         """
@@ -150,23 +185,61 @@ class Turn:
         the turn is stored by then, and need not wait for it.
         """
         if await self._memory.store.run(self.write):
-            await (self.follow() if afterwards is None else afterwards(self.follow()))
+            await (self.afollow() if afterwards is None else afterwards(self.afollow()))
 
     def write(self) -> bool:
-        """Do the first step of ``aend``: store what has not been stored yet; return whether ``follow`` comes next."""
+        """Do the first step of ``end``: store what has not been stored yet; return whether ``follow`` comes next."""
         self._begun()
-        if self._unwritten or self._incomplete:
-            self._write()
-            self._unwritten, self._incomplete = [], []
+        if self._unwritten or (self._stored and not self._has_ended):
+            self._write("end")
+            self._has_ended = True
         has_evicted, self._has_evicted = self._has_evicted, False
         return has_evicted
 
-    def follow(self) -> Awaitable[None]:
-        """Return the second step of ``aend``: what the memory does after an eviction, for example summarizing."""
+    def follow(self) -> None:
+        """Do the second step of ``end``: what the memory does after an eviction, for example summarizing."""
+        self._memory._after_eviction()
+
+    def afollow(self) -> Awaitable[None]:
+        """Return the second step of ``aend``, see ``follow``."""
         return self._memory._aafter_eviction()
 
-    def _write(self) -> None:
-        write = partial(self._store, self._unwritten, after=self._after, completes=self._incomplete)
+    def reject(self, count: int, reason: str) -> None:
+        """Take the last *count* stored messages of the turn out of the memory; see ``ChatMemoryStore.reject``."""
+        memory = self._memory
+        if keys := self._stored[-count:] if count else []:
+            memory.store.reject(memory.id, keys, reason, memory.window(), fence=self.fence)
+            self._conversation = getattr(getattr(self._conversation, "state", None), "id", self._conversation)
+
+    def save(self, phase: Literal["open", "round"] = "round", *, only_newest: bool = False) -> None:
+        """
+        Store what the turn has added so far, but evict nothing: the turn goes on.
+
+        With *only_newest*, ``LeaseLostError`` if others have added something since the turn's last message.
+
+        With *after*, what opens a turn becomes a branch of its own, and the first round continues from that. This can
+        be retried after an error; what is stored stays if the turn never ends.
+        """
+        self._begun()
+        if self._unwritten:
+            self._newest = self._stored[-1] if only_newest and self._stored else None
+            self._write(phase)
+
+    def _save(self, phase: Phase, calls: CallRecords | None = None) -> list[int]:
+        new = self._unwritten
+        after = self._after if phase != "open" or self._after is None else (self._stored or [self._after])[-1]
+        keys = self._store(new, after=after, phase=phase, turn=self._stored, calls=calls)
+        is_aside = phase == "open" and self._after is not None
+        for key, each in zip(keys, new, strict=True):
+            if is_aside or each.message.type != MessageType.SYSTEM:  # an equal system message may be an old one
+                self._stored.append(key)
+        self._unwritten = []
+        if phase != "open":
+            self._after = None  # the turn's own messages are the newest now
+        return keys
+
+    def _write(self, phase: Phase) -> None:
+        write = partial(self._save, phase)
         calls, self._calls = self._calls, None  # if this fails, the caller records them
         if calls is not None:
             write = partial(write, calls=calls)
@@ -179,8 +252,12 @@ class Turn:
         self._beside = None
 
     def _is_early(self) -> bool:
-        # Without a history, a branch that may never be continued cannot be stored.
-        return self._persist == "early" and (self._after is None or self._memory.store.keep_history)
+        return self._persist == "early" and self.can_open
+
+    @property
+    def can_open(self) -> bool:
+        """Whether questions can be stored alone: without a history, a branch that may never go on cannot be."""
+        return self._after is None or self._memory.store.keep_history
 
     def _named(self, given: Sequence[NewMessage]) -> list[NewMessage]:
         """Return *given* with client message ids if the store keeps them, so that retries store nothing twice."""
@@ -194,6 +271,7 @@ class Turn:
         options["is_retry"], self._is_retry = self._is_retry, True
         self._note(self._begun())
         options["costs"] = [self._cost(each.message) for each in new]
+        options["fence"], options["newest"] = self.fence, self._newest
         appended = self._memory._append(new, conversation=self._conversation, **options)
         self._conversation, self._is_retry = appended.conversation, False
         self._has_evicted |= bool(appended.eviction.evicted)

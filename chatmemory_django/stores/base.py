@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar
 
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
@@ -34,6 +34,12 @@ class SimpleChatMemoryStore(Protocol):
 
     def delete_messages(self, memory_id: object) -> None:
         """Delete everything stored under *memory_id*. An unknown id is not an error."""
+
+
+Phase: TypeAlias = Literal["open", "round", "end"]
+"""
+The part of a turn that is stored: the question with which it opens, a round of calls or their results, or its end.
+"""
 
 
 class Appended(NamedTuple):
@@ -64,8 +70,9 @@ class AppendOptions(TypedDict, total=False):
     after: int | None
     repeats: bool
     archived: bool
-    is_complete: bool
-    completes: Sequence[int]
+    phase: Phase | None
+    turn: Sequence[int]
+    newest: int | None
     is_retry: bool
     costs: Sequence[int | None]
     calls: CallRecords | None
@@ -82,6 +89,13 @@ class Reading(NamedTuple):
 
 class ConversationErasedError(RuntimeError):
     """The conversation was erased after it was read, so its messages are not stored."""
+
+
+class BusyError(RuntimeError):
+    """Another answer is being generated in this conversation."""
+
+    def __init__(self) -> None:
+        super().__init__("Another answer is being generated in this conversation; try again when it has ended.")
 
 
 class LeaseLostError(RuntimeError):
@@ -146,8 +160,9 @@ class ChatMemoryStore(ABC):
         after: int | None = None,
         repeats: bool = False,
         archived: bool = False,
-        is_complete: bool = True,
-        completes: Sequence[int] = (),
+        phase: Phase | None = None,
+        turn: Sequence[int] = (),
+        newest: int | None = None,
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
         calls: CallRecords | None = None,
@@ -161,12 +176,14 @@ class ChatMemoryStore(ABC):
         becomes part of the history, even a system message that repeats the current one and is only left out of the
         memory. *archived* messages become history only, as if they had left the memory already.
 
-        Without *is_complete*, the messages belong to a turn that has not ended; *completes* are the keys of messages
-        whose turn ends now. With *after*, the messages of a turn that has not ended begin a branch there, and neither
-        the memory nor the path changes until a later call, with the same *after*, completes them. Without *is_retry*,
+        With a *phase*, the messages belong to a turn, and *turn* are the keys of what it has stored before. Only its
+        end evicts: as if all messages of the turn were added then, one by one, after what others added meanwhile.
+        Questions are complete when the turn ends. With *after*, the messages that open a turn begin a branch there, and
+        neither the memory nor the path changes until the next phase, with the same *after*. Without *is_retry*,
         the caller has just generated the client message ids, so no message can have one of them yet.
         *costs* are what the window has counted for *messages* already, None where it has not. *calls* are written in
-        the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one.
+        the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one;
+        nor with *newest*, if that is not the key of the newest message of the path.
 
         A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
         a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises
@@ -174,7 +191,7 @@ class ChatMemoryStore(ABC):
 
         Raises:
             ConversationErasedError: The memory no longer belongs to *conversation*, as ``read_memory`` returned it.
-            LeaseLostError: The conversation has another *fence*.
+            LeaseLostError: The conversation has another *fence*, or another *newest* message.
             MessageNotFoundError: The history has no message *after*.
 
         """
@@ -226,6 +243,20 @@ class ChatMemoryStore(ABC):
         empty.
         """
         raise self._no_branches()
+
+    def reject(  # noqa: B027  # it may be overridden
+        self, memory_id: object, keys: Sequence[int], reason: str, window: Window, *, fence: int | None = None
+    ) -> None:
+        """
+        Take the messages *keys*, which a model's server did not accept, out of the memory, and note the *reason*.
+
+        They stay in the history. In the place of results of tools, the memory has notes. This implementation does
+        nothing.
+
+        Raises:
+            LeaseLostError: The conversation has another *fence*.
+
+        """
 
     def evict(self, memory_id: object, count: int) -> list[int]:
         """Evict the first *count* messages of the memory, or all if it has fewer; return their keys."""

@@ -15,7 +15,7 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
-from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, pins, to_entry
+from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window, continuation, pins, to_entry
 from chatmemory_django.messages import (
     ChatMessage,
     CustomMessage,
@@ -24,7 +24,14 @@ from chatmemory_django.messages import (
     SystemMessage,
     checked_messages,
 )
-from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
+from chatmemory_django.stores.base import (
+    Appended,
+    AppendOptions,
+    ChatMemoryStore,
+    MessageNotFoundError,
+    Phase,
+    Reading,
+)
 
 REMOVED = CustomMessage({})
 """What is left of a removed message."""
@@ -72,11 +79,11 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
     ) -> Appended:
         added, after = self._without_data(messages), options.get("after")
         with self._writing(memory_id, creates=True) as found:
-            if after is not None and not options.get("is_complete", True):
+            phase, turn = options.get("phase"), options.get("turn", ())
+            if after is not None and phase == "open":
                 return Appended(Eviction.of([], window), found.set_aside(added, after))
             repeats, archived = options.get("repeats", False), options.get("archived", False)
-            takes_up = () if after is None else options.get("completes", ())
-            return found.append(added, window, after, takes_up, repeats=repeats, archived=archived)
+            return found.append(added, window, after, turn, phase, repeats=repeats, archived=archived)
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         with self._writing(memory_id) as conversation:
@@ -253,16 +260,24 @@ class _Conversation:
         messages: Sequence[ChatMessage],
         window: Window,
         after: int | None,
-        takes_up: Sequence[int],
+        turn: Sequence[int],
+        phase: Phase | None,
         *,
         repeats: bool = False,
         archived: bool = False,
     ) -> Appended:
+        takes_up = [] if after is None else [key for key in turn if key > after]
         cleared = [key for key in takes_up if self.rows[self.checked(key)].cleared_before is not None]
         if cleared:  # nothing up to it comes back
             after, takes_up = cleared[-1], [key for key in takes_up if key > cleared[-1]]
         move = None if after is None else self.moved(after, window)
         eviction = self.eviction(window) if move is None else move.eviction
+        if phase in {"open", "round"}:
+            eviction.keeps_from = NOTHING_LEAVES
+        elif turn and move is None and not takes_up:
+            eviction, held = eviction.split(min(turn))
+            for entry in held:
+                eviction.add_again(entry)
         for key in takes_up:
             eviction.add(self.rows[self.checked(key)].message, key=key)
         add = eviction.pass_by if archived else partial(eviction.add, repeats=repeats)

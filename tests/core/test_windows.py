@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmemory_django.core.tool_calls import repair_tools, tool_answers
+from chatmemory_django.core.tool_calls import in_order_of_calls, repair_tools, tool_answers
 from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, start_on_user, to_entry
 from chatmemory_django.messages import (
     AiMessage,
@@ -424,6 +424,49 @@ class TestEvictTo:
                 assert after == [*before, message]
 
 
+class TestKeepsFrom:
+    @pytest.mark.parametrize(
+        ("memory", "limit", "evict_to", "keeps_from", "left"),
+        [
+            ([U1, U2, A1], 1, None, 2, [A1]),
+            ([U1, U2, A1], 1, None, 1, [U2, A1]),  # above the limit
+            ([U1, U2, A1], 1, None, 0, [U1, U2, A1]),
+            ([U1, U2, A1], 1, None, 9, [A1]),
+            ([S1, U1, U2, A1], 1, None, 2, [S1, U2, A1]),
+            ([U1, CALL, R1], 1, None, 2, [R1]),
+            ([CALL, R1, R1], 1, None, 2, [R1]),  # a result that must stay does
+            ([U1, S1, A1], 1, None, 1, [S1, A1]),
+            ([U1, U2, A1, A2], 3, 1, 3, [A2]),  # the newest is the last that may be evicted
+            ([U1, U2, A1, A2], 3, 1, 2, [A1, A2]),
+            ([U1, CALL, R1, A1], 3, 1, 3, [A1]),
+            ([U1, CALL, R1], 2, 1, 2, [R1]),
+            ([U1, U2, A1, A2], 3, 1, 9, [A2]),
+        ],
+    )
+    def test_what_must_stay_stays_and_the_rest_follows_the_rules(self, memory, limit, evict_to, keeps_from, left):
+        entries = [to_entry(key, message, 1) for key, message in enumerate(memory)]
+        window = Window(limit, evict_to=evict_to)
+        eviction = Eviction.of_entries(entries, window, next_key=len(entries), keeps_from=keeps_from)
+
+        eviction.trim()
+
+        assert eviction.messages() == left
+
+    def test_what_is_added_stays_and_the_summary_leaves_for_it(self):
+        entries = [to_entry(0, U1, 1), to_entry(1, U2, 1)]
+        summary = to_entry(-1, S1, 1)
+        eviction = Eviction.of_entries(entries, Window(3), next_key=2, summary=summary, keeps_from=2)
+
+        for message in (CALL, R1):
+            eviction.add(message)
+        assert eviction.messages() == [S1, CALL, R1]
+
+        for message in (TWO_CALLS, R1, R2):
+            eviction.add(message)
+        assert eviction.messages() == [CALL, R1, TWO_CALLS, R1, R2]
+        assert eviction.total == 5
+
+
 class TestWindow:
     def test_a_message_window_counts_messages(self):
         window = Window(5)
@@ -756,6 +799,17 @@ class TestToolAnswers:
 
         assert tool_answers([calls, calls, answer, answer, answer]) == {(1, 0): 2, (1, 1): 3, (0, 0): 4}
         assert repair_tools([calls, answer])[0].tool_execution_requests == calls.tool_execution_requests[:1]
+
+    def test_results_can_be_read_behind_their_calls(self):
+        memory = [result("0"), TWO_CALLS, U1, R2, call("3"), R1]
+        assert list(in_order_of_calls(memory)) == [
+            (1, None),
+            (5, None),
+            (3, None),
+            (2, None),
+            (4, None),
+            (4, 0),  # the first call there has no result
+        ]
 
     def test_unmatched_calls_and_results_are_in_no_pair(self):
         assert tool_answers([R1, CALL, U1]) == {}

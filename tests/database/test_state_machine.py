@@ -271,7 +271,7 @@ class InThisProcess(RuleBasedStateMachine):
         if not covered or not (has_more or tokens >= after):
             return [], False
         if tokens > most:
-            messages = shortened(messages, window, most)
+            messages = shortened(messages, window.cost, most)
         previous = None if oracle.summary is None else oracle.messages[oracle.summary].text
         if window.cost(summary) > self.most_of_a_summary:
             return [(previous, messages)], "too large"

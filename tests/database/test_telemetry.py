@@ -27,7 +27,16 @@ from rest_framework.authtoken.models import Token
 from chatmemory_django import operations, telemetry
 from chatmemory_django.chat.answers import recall
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.model import ChatModelError, RateLimitError
+from chatmemory_django.chat.model import (
+    BrokenStreamError,
+    ChatModelError,
+    ChatRequest,
+    ChatResponse,
+    ChatResponseMetadata,
+    RateLimitError,
+    TokenUsage,
+)
+from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
@@ -193,6 +202,28 @@ def test_an_error_is_named_by_its_class_alone(watched: Watched, way: str):
     agent = watched.span("invoke_agent")
     assert (agent.attributes["error.type"], agent.status.is_ok, agent.events) == ("RateLimitError", False, ())
     assert SECRET not in agent.to_json()
+
+
+def test_what_was_read_from_and_written_to_a_cache_is_summed_up(watched: Watched):
+    class Caching(ScriptedModel):
+        def do_chat(self, request: ChatRequest) -> ChatResponse:
+            usage = TokenUsage(9, 1, 10, cached_input=2, cache_write=5, cache_write_1h=4)
+            return ChatResponse(super().do_chat(request).ai_message, ChatResponseMetadata(token_usage=usage))
+
+    Assistant(Caching("Yes")).chat("c1", "hi")
+
+    attributes = watched.span("invoke_agent").attributes or {}
+    assert attributes["gen_ai.aggregated_usage.cache_read.input_tokens"] == 2
+    assert attributes["gen_ai.aggregated_usage.cache_creation.input_tokens"] == 5
+
+
+def test_estimates_are_not_reported(watched: Watched):
+    with suppress(BrokenStreamError):
+        list(Assistant(ScriptedModel(BrokenStreamError(SECRET), words_before_error=3)).stream("c1", "hi"))
+
+    assert ModelCall.objects.get().input_tokens
+    assert "aggregated_usage" not in watched.span("invoke_agent").to_json()
+    assert watched.metric("gen_ai.client.token.usage") == []
 
 
 def test_an_answer_over_http_belongs_to_its_request_and_ends_with_its_stream(watched: Watched, ann: User, settings):

@@ -1,25 +1,31 @@
-"""The exchange of one question and its answer: the requests to the model, and which messages are stored."""
+"""The exchange of one question and its answer: the requests to the model, and which messages are stored when."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from msgspec.structs import replace
 
 from chatmemory_django import telemetry
+from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
 from chatmemory_django.chat.answers.questions import Question
+from chatmemory_django.chat.answers.rejections import reason_of
+from chatmemory_django.chat.answers.sent import to_send
+from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.approvals import ApprovalRequested
-from chatmemory_django.chat.approvals.resuming import Resumed, request_approvals
+from chatmemory_django.chat.approvals.resuming import Resumed, end_waiting, request_approvals
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
+    ChatModel,
     ChatModelError,
     ChatRequest,
     ChatResponse,
-    ContextLengthError,
+    InvalidRequestError,
     PartialText,
     PartialThinking,
     ResponseFormat,
@@ -27,8 +33,6 @@ from chatmemory_django.chat.model import (
     ToolSpecification,
 )
 from chatmemory_django.chat.ui_messages.writing import call_id
-from chatmemory_django.core.tool_calls import repair_tools
-from chatmemory_django.db.threads import afterwards, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
@@ -40,16 +44,15 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
+from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError
+
+logger = logging.getLogger(__name__)
 
 AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage | ApprovalRequested
 """
 An event of an answer: for each call of the model its pieces and its response, then the results of its tools. If the
 answer waits for approvals, these are requested last, once it is stored.
 """
-
-
-class QuestionTooLongError(ContextLengthError):
-    """The question alone is larger than the memory's window, so the model was not called."""
 
 
 class TooManyRoundsError(ChatModelError):
@@ -60,125 +63,210 @@ class Exchange:
     """
     The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
-    In the last call, the model is asked to use no tools.
+    In the last call, the model is asked to use no tools. If it *is_early*, the question is stored when it opens;
+    *fence* is the conversation's, if it is taken, see ``Turn.fence``; otherwise, *take* does so before a tool runs.
     """
 
     def __init__(
         self,
         memory: ChatMemory,
+        ledger: Ledger,
+        take: Callable[[ChatMemory], int | None],
+        fence: int | None,
         turn: Turn,
         question: Question,
-        ledger: Ledger,
         *,
+        model: ChatModel,
+        is_early: bool,
         tools: Sequence[ToolSpecification],
         max_rounds: int,
-        answer_id: str | None,
+        max_result_tokens: int | None,
         response_format: ResponseFormat | None,
+        answer_id: str | None = None,
         resumed: Resumed | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
-        self.turn = turn
+        self._take = take
+        self._fence = fence
+        self.turn: Turn
         """The turn, which the caller ends."""
+        self._use(turn)
+        self.question = question
         self.ledger = ledger
         """The calls of the model, which the caller records."""
-        self._question = question
+        self._is_early = is_early
+        self._thinking_tokens = thinking_tokens(model, memory.window())
         self._tools = tuple(tools)
         self._rounds_left = max_rounds
+        self._max_result_tokens = max_result_tokens
         self._answer_id = answer_id
         self._response_format = response_format
-        self._has_answer = False
+        self._system: str | None = None
+        self._context: str | None = None
+        self._next: ChatRequest | None = None
+        self._steps = 0 if question.stored is None else question.stored.steps
         self._asked_at = 0.0
         self._text: list[str] = []
         self._thinking: list[str] = []
+        self._has_stored_calls = self._has_part = False
         self.response: ChatResponse | None = None
         """The last response of the model."""
         self.results: list[ToolExecutionResultMessage] = []
-        """The results of its tool calls, in their order."""
+        """The results of the last calls, as they are stored."""
+        self.is_open = False
+        """Whether the turn has begun with the question."""
         self.is_complete = False
-        """Whether the model has answered."""
+        """Whether the model has answered, or the answer waits."""
         self.resumed = resumed
         """The answer that goes on with the results of the calls for which it has waited."""
         self.pending: Sequence[ApprovalRequested] = ()
         """The calls for whose approval the answer waits."""
         self._held: Mapping[int, ApprovalRequested] = {}
-        before = () if resumed is None else resumed.waiting.rows
-        self._steps = sum(row.type == MessageType.AI for row in before)
         self._is_first = False
-        self._asked: UserMessage | None = None
+        stored = question.stored  # it is read here, since an event loop must not
+        self.asked = question.message if stored is None else stored.asked()
+        """The question."""
+        self._stored_events = [] if stored is None else list(stored.events())
 
-    def open(self, system: str | None) -> None:
-        """Begin the turn with the system message, unless it is there already, and the question."""
+    def _use(self, turn: Turn) -> None:
+        turn.fence = self._fence
+        self.turn = turn
+
+    def again(self) -> Iterator[AssistantEvent]:
+        """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
+        for event in self._stored_events:
+            self.response = event if isinstance(event, ChatResponse) else self.response
+            yield event
+        stored = self.question.stored
+        if stored is None:
+            return
+        self.is_complete, self.pending = stored.stands, stored.pending
+        if not self.is_complete:
+            self.response = None
+
+    def open(self, system: str | None, context: str | None = None) -> None:
+        """
+        Begin the turn with the system message, unless it is there already, and the question.
+
+        *context* is sent in front of the question, and never stored.
+
+        Raises:
+            QuestionTooLongError: They do not fit in the window; nothing is stored.
+
+        """
+        self.is_open, self._system, self._context = True, system, context
+        if self._steps:  # what the process that has begun it still does is nothing any more
+            self.take()
         if self.resumed is not None:  # what comes next are the results of its calls
             return
-        opening: list[NewMessage] = []
-        if system is not None and SystemMessage(system) not in self.turn.messages:
-            opening.append(NewMessage(SystemMessage(system)))
-        message, _, name = self._question
-        if message is not None:
-            opening.append(NewMessage(message, client_message_id=name))
-        self.turn.add(*opening)
+        self._add_opening()
+        self._next = self._request()
+        if self.question.stored is None and self.question.after is None and end_waiting(self.memory, self.turn):
+            self._use(self.memory.turn().begin())
+            self._add_opening()
+            self._next = self._request()
+        if self._is_early and self.turn.can_open and self.question.message is not None:
+            self.turn.save("open")
+
+    def _add_opening(self) -> None:
+        memory, _ = self.turn.whole()
+        if self._system is not None and SystemMessage(self._system) not in memory.messages():
+            self.turn.add(SystemMessage(self._system))
+        if self.question.message is not None:
+            self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))
 
     def next_request(self) -> ChatRequest | None:
-        """
-        Add the messages so far to the turn, and return the next request, or None once the model has answered, or the
-        answer waits.
-        """
-        if self.response is not None:
-            if self.calls and not self._rounds_left:
-                raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
+        """Return the next request to the model, or None once it has answered, or the answer waits."""
+        if self.response is not None and not self.calls:
             self._add(self.response.ai_message, self._metadata(self.response))
-            if not self.calls:
-                self.is_complete = True
-                return None
-            self.turn.add(*self.results)
-            if self._held:
-                ids = {request.id: position for position, request in self._held.items()}
-                request_approvals(self.memory, self.turn, ids, behind=len(self.results))
-                self.pending = tuple(self._held.values())
-        if self.pending:
+            self.is_complete = True
+        if self._held:
+            self.pending = tuple(self._held.values())
+        if self.is_complete or self.pending:
             self.is_complete = True
             return None
         self.ledger.check()
-        self.response, self.results, self._text, self._thinking = None, [], [], []
+        request, self._next = self._next or self._request(), None
+        self.response, self._text, self._thinking, self._has_stored_calls = None, [], [], False
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
-        messages = tuple(repair_tools(self.turn.messages))
-        if self.turn.is_compacted:
+        return request
+
+    def _request(self) -> ChatRequest:
+        memory, begun = self.turn.whole()
+        entries = memory.entries()
+        self._is_first = not any(entry.type == MessageType.AI for entry in entries if entry.key < begun)
+        sent = to_send(
+            entries,
+            begun,
+            memory.window,
+            summary_key=None if memory.summary is None else memory.summary.key,
+            context=self._context,
+            extra=self._thinking_tokens,
+            overhead=specification_tokens(self._tools, self._response_format, memory.window),
+            max_result_tokens=self._max_result_tokens,
+            starts_on_user=self.memory.start_on_user,
+        )
+        if sent.left_out or self.turn.is_compacted:
             telemetry.note_compacted()
-        if not self._has_answer:
-            numbered = reversed([*enumerate(messages)])
-            questions = ((index, each) for index, each in numbered if isinstance(each, UserMessage))
-            asked, self._asked = next(questions, (None, None))
-            before = messages[:asked] if self.resumed else messages
-            self._is_first = all(message.type != MessageType.AI for message in before)
-        if all(isinstance(message, SystemMessage) for message in messages):
-            raise QuestionTooLongError("The question does not fit in the memory's window; configure a larger window.")
         return ChatRequest(
-            messages=messages,
+            messages=tuple(sent.messages),
             tools=self._tools,
-            tool_choice=ToolChoice.NONE if self._tools and not self._rounds_left else None,
+            tool_choice=ToolChoice.NONE if self._tools and self._rounds_left == 1 else None,
             response_format=self._response_format,
         )
 
-    async def anext_request(self) -> ChatRequest | None:
-        """See ``next_request``."""
-        return await in_thread(self.next_request) if self.ledger.asks_for_costs else self.next_request()
+    def store_calls(self) -> None:
+        """
+        Store the last response, if it calls tools, before any of them runs.
 
-    def end(self) -> None:
-        """End the turn, and record the calls with it."""
+        Raises:
+            TooManyRoundsError: It may not call any; nothing is stored.
+            BusyError: Another answer is in progress in the conversation.
+
+        """
+        if self.response is None or not self.calls:
+            return
+        if not self._rounds_left:
+            raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
+        self.take()
+        self._name_calls()
+        self._add(self.response.ai_message, self._metadata(self.response))
+        self._has_stored_calls, self.results = True, []
+        if self._held:
+            request_approvals(self.memory, self.turn, {each.id: at for at, each in self._held.items()})
         with self.ledger.recorded_with(self.turn):
-            self.turn.end()
+            self.turn.save()
 
-    def write(self) -> bool:
-        """Do the first step of ``aend``; return what ``Turn.write`` does."""
-        with self.ledger.recorded_with(self.turn):
-            return self.turn.write()
+    def take(self) -> None:
+        """Take the conversation for this answer, unless it is taken: another one then stores nothing any more."""
+        self._fence = self.turn.fence = self._take(self.memory)
 
-    async def aend(self) -> None:
-        """See ``end``. What the memory does after the turn is stored may go on by itself."""
-        if await in_thread(self.write):
-            await afterwards(self.turn.follow())
+    def store_result(self, result: ToolExecutionResultMessage) -> None:
+        """Store the *result* of a call."""
+        self.turn.add(result)
+        self.turn.save()
+        self.results.append(result)
+
+    def reject(self, error: InvalidRequestError) -> None:
+        """
+        Leave out of later requests what the model's server did not accept: the question or, if tools have run, the
+        results of the last round. They stay in the history.
+        """
+        stored = self.question.stored
+        results = len(self.results) or (0 if stored is None else stored.last_results)
+        has_question = (stored is not None and not stored.question.is_complete) or self._is_early
+        if results or (has_question and not self._steps):
+            self.turn.reject(results or 1, reason_of(error, None if results else self.asked))
+
+    def store_late(self, result: ToolExecutionResultMessage) -> None:
+        """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
+        try:
+            self.turn.add(result)
+            self.turn.save(only_newest=True)
+        except (LeaseLostError, ConversationErasedError):
+            logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
 
     @property
     def calls(self) -> Sequence[ToolExecutionRequest]:
@@ -187,15 +275,19 @@ class Exchange:
 
     def hold(self, positions: Collection[int]) -> None:
         """Let the answer wait for the approval of those of the calls that have these *positions*."""
-        if self.response is None or not positions:
+        self._name_calls()
+        self._held = {position: ApprovalRequested(uuid4(), self.calls[position]) for position in positions}
+
+    def _name_calls(self) -> None:
+        """Give each of the calls an id of its own, by which its result is found whenever that is stored."""
+        if self.response is None:
             return
-        message = self.response.ai_message
         ids: list[str] = []
-        for position, call in enumerate(self.calls):  # a result that is stored later is found by the id of its call
+        for position, call in enumerate(self.calls):
             ids.append(call_id(call.id, ids, self._steps + 1, position))
         calls = [replace(call, id=name) for call, name in zip(self.calls, ids, strict=True)]
-        self.response = ChatResponse(replace(message, tool_execution_requests=calls), self.response.metadata)
-        self._held = {position: ApprovalRequested(uuid4(), calls[position]) for position in positions}
+        message = replace(self.response.ai_message, tool_execution_requests=calls)
+        self.response = ChatResponse(message, self.response.metadata)
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
@@ -207,18 +299,24 @@ class Exchange:
     ) -> Sequence[ToolExecutionResultMessage]:
         """Store the *results* of approved calls, before anything else can fail, and return all that are new."""
         settled, self.pending = resumed.settle(results)
-        self.turn.begin()
+        caller = resumed.waiting.caller
+        answer = StoredAnswer.before(caller.conversation, caller.sequence)
+        self.question = self.question._replace(stored=answer)
+        self._steps, self.asked = (1, None) if answer is None else (answer.steps, answer.asked())
+        self._use(self.memory.turn(begun=None if answer is None else answer.begun()).begin())
+        self._add_opening()
         return settled
 
     @property
     def first(self) -> tuple[UserMessage, AiMessage] | None:
         """The question and its answer, once the model has given the first answer of the memory."""
-        if not (self.is_complete and self._is_first) or self.pending or self._asked is None or self.response is None:
+        if not (self.is_complete and self._is_first) or self.pending or self.response is None:
             return None
-        return self._asked, self.response.ai_message
+        return None if self.asked is None else (self.asked, self.response.ai_message)
 
     def note(self, event: ChatEvent) -> None:
         """Record an event of the model."""
+        self.ledger.note(event)
         match event:
             case PartialText():
                 self._text.append(event.text)
@@ -226,15 +324,33 @@ class Exchange:
                 self._thinking.append(event.text)
             case ChatResponse():
                 self.response = event
-                self.ledger.note(event)
                 self._latency_ms = self._elapsed_ms()
 
-    def add_part(self) -> bool:
-        """
-        Add the answer so far to the turn, marked as partial; calls without results are left out.
+    @property
+    def was_stored(self) -> bool:
+        """Whether the answer had ended or waited before, so that nothing of it is stored now."""
+        stored = self.question.stored
+        return stored is not None and stored.stands
 
-        Returns whether the turn has any message of an answer.
+    def finish(self, *, keeps_part: bool, has_failed: bool) -> bool:
         """
+        Store how the answer ends, whatever has become of it, and return what ``Turn.write`` does.
+
+        If it is not complete, what there is of the last text is stored if the caller *keeps_part*; unless the answer
+        *has_failed*, it ends with that. After an error, this can be called again.
+        """
+        if self.was_stored or self.pending or not (self.is_complete or (keeps_part and self._add_part())):
+            return False
+        with self.ledger.recorded_with(self.turn):
+            if self.is_complete or not has_failed:
+                return self.turn.write()
+            self.turn.save()
+        return False
+
+    def _add_part(self) -> bool:
+        """Add what there is of the model's text to the turn, once, marked as partial; return whether there is any."""
+        if self._has_part or self._has_stored_calls:
+            return self._has_part
         if self.response is None:
             text, thinking = "".join(self._text), "".join(self._thinking)
             metadata: Mapping[str, Any] = {"latency_ms": self._elapsed_ms()}
@@ -243,11 +359,12 @@ class Exchange:
             metadata = self._metadata(self.response)
         if text or thinking:
             self._add(AiMessage(text or None, thinking or None), {**metadata, "partial": True})
-        return self._has_answer
+            self._has_part = True
+        return self._has_part
 
     def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
-        self.turn.add(NewMessage(message, metadata, self._answer_id))
-        self._answer_id, self._has_answer = None, True
+        name = None if self._steps else self._answer_id
+        self.turn.add(NewMessage(message, metadata, name))
         self._steps += 1
 
     def _metadata(self, response: ChatResponse) -> dict[str, Any]:

@@ -6,20 +6,18 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from chatmemory_django.chat.answers.stored import MAX_STEPS, StoredAnswer
 from chatmemory_django.chat.answers.versions import id_again, versions_of
 from chatmemory_django.chat.ui_messages import message_sequence, ui_id
 from chatmemory_django.core.limits import EDIT, unedited
+from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.models.alternatives import children_of
 from chatmemory_django.models.files import ConversationKey, whole
 from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-
-MAX_STEPS = 256
-"""How many messages are searched backwards for the question of an answer that is to be regenerated."""
 
 
 class Question(NamedTuple):
@@ -29,31 +27,33 @@ class Question(NamedTuple):
     after: int | None = None
     """The message to continue from, if it is not the newest."""
     client_message_id: str | None = None
+    stored: StoredAnswer | None = None
+    """What is stored of its answer, which goes on or, if it has ended, is given once more."""
 
 
 def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Question:
     """
     Return *question* with its position in the conversation of *memory*; *is_known* is whether its id is taken there.
 
-    If a message with the same client id and the same content is stored, it is answered where it is, or asked once more
-    at the end, see ``_stays``; with other content, the new message replaces it. Without an id, the question is answered
-    again if it is the newest message and has no answer.
+    If a message with the same client id and the same content is stored, its answer goes on, or is given once more if it
+    has ended; without one, it is answered where it is, or asked once more at the end, see ``_stays``. With other
+    content, the new message replaces it. Without an id, the answer goes on if it is that of the newest question.
 
     Raises:
         MessageNotFoundError: The message was removed.
 
     """
-    message, _, name = question
+    message, name = question.message, question.client_message_id
     if not is_known and name is not None and message_sequence(name) is None:  # as nearly every question, it is new
         return question
     conversation = conversation_of(memory)
     if conversation is None:
         return question
     if name is None:
-        newest = conversation.history().order_by("sequence").last()
-        if newest is None or newest.is_complete or not _is_same(newest, message) or not _stays(conversation, newest):
+        newest = _newest_question(conversation)
+        if newest is None or newest.is_complete or not _is_same(newest, message):
             return question
-        return Question(None, newest.sequence)
+        return _again(conversation, newest) or question
     versions = versions_of(conversation, name)
     if not versions:
         _check_not_removed(conversation, memory, name)
@@ -64,11 +64,42 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
         known = unedited(replaced.client_message_id or name)
         # Ids are unique, and the first version keeps its own, even if it was taken out of the history.
         return Question(message, conversation.parent_of(replaced.sequence), f"{known}{EDIT}{secrets.token_hex(4)}")
-    if _stays(conversation, row, versions):
-        return Question(None, row.sequence)
+    if (found := _again(conversation, row, versions)) is not None:
+        return found
     again = id_again(row)
     _check_not_removed(conversation, memory, again)
     return Question(message, None, again)
+
+
+def unanswered(question: Question, memory: ChatMemory) -> Question:
+    """Return *question*, which is to be answered anew, or its answer to go on with if that has not ended."""
+    conversation = conversation_of(memory)
+    if conversation is None:
+        return question
+    asked = conversation.history(all_branches=True).filter(sequence=question.after or 0, type=MessageType.USER).first()
+    answer = None if asked is None else StoredAnswer.of(conversation, asked)
+    if answer is None:
+        return question
+    if answer.pending:
+        return Question(None, stored=answer)
+    goes_on = answer.rows and not answer.has_ended and answer.is_newest
+    return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.anew())
+
+
+def _again(conversation: Conversation, row: Message, versions: Sequence[Message] = ()) -> Question | None:
+    """Return how the question *row* is asked again where it is; None if it has to be asked once more at the end."""
+    answer = StoredAnswer.of(conversation, row)
+    if answer.stands:
+        return Question(None, row.sequence, stored=answer)
+    if answer.rows:
+        is_there = answer.is_newest and row.cleared_before is None and row.sequence > conversation.forgotten_through
+        return _going_on(answer) if is_there else None
+    is_rejected = REJECTED in (row.metadata or {})  # it is in no memory
+    return _going_on(answer) if _stays(conversation, row, versions) and not is_rejected else None
+
+
+def _going_on(answer: StoredAnswer) -> Question:
+    return Question(None, answer.after, stored=answer)
 
 
 def taken_ids(memory: ChatMemory, *client_message_ids: str | None) -> set[str]:
@@ -80,14 +111,19 @@ def taken_ids(memory: ChatMemory, *client_message_ids: str | None) -> set[str]:
     return {name for name in named.values_list("messages__client_message_id", flat=True) if name is not None}
 
 
-def question_again(conversation: Conversation, name: str | None) -> Question | None:
+def question_again(conversation: Conversation, name: str | None, posted: Question) -> Question | None:
     """
     Return the question to answer again, or None if there is none.
 
     It is the message *name* or, if that is an answer's id, the question before the answer; without an id, it is the
-    newest question. One that has no answer is returned as it was asked: where it is answered is decided when the answer
-    begins, since another one may be in progress now.
+    *posted* one or, without that, the newest one. One whose answer has not ended is returned as it was asked: where it
+    is answered is decided when the answer begins, since another one may be in progress now.
     """
+    row = _posted_before(conversation, posted) if name in {None, posted.client_message_id} else None
+    if row is not None and StoredAnswer.of(conversation, row).has_ended:
+        return Question(None, row.sequence)
+    if row is not None or (name is None and posted.message is not None):
+        return posted
     row = _newest_question(conversation) if name is None else _message_of(conversation, name)
     for _ in range(MAX_STEPS):
         if row is None or row.type == MessageType.USER:
@@ -97,9 +133,16 @@ def question_again(conversation: Conversation, name: str | None) -> Question | N
     if row is None or row.type != MessageType.USER:
         return None
     [message] = whole([row.chat_message], [row.sequence], ConversationKey.of(conversation))
-    if isinstance(message, UserMessage) and not _has_answer(conversation, row):
+    if isinstance(message, UserMessage) and not StoredAnswer.of(conversation, row).has_ended:
         return Question(message, None, ui_id(row))
     return Question(None, row.sequence)
+
+
+def _posted_before(conversation: Conversation, posted: Question) -> Message | None:
+    """Return the version of the *posted* question that has its content; None if it has no id, or is a new version."""
+    name = posted.client_message_id
+    versions = [] if name is None else versions_of(conversation, name)
+    return next((row for row in versions if _is_same(row, posted.message)), None)
 
 
 def _is_same(row: Message, message: UserMessage | None) -> bool:
@@ -140,34 +183,15 @@ def _stays(conversation: Conversation, row: Message, versions: Sequence[Message]
     """
     Return whether the question *row*, asked again, is answered where it is; if not, it is asked once more at the end.
 
-    It stays if it has an answer, which another one replaces; if it is the newest message; and on another branch if one
-    of its *versions* is on the path, which it is to replace. From anywhere else, it would take the answers to later
-    questions off the path. It never stays if the memory was cleared just after it: then no memory there has it.
+    It stays if it is the newest message; and on another branch if one of its *versions* is on the path, which it is to
+    replace. From anywhere else, it would take the answers to later questions off the path. It never stays if the memory
+    was cleared just after it: then no memory there has it.
     """
     if row.cleared_before is not None:
         return False
     if not row.on_path:
-        return any(version.on_path for version in versions) or _has_answer(conversation, row)
-    is_newest = _following(conversation, row) is None and row.sequence > conversation.forgotten_through
-    return is_newest or _has_answer(conversation, row)
-
-
-def _has_answer(conversation: Conversation, row: Message) -> bool:
-    """Return whether an answer follows the question *row*: on the path or, if it is not on it, on any branch."""
-    if not row.is_complete:
-        return False
-    if row.on_path:
-        following = _following(conversation, row)
-        return following is not None and following.type != MessageType.USER
-    parents = [row.sequence]
-    while parents:
-        history = conversation.history(all_branches=True)
-        found = {child for parent in parents for child in children_of(history, parent)}
-        children = list(history.filter(sequence__in=found))
-        if any(child.type not in {MessageType.SYSTEM, MessageType.USER} for child in children):
-            return True
-        parents = [child.sequence for child in children if child.type == MessageType.SYSTEM]
-    return False
+        return any(version.on_path for version in versions)
+    return _following(conversation, row) is None and row.sequence > conversation.forgotten_through
 
 
 def _following(conversation: Conversation, row: Message) -> Message | None:

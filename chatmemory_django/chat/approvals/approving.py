@@ -16,6 +16,7 @@ from django.db import connections
 from django.utils import timezone
 
 from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH, ToolApproval
+from chatmemory_django.chat.model import ApprovalRequested
 from chatmemory_django.chat.ui_messages import Approval
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.core.tool_calls import NOT_RUN
@@ -121,6 +122,13 @@ def pending_calls(conversation: Conversation) -> list[tuple[ToolApproval, ToolEx
     if waiting is None:
         return []
     return [(approval, waiting.call(approval)) for approval in waiting.approvals if approval.is_pending]
+
+
+def open_calls(conversation: Conversation) -> list[ApprovalRequested]:
+    """Return the calls for which the answer at the end of *conversation* waits: for a decision, or to be run."""
+    waiting = waiting_answer(conversation)
+    left = [] if waiting is None else [each for each in waiting.approvals if each.is_open and not each.has_expired]
+    return [] if waiting is None else [ApprovalRequested(each.id, waiting.call(each)) for each in left]
 
 
 def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict[tuple[int, int], Approval]:

@@ -92,15 +92,12 @@ def django_store(memory: ChatMemory) -> DjangoChatMemoryStore:
     return memory.store
 
 
-def request_approvals(memory: ChatMemory, turn: Turn, ids: Mapping[UUID, int], behind: int) -> None:
-    """
-    Let *turn* ask for approvals when it is stored: *ids*, with the position of each call in its last message of the
-    model, which *behind* results follow.
-    """
+def request_approvals(memory: ChatMemory, turn: Turn, ids: Mapping[UUID, int]) -> None:
+    """Let *turn* ask for approvals in its next write: *ids*, with the position of each call in its last message."""
     using = django_store(memory).using or router.db_for_write(Conversation)
 
     def store(conversation: object, keys: Sequence[int]) -> None:
-        approving.request_approvals(using, conversation, keys[-1 - behind], ids)  # type: ignore[arg-type]  # its key
+        approving.request_approvals(using, conversation, keys[-1], ids)  # type: ignore[arg-type]  # its key
 
     turn.beside(store)
 
@@ -117,4 +114,4 @@ def _store(memory: ChatMemory, messages: Sequence[ChatMessage]) -> None:
     # Not ``memory.add``: a model that summarizes would be called in the transaction.
     turn = memory.turn().begin()
     turn.add(*messages)
-    turn.write()
+    turn.save()

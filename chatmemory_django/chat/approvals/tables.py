@@ -86,6 +86,11 @@ class ToolApproval(models.Model):
         """Whether it can still be decided."""
         return self.approved is None and self.state == self.State.WAITING and timezone.now() < self.expires_at
 
+    @property
+    def has_expired(self) -> bool:
+        """Whether nobody has decided it in time."""
+        return self.approved is None and self.state == self.State.WAITING and timezone.now() >= self.expires_at
+
 
 def forget_approvals(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
     """Delete the approvals of calls in removed messages; those of erased conversations are deleted with them."""

@@ -7,7 +7,7 @@ A call is recorded once it has ended. That never makes an answer fail: if it is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,9 +20,11 @@ from django.db import IntegrityError, connections, router, transaction
 from django.utils import timezone
 
 from chatmemory_django import conf
+from chatmemory_django.chat.costs.estimates import NOTHING, Estimate, Part, is_refusal
 from chatmemory_django.chat.costs.summing import midnight, sum_calls
 from chatmemory_django.chat.costs.tables import MAX_NAME_LENGTH, ModelCall, Outcome, Purpose
 from chatmemory_django.chat.costs.usage import usage
+from chatmemory_django.chat.model import ChatEvent, ChatResponse, PartialText, PartialThinking, PartialToolCall
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.serving import served
 from chatmemory_django.core.usage import TokenUsage, to_cost
@@ -40,16 +42,13 @@ logger = logging.getLogger(__name__)
 PRUNED_AT_ONCE = 5_000
 """How many calls one transaction deletes."""
 
-NOTHING = TokenUsage()
-"""What is known of a call that has reported nothing."""
-
 _MOST = 2**31 - 1
 """The largest count that every database can store."""
 
 
 @dataclass
 class Call:
-    """A call of a model: *model* is its name; the rest is known once it has ended."""
+    """A call of a model: *model* is its name, *usage* what the model reported; known once it has ended."""
 
     purpose: str
     model: str = ""
@@ -57,18 +56,52 @@ class Call:
     outcome: str = Outcome.CANCELLED
     error: str = ""
     began_at: datetime = field(default_factory=timezone.now)
+    estimate: Estimate = field(default_factory=Estimate, repr=False)
+    """What it used, in case that it ends before the model reports that."""
+    _counted: TokenUsage | None = None
     _cost: tuple[Decimal | None] | None = None
 
+    def note(self, event: ChatEvent) -> None:
+        """Note an *event* of the model."""
+        match event:
+            case ChatResponse(metadata=metadata):
+                self.complete(metadata.token_usage, metadata.model_name)
+            case PartialToolCall():
+                self.estimate.arrived((event.name or "") + event.arguments)
+            case PartialText() | PartialThinking():
+                self.estimate.arrived(event.text)
+
+    def complete(self, usage: TokenUsage | None, model: str | None) -> None:
+        """Note that the model has answered, and its *usage* and name, if it reported them."""
+        self.usage = self._counted = usage or NOTHING
+        self.model = model or self.model
+        self.outcome = Outcome.COMPLETED
+
     def fail(self, error: BaseException) -> None:
-        """Note that *error* ended the call: one that is not an ``Exception`` cancelled it."""
+        """
+        Note that *error* ended the call, unless the model has answered before.
+
+        One that is not an ``Exception`` cancelled it. A call that was refused used nothing.
+        """
+        if self.outcome == Outcome.COMPLETED:
+            return
         self.outcome = Outcome.FAILED if isinstance(error, Exception) else Outcome.CANCELLED
         self.error = type(error).__name__ if isinstance(error, Exception) else ""
+        if is_refusal(error) and not self.estimate.is_answered:
+            self._counted = NOTHING
+
+    @property
+    def counted(self) -> TokenUsage:
+        """What the model reported or, if the call ended before that, the estimate."""
+        if self._counted is None:
+            self._counted = _usage_of(self.estimate)
+        return self._counted
 
     @property
     def cost(self) -> Decimal | None:
         """What it costs by the function in the settings; None if that is not known, fails, or is not set."""
         if self._cost is None:
-            self._cost = (_cost_of(self.model, self.usage),)
+            self._cost = (_cost_of(self.model, self.counted),)
         return self._cost[0]
 
 
@@ -97,24 +130,17 @@ class Account:
         """The database in which its calls are recorded."""
         return self.using or router.db_for_write(ModelCall)
 
-    def spent(self, since: datetime) -> tuple[float, Decimal]:
+    def spent(self, since: datetime) -> tuple[int, Decimal]:
         """
         Return the tokens and the cost of the owner's calls that began *since* then.
 
-        Models report no usage for an answer that was cancelled: it counts as much as the others do on average, so that
-        no one evades a budget by stopping answers.
+        Those that were cancelled or failed count with their estimates, so that no one evades a budget by stopping
+        answers, or by asking for what takes too long.
         """
         calls = ModelCall.objects.using(self.database).filter(owner=self.owner)
         found = list(usage(calls, "outcome", since=since, until=LATEST, limit=len(Outcome)))
-        cancelled = [each for each in found if each.key == Outcome.CANCELLED]
         tokens = sum(each.input + each.output for each in found)
-        cost = sum((each.cost or Decimal(0) for each in found), Decimal(0))
-        counted = sum(each.calls - each.uncounted for each in found)
-        priced = sum(each.calls - each.unpriced for each in found)
-        return (
-            tokens * (1 + sum(each.uncounted for each in cancelled) / max(counted, 1)),
-            cost * (1 + Decimal(sum(each.unpriced for each in cancelled)) / max(priced, 1)),
-        )
+        return tokens, sum((each.cost or Decimal(0) for each in found), Decimal(0))
 
     def records(self, calls: Sequence[Call]) -> CallRecords:
         """Return the records of *calls*, for a store that can write them with the answer."""
@@ -144,13 +170,15 @@ class Account:
 
 def _values(call: Call, owner: Any) -> dict[str, Any]:
     """Return the values of the record of *call*, without its conversation."""
-    usage = call.usage
+    usage = call.counted
     return {
         "owner": owner,
         "purpose": call.purpose,
         "model": call.model[:MAX_NAME_LENGTH],
         "input_tokens": _count(usage.input),
         "cached_input_tokens": _count(usage.cached_input),
+        "cache_write_tokens": _count(usage.cache_write),
+        "cache_write_1h_tokens": _count(usage.cache_write_1h),
         "output_tokens": _count(usage.output),
         "reasoning_tokens": _count(usage.reasoning),
         "cost": call.cost,
@@ -166,12 +194,31 @@ class CallRecorder:
     def __init__(self, call: Call, account: Account) -> None:
         self._call = call
         self._account = account
+        self._is_stopped = False
+
+    def sends(self, parts: str | Iterable[Part]) -> None:
+        """
+        Note what is sent, a text, or messages and texts: if the call is cancelled or fails, it counts by an estimate.
+
+        The *parts* are iterated over only then, and only their length is recorded.
+        """
+        self._call.estimate.sends(parts)
+
+    def arrived(self, text: str) -> None:
+        """Note a piece of the answer, for the same estimate."""
+        self._call.estimate.arrived(text)
+
+    def note(self, event: ChatEvent) -> None:
+        """Note an *event* of a ``ChatModel``: a piece of the answer or, at its end, what the call used."""
+        self._call.note(event)
 
     def used(self, usage: TokenUsage, model: str | None = None) -> None:
         """Note what the call used, and the name of the *model* that answered, if it is another one."""
-        self._call.usage = usage
-        self._call.model = model or self._call.model
-        self._call.outcome = Outcome.COMPLETED
+        self._call.complete(usage, model)
+
+    def stop(self) -> None:
+        """Note that the call is cancelled, although no exception ends it."""
+        self._is_stopped = True
 
     def end(self, error: BaseException | None = None) -> None:
         """Record the call, which *error* may have ended, without a block: in a callback, in any thread."""
@@ -179,10 +226,10 @@ class CallRecorder:
         from_callback(partial(self._account.write, [self._call]))
 
     def _end(self, error: BaseException | None) -> None:
-        if error is None:
-            self._call.outcome = Outcome.COMPLETED
+        if error is not None or self._is_stopped:
+            self._call.fail(error or GeneratorExit())
         elif self._call.outcome != Outcome.COMPLETED:
-            self._call.fail(error)
+            self._call.complete(None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -209,7 +256,8 @@ def record_call(
 
     *purpose* is one of ``Purpose``, *model* the name of the model. Inside of the functions that summarize or entitle a
     conversation, *owner* and *memory_id* are those of that conversation by default. The block passes what the call used
-    to ``used``; a call without it has no counts. An exception is recorded by the name of its class.
+    to ``used``; a call without it has no counts. An exception is recorded by the name of its class; the counts are then
+    an estimate by what was passed to ``sends`` and ``arrived``, unless the vendor refused the call.
     """
     if purpose not in Purpose.values:
         raise ValueError(f"purpose must be one of {', '.join(Purpose.values)}, not {purpose!r}.")
@@ -241,6 +289,14 @@ def prune_calls(older_than: timedelta, *, using: str | None = None, dry_run: boo
 
 def _count(tokens: int | None) -> int | None:
     return None if tokens is None else min(max(tokens, 0), _MOST)
+
+
+def _usage_of(estimate: Estimate) -> TokenUsage:
+    try:
+        return estimate.usage()
+    except Exception:
+        logger.exception("What a call of a model used could not be estimated.")
+        return NOTHING
 
 
 def _cost_of(model: str, usage: TokenUsage) -> Decimal | None:

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from chatmemory_django import telemetry
 from chatmemory_django.access import access_policy
-from chatmemory_django.chat.costs.calls import NOTHING, Account, Call, payer
-from chatmemory_django.chat.costs.tables import Outcome, Purpose
-from chatmemory_django.chat.model import ChatModel, ChatResponse, RateLimitError
+from chatmemory_django.chat.costs.calls import Account, Call, payer
+from chatmemory_django.chat.costs.estimates import parts_of
+from chatmemory_django.chat.costs.tables import Purpose
+from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, RateLimitError
 from chatmemory_django.core.usage import Budget
-from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 
@@ -34,7 +33,7 @@ class BudgetExceededError(RateLimitError):
 
 
 class Ledger:
-    """The calls of *model* for an answer to *owner* in *memory*; ``with`` and ``async with`` record them at the end."""
+    """The calls of *model* for an answer to *owner* in *memory*."""
 
     def __init__(self, model: ChatModel, memory: ChatMemory, owner: AbstractBaseUser | None) -> None:
         self._account = Account.of(memory, owner)
@@ -60,29 +59,31 @@ class Ledger:
             return
         tokens, cost = self._spent
         for call in self._calls:
-            tokens += (call.usage.input or 0) + (call.usage.output or 0)
+            tokens += (call.counted.input or 0) + (call.counted.output or 0)
             cost += (call.cost or 0) if self._budget.cost is not None else 0
         if self._budget.is_used_up(tokens, cost):
             raise BudgetExceededError(self._until)
 
     @contextmanager
-    def call(self) -> Iterator[None]:
-        """Note the call of the model that the block makes, and how it ends."""
+    def call(self, request: ChatRequest) -> Iterator[None]:
+        """Note the call of the model that the block makes with *request*, and how it ends."""
         call = Call(Purpose.ANSWER, self._model_name)
+        call.estimate.sends(parts_of(request))
         self._calls.append(call)
         try:
             yield
         except BaseException as exc:
-            if call.outcome != Outcome.COMPLETED:
-                call.fail(exc)
+            call.fail(exc)
             raise
 
-    def note(self, response: ChatResponse) -> None:
-        """Note what the model answered in the call."""
-        call = self._calls[-1]
-        call.usage = response.metadata.token_usage or NOTHING
-        call.model = response.metadata.model_name or call.model
-        call.outcome = Outcome.COMPLETED
+    def note(self, event: ChatEvent) -> None:
+        """Note an *event* of the present call. Each counts, if the call is stopped."""
+        self._calls[-1].note(event)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether there are calls that are not recorded yet."""
+        return self._written < len(self._calls)
 
     def write(self) -> None:
         """Record the calls that are not recorded yet."""
@@ -108,18 +109,3 @@ class Ledger:
         if are_written:
             self._written += len(calls)
             telemetry.note_usage(self._calls, calls)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.write()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        if self._written < len(self._calls):
-            await in_thread(self.write)

@@ -7,8 +7,9 @@ from contextlib import aclosing, closing
 from typing import TYPE_CHECKING
 
 from chatmemory_django.chat.costs.calls import CallRecorder, record_call
+from chatmemory_django.chat.costs.estimates import parts_of
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse
-from chatmemory_django.core.usage import TokenUsage
+from chatmemory_django.messages import AiMessage
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -28,37 +29,40 @@ class RecordedChatModel(ChatModel):
         self.purpose = purpose
         self.owner = owner
         self.memory_id = memory_id
-        self._recorder("")  # an invalid purpose is an error at once
+        self._record(None)  # an invalid purpose is an error at once
 
     def do_chat(self, request: ChatRequest) -> ChatResponse:
-        with self._recorder(request.model_name) as call:
+        with self._recorder(request) as call:
             response = self.model.do_chat(request)
-            _note(call, response)
+            call.note(response)
         return response
 
     async def do_achat(self, request: ChatRequest) -> ChatResponse:
-        async with self._recorder(request.model_name) as call:
+        async with self._recorder(request) as call:
             response = await self.model.do_achat(request)
-            _note(call, response)
+            call.note(response)
         return response
 
     def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
-        with self._recorder(request.model_name) as call, closing(self.model.do_stream(request)) as events:
+        with self._recorder(request) as call, closing(self.model.do_stream(request)) as events:
             for event in events:
-                _note(call, event)
+                call.note(event)
                 yield event
 
     async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
-        async with self._recorder(request.model_name) as call, aclosing(self.model.do_astream(request)) as events:
+        async with self._recorder(request) as call, aclosing(self.model.do_astream(request)) as events:
             async for event in events:
-                _note(call, event)
+                call.note(event)
                 yield event
 
-    def _recorder(self, model_name: str | None) -> CallRecorder:
+    def returns_thinking(self, message: AiMessage) -> bool:
+        return self.model.returns_thinking(message)
+
+    def _recorder(self, request: ChatRequest) -> CallRecorder:
+        recorder = self._record(request.model_name)
+        recorder.sends(parts_of(request))
+        return recorder
+
+    def _record(self, model_name: str | None) -> CallRecorder:
         name = model_name or str(getattr(self.model, "model_name", "") or "")
         return record_call(self.purpose, name, owner=self.owner, memory_id=self.memory_id)
-
-
-def _note(call: CallRecorder, event: ChatEvent) -> None:
-    if isinstance(event, ChatResponse):
-        call.used(event.metadata.token_usage or TokenUsage(), event.metadata.model_name)

@@ -42,11 +42,15 @@ class UsageRowSerializer(serializers.Serializer[Any]):
     key = serializers.CharField(
         allow_null=True, help_text="Null for calls whose conversation or owner was erased, or that had none."
     )
-    calls = serializers.IntegerField(help_text="Failed and cancelled calls included.")
-    uncounted = serializers.IntegerField(help_text="How many of the calls have no counts: the model reported none.")
+    calls = serializers.IntegerField(help_text="Failed and cancelled calls included; their tokens are estimates.")
+    uncounted = serializers.IntegerField(
+        help_text="How many of the calls have no counts: the model reported none, or refused the call."
+    )
     unpriced = serializers.IntegerField(help_text="How many of the calls have no cost.")
     input = serializers.IntegerField(help_text="Tokens of input.")
-    cached_input = serializers.IntegerField(help_text="The part of the input that was cached.")
+    cached_input = serializers.IntegerField(help_text="The part of the input that was read from the vendor's cache.")
+    cache_write = serializers.IntegerField(help_text="The part of the input that was written to the vendor's cache.")
+    cache_write_1h = serializers.IntegerField(help_text="The part of what was written that is kept for an hour.")
     output = serializers.IntegerField(help_text="Tokens of output.")
     reasoning = serializers.IntegerField(help_text="The part of the output that was thinking.")
     cost = serializers.DecimalField(

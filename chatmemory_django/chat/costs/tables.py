@@ -28,7 +28,18 @@ if not apps.is_installed("chatmemory_django.chat"):
         "Assistants, and records of calls of models, need their tables: add 'chatmemory_django.chat' to INSTALLED_APPS."
     )
 
-MEASURES = ("calls", "uncounted", "unpriced", "input", "cached_input", "output", "reasoning", "cost")
+MEASURES = (
+    "calls",
+    "uncounted",
+    "unpriced",
+    "input",
+    "cached_input",
+    "cache_write",
+    "cache_write_1h",
+    "output",
+    "reasoning",
+    "cost",
+)
 """What is summed of calls, in this order."""
 
 MAX_NAME_LENGTH = 100
@@ -72,6 +83,8 @@ class ModelCallQuerySet(models.QuerySet["ModelCall"]):
             sum_of_unpriced=Count("pk", filter=Q(cost=None)),
             sum_of_input=Sum("input_tokens", default=0),
             sum_of_cached_input=Sum("cached_input_tokens", default=0),
+            sum_of_cache_write=Sum("cache_write_tokens", default=0),
+            sum_of_cache_write_1h=Sum("cache_write_1h_tokens", default=0),
             sum_of_output=Sum("output_tokens", default=0),
             sum_of_reasoning=Sum("reasoning_tokens", default=0),
             sum_of_cost=Sum("cost"),
@@ -82,7 +95,8 @@ class ModelCall(models.Model):
     """
     One call of a model. It outlives its conversation and its owner, and then names neither.
 
-    Counts are null if the model reported none, as after most failures, and in a stream that was cancelled.
+    If it was cancelled, or failed after it was sent, its counts are estimates: its outcome is not "completed". They are
+    null if a model that has answered reported none, and if the vendor refused the call.
     """
 
     owner = OwnerField(
@@ -108,6 +122,8 @@ class ModelCall(models.Model):
     model = ExactCharField(_("model"), max_length=MAX_NAME_LENGTH, blank=True)
     input_tokens = models.PositiveIntegerField(_("input tokens"), null=True)
     cached_input_tokens = models.PositiveIntegerField(_("cached input tokens"), null=True)
+    cache_write_tokens = models.PositiveIntegerField(_("tokens written to the cache"), null=True)
+    cache_write_1h_tokens = models.PositiveIntegerField(_("tokens written to the cache for an hour"), null=True)
     output_tokens = models.PositiveIntegerField(_("output tokens"), null=True)
     reasoning_tokens = models.PositiveIntegerField(_("reasoning tokens"), null=True)
     cost = models.DecimalField(_("cost"), max_digits=COST_DIGITS, decimal_places=COST_PLACES, null=True)
@@ -183,6 +199,8 @@ class CallSum(models.Model):
     unpriced = models.BigIntegerField()
     input = models.BigIntegerField()
     cached_input = models.BigIntegerField()
+    cache_write = models.BigIntegerField()
+    cache_write_1h = models.BigIntegerField()
     output = models.BigIntegerField()
     reasoning = models.BigIntegerField()
     cost = models.DecimalField(max_digits=COST_DIGITS + 10, decimal_places=COST_PLACES, null=True)

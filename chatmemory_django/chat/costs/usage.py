@@ -49,12 +49,16 @@ class Usage(NamedTuple):
     calls: int
     """How many there were, failed and cancelled ones included."""
     uncounted: int
-    """How many of them have no counts, because the model reported none."""
+    """How many of them have no counts: the model reported none, or refused the call."""
     unpriced: int
     """How many of them have no cost."""
     input: int
     cached_input: int
-    """The part of the input that was cached."""
+    """The part of the input that was read from the vendor's cache."""
+    cache_write: int
+    """The part of the input that was written to it."""
+    cache_write_1h: int
+    """The part of what was written that is kept for an hour."""
     output: int
     reasoning: int
     """The part of the output that was thinking."""

@@ -32,10 +32,12 @@ from chatmemory_django.access import (
     count_wrong_credentials,
     seconds_to_wait,
 )
-from chatmemory_django.chat.answers.exchange import Exchange, QuestionTooLongError
+from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.questions import Question, question_again
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
+from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
+from chatmemory_django.chat.answers.ways import InEventLoop
 from chatmemory_django.chat.approvals import NotPendingError, Resume
 from chatmemory_django.chat.approvals.approving import decide, shown_approvals, waiting_answer
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
@@ -47,10 +49,10 @@ from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encod
 from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.runs.answer import PING, Answer
 from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
-from chatmemory_django.chat.runs.leases import BusyError, State
+from chatmemory_django.chat.runs.leases import BusyError, Lease, State
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
-from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
+from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
@@ -214,8 +216,8 @@ def _checked(request: HttpRequest) -> _Asked:
         raise NotAllowedError(400, f"{exc.where}: {exc}") from None
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
-    if posted.is_regenerate and (posted.message_id is not None or question.message is None):
-        again = None if conversation is None else question_again(conversation, posted.message_id)
+    if posted.is_regenerate:
+        again = None if conversation is None else question_again(conversation, posted.message_id, question)
         question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
@@ -312,10 +314,10 @@ class _Work:
             "answer_id": answer_id,
             "after": asked.question.after,
         }
-        self._ui = UiStream(asked.resumed or answer_id, None if asked.resumed is None else {})
+        self._answer_id = asked.resumed or answer_id
+        self._ui = UiStream(self._answer_id, None if asked.resumed is None else {})
         self._returns_message = returns_message
         self._has_evicted = self._is_stored = False
-        self._stores: bool | None = None
         self._exchange: Exchange | None = None
         self._context = telemetry.here()  # that of the request, which the answer outlives
         self._operation: telemetry.Operation | None = None
@@ -327,17 +329,20 @@ class _Work:
         self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
         message = asked.question.message if asked.resumed is None else Resume()
         with self._traced():
-            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text())
+            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text(), Lease(answer.taken))
+        stored = self._exchange.question.stored
         if asked.resumed is not None and self._exchange.resumed is not None:
             self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
+        elif stored is not None and stored.id is not None:  # it goes on under its own name
+            self._answer_id = stored.id
+            self._ui = UiStream(stored.id)
 
     async def make(self, answer: Answer) -> None:
         answer.put(_encoded(self._ui.start()))
         if self._exchange is None:
             return
-        events = self._assistant.events(
-            self._exchange, self._assistant.model.astream, self._asked.memory_id, self._options
-        )
+        way = InEventLoop(self._assistant.model.astream, self._assistant.timeout)
+        events = self._assistant.events(self._exchange, way, self._asked.memory_id, self._options)
         with self._traced():
             async with aclosing(events):
                 async for event in events:
@@ -363,21 +368,19 @@ class _Work:
     def _end(self, answer: Answer) -> str:
         exchange = self._exchange
         try:
-            keeps_part = answer.is_stopping or self._assistant.keep_partial
-            if self._stores is None and exchange is not None:  # once: this may be called again
-                self._stores = exchange.is_complete or (keeps_part and exchange.add_part())
-            is_lost = isinstance(answer.failure, LeaseLostError)
-            if self._stores and exchange is not None and not is_lost:
-                self._has_evicted = raisable(exchange.write)()
-                self._is_stored = True
-                if exchange.pending:
-                    answer.state = State.WAITING
-                if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
+            if exchange is not None:
+                keeps_part = answer.is_stopping or self._assistant.keep_partial
+                finish = partial(exchange.finish, keeps_part=keeps_part, has_failed=not answer.is_stopping)
+                self._has_evicted = raisable(finish)()
+                self._is_stored = exchange.is_complete and not (exchange.was_stored or exchange.pending)
+                answer.state = State.WAITING if exchange.pending else answer.state
+                answer.question = exchange.turn.question
+                if self._is_stored and exchange.first and self._assistant.title is first_words:  # it takes no time
                     entitle(exchange.memory, *exchange.first, first_words)
                 for request in exchange.pending:
                     answer.put(_encoded(self._ui.feed(request)))
-                if self._returns_message:
-                    self.message = _message(self._asked, self._asked.resumed or answer.maker.answer_id)
+            if self._returns_message:
+                self.message = _message(self._asked, self._answer_id)
         except Exception as exc:
             if isinstance(exc, AWAY) and not self._is_stored:
                 raise
@@ -393,7 +396,7 @@ class _Work:
             return
         with self._traced():
             if self._has_evicted:
-                await afterwards(exchange.turn.follow())
+                await afterwards(exchange.turn.afollow())
             if exchange.first and title is not None and title is not first_words and self._is_stored:
                 await afterwards(aentitle(exchange.memory, *exchange.first, title))
 
@@ -414,7 +417,9 @@ class _Work:
 def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     """Return the answer with this id as it is stored, all its rows as one message; None if there is none."""
     rows = Message.objects.using(router.db_for_write(Message))
-    named = rows.filter(conversation__memory_id=asked.memory_id, client_message_id=answer_id).order_by()
+    sequence = message_sequence(answer_id)
+    which = {"client_message_id": answer_id} if sequence is None else {"sequence": sequence}
+    named = rows.filter(conversation__memory_id=asked.memory_id, **which).order_by()
     first = next(iter(named.values_list("conversation", "sequence")), None)
     if first is None:
         return None
@@ -437,6 +442,8 @@ def explained(error: Exception) -> tuple[int, str]:
             return 504, _("The model took too long. Try again.")
         case QuestionTooLongError():
             return 413, _("Your message is too long for this chat. Send a shorter one.")
+        case AnswerTooLongError():
+            return 502, _("What the tools of this chat have returned is too long.")
         case ContextLengthError():
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():

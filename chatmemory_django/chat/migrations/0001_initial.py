@@ -135,6 +135,8 @@ class Migration(migrations.Migration):
                 ("unpriced", models.BigIntegerField()),
                 ("input", models.BigIntegerField()),
                 ("cached_input", models.BigIntegerField()),
+                ("cache_write", models.BigIntegerField()),
+                ("cache_write_1h", models.BigIntegerField()),
                 ("output", models.BigIntegerField()),
                 ("reasoning", models.BigIntegerField()),
                 ("cost", models.DecimalField(decimal_places=10, max_digits=30, null=True)),
@@ -179,6 +181,14 @@ class Migration(migrations.Migration):
                 ("model", chatmemory_django.models.ExactCharField(blank=True, max_length=100, verbose_name="model")),
                 ("input_tokens", models.PositiveIntegerField(null=True, verbose_name="input tokens")),
                 ("cached_input_tokens", models.PositiveIntegerField(null=True, verbose_name="cached input tokens")),
+                (
+                    "cache_write_tokens",
+                    models.PositiveIntegerField(null=True, verbose_name="tokens written to the cache"),
+                ),
+                (
+                    "cache_write_1h_tokens",
+                    models.PositiveIntegerField(null=True, verbose_name="tokens written to the cache for an hour"),
+                ),
                 ("output_tokens", models.PositiveIntegerField(null=True, verbose_name="output tokens")),
                 ("reasoning_tokens", models.PositiveIntegerField(null=True, verbose_name="reasoning tokens")),
                 ("cost", models.DecimalField(decimal_places=10, max_digits=20, null=True, verbose_name="cost")),

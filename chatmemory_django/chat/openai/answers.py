@@ -223,12 +223,14 @@ def _is_whole(arguments: Sequence[str]) -> bool:
 
 
 def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
+    details = _object(usage.get("prompt_tokens_details"))
     return TokenUsage(
         _count(usage, "prompt_tokens"),
         _count(usage, "completion_tokens"),
         _count(usage, "total_tokens"),
-        cached_input=_count(_object(usage.get("prompt_tokens_details")), "cached_tokens"),
+        cached_input=_count(details, "cached_tokens"),
         reasoning=_count(_object(usage.get("completion_tokens_details")), "reasoning_tokens"),
+        cache_write=_count(details, "cache_write_tokens"),
     )
 
 

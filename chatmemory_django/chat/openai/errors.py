@@ -15,6 +15,7 @@ from chatmemory_django.chat.model import (
     AuthenticationError,
     BrokenStreamError,
     ChatModelError,
+    ContentFilterError,
     ContextLengthError,
     InvalidRequestError,
     ModelTimeoutError,
@@ -24,6 +25,9 @@ from chatmemory_django.chat.model import (
 
 CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error"}
 """How servers report too many tokens: OpenAI as ``code``, llama.cpp as ``type``."""
+
+FILTER_CODES = {"content_filter", "content_policy_violation"}
+"""How Azure and OpenAI report what their filters do not allow."""
 
 CONTEXT_WORDS = "maximum context length"
 """Part of the messages of vLLM and OpenRouter, which have no code for too many tokens."""
@@ -75,6 +79,8 @@ def _error_of_status(exc: openai.APIStatusError) -> ChatModelError:
         return UnavailableError(f"The model's server failed: status {status}.")
     if CONTEXT_CODES & {exc.code, exc.type} or CONTEXT_WORDS in exc.message:
         return ContextLengthError("The messages do not fit in the model's context; send fewer or shorter messages.")
+    if FILTER_CODES & {exc.code, exc.type}:
+        return ContentFilterError("The filter of the model's server rejected the request.")
     hint = " Check base_url and the model's name." if status == 404 else ""
     return InvalidRequestError(f"The model's server rejected the request: status {status}.{hint}")
 

@@ -17,7 +17,8 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolCallPartDelta,
 )
-from pydantic_ai.models import Model
+from pydantic_ai.models import Model, StreamedResponse
+from pydantic_ai.usage import RequestUsage
 
 from chatmemory_django.chat.model import (
     BrokenStreamError,
@@ -50,6 +51,22 @@ def to_chat_response(response: ModelResponse, model: Model) -> ChatResponse:
         token_usage=token_usage(response.usage),
     )
     return ChatResponse(to_message(response, model), metadata)
+
+
+def count_last_usage(stream: StreamedResponse) -> None:
+    """
+    Let the last usage that *stream* reports count: no vendor sends increments, and many send totals again and again.
+
+    pydantic-ai (2.68) adds up what servers with OpenAI's API and Hugging Face's send. Its public way out, the setting
+    ``openai_continuous_usage_stats``, also changes the request, and reaches no single model inside of a FallbackModel.
+    """
+    add = stream._add_usage
+
+    def replace(usage: RequestUsage, *, reported: bool, cumulative: bool = True) -> None:
+        if reported:
+            add(usage, reported=True, cumulative=True)
+
+    stream._add_usage = replace  # type: ignore[method-assign]
 
 
 def at_end(response: ModelResponse, model: Model) -> ChatResponse:

@@ -11,6 +11,7 @@ from chatmemory_django.chat.model import (
     AuthenticationError,
     BrokenStreamError,
     ChatModelError,
+    ContentFilterError,
     ContextLengthError,
     InvalidRequestError,
     ModelTimeoutError,
@@ -33,7 +34,7 @@ def model_errors(lost: type[ChatModelError] = UnavailableError) -> Iterator[None
             "pydantic-ai cannot make this request with this model; its cause is the reason."
         ) from exc
     except exceptions.ContentFilterError as exc:
-        raise InvalidRequestError("The vendor's content filter rejected the request.") from exc
+        raise ContentFilterError("The vendor's content filter rejected the request.") from exc
     except exceptions.FallbackExceptionGroup as exc:
         raise _error_of_group(exc, lost) from exc
     except TimeoutError as exc:

@@ -23,10 +23,13 @@ from chatmemory_django.chat.model import (
     ChatResponse,
     InvalidRequestError,
 )
-from chatmemory_django.chat.pydantic_ai.answers import Pieces, at_end, to_chat_response
+from chatmemory_django.chat.pydantic_ai.answers import Pieces, at_end, count_last_usage, to_chat_response
 from chatmemory_django.chat.pydantic_ai.errors import model_errors
+from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run, the_loop
 from chatmemory_django.chat.pydantic_ai.requests import to_arguments
+from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
+from chatmemory_django.messages import AiMessage
 
 TIMEOUT = 60.0
 """The number of seconds for which a server may send nothing, unless ``timeout`` is set."""
@@ -99,12 +102,21 @@ class PydanticAiChatModel(ChatModel):
         with model_errors():
             arguments = to_arguments(request, model, self._settings_for(model))
             async with direct.model_request_stream(**arguments) as stream:
+                count_last_usage(stream)
                 with model_errors(lost=BrokenStreamError):
                     async for event in stream:
                         for piece in pieces.of(event):
                             yield piece
                     response = stream.get()
         yield at_end(response, model)
+
+    def returns_thinking(self, message: AiMessage) -> bool:
+        if not message.thinking or VENDOR_ATTRIBUTE not in message.attributes:
+            return False
+        try:
+            return to_response(message, self._model(None)) is not None
+        except AuthenticationError:  # the call, which comes next, raises it
+            return False
 
     def _settings_for(self, model: Model) -> Mapping[str, Any]:
         # A setting that a vendor ignores would only be warned about.

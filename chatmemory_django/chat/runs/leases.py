@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connections, router
 from django.db.models import F, Q, QuerySet
 
 from chatmemory_django.chat.runs.renewals import renewal
@@ -26,9 +26,12 @@ from chatmemory_django.chat.runs.taking import DEAD_AFTER, Taken, Taking, before
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.memory import ChatMemory
 from chatmemory_django.models import Conversation
+from chatmemory_django.stores.base import BusyError
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 
-__all__ = ["DEAD_AFTER", "BusyError", "Progress", "State", "Taken", "alive", "end", "find", "leave", "prune", "take"]
+__all__ = ["DEAD_AFTER", "BusyError", "Lease", "Progress", "State", "Taken"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +39,6 @@ PRUNE_BATCH = 500
 """How many runs one statement of ``prune`` deletes."""
 
 State = Run.State
-
-
-class BusyError(RuntimeError):
-    """Another answer is being generated in this conversation."""
-
-    def __init__(self) -> None:
-        super().__init__("Another answer is being generated in this conversation; try again when it has ended.")
 
 
 class Progress(Enum):
@@ -82,6 +78,52 @@ def end(taken: Taken, state: State, question: int | None = None) -> bool:
     """
     with ending(taken):
         return tried_again(taken.using, partial(update_end, taken, state, question))
+
+
+class Lease:
+    """
+    The run of an answer: the one that is *taken*, or one that this takes, and then ends.
+
+    Only conversations in a database have runs.
+    """
+
+    def __init__(self, taken: Taken | None = None) -> None:
+        self.taken = taken
+        self._is_own = False
+
+    def take(self, memory: ChatMemory) -> int | None:
+        """
+        Return the fence of the conversation of *memory*, which is taken now unless it is already; None without any.
+
+        Raises:
+            BusyError: Another answer is in progress there.
+
+        """
+        if self.taken is None and isinstance(store := memory.store, DjangoChatMemoryStore):
+            using = store.using or router.db_for_write(Conversation)
+            taken = take(using, memory.id, None if store.owner is None else store.owner.pk, uuid4())
+            if not isinstance(taken, Taken):
+                raise BusyError
+            self.taken, self._is_own = taken, True
+        return self.fence
+
+    @property
+    def fence(self) -> int | None:
+        """The fence of the conversation, if it is taken."""
+        return None if self.taken is None else self.taken.fence
+
+    @property
+    def has_to_end(self) -> bool:
+        """Whether ``end`` has anything to do."""
+        return self._is_own
+
+    def end(self, state: State, question: int | None) -> None:
+        """End the run in *state* if this has taken it; if that fails, it is logged, and the run dies."""
+        if self.taken is not None and self._is_own:
+            try:
+                end(self.taken, state, question)
+            except DatabaseError:
+                logger.exception("The end of a run could not be stored.")
 
 
 def update_end(taken: Taken, state: State, question: int | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from chatmemory_django.contrib.adapters.histories import History
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.threads import leaving_no_connection, to_its_end
-from chatmemory_django.formats.langchain import LANGCHAIN
+from chatmemory_django.formats.langchain import LANGCHAIN, item_to_message
+from chatmemory_django.messages import ChatMessage
 
 try:
     from langchain_core.callbacks import BaseCallbackHandler
@@ -120,7 +121,17 @@ class LangChainCalls(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Note that the call of a model begins."""
-        self._open[run_id] = (parent_run_id, self._recorder(str((metadata or {}).get("ls_model_name") or "")))
+        call = self._recorder(str((metadata or {}).get("ls_model_name") or ""))
+        call.sends(_parts(prompts, (kwargs.get("invocation_params") or {}).get("tools")))
+        self._open[run_id] = (parent_run_id, call)
+
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **kwargs: Any) -> None:
+        """Note a piece of an answer."""
+        _, call = self._open.get(run_id, (None, None))
+        if call is not None:
+            calls = getattr(getattr(chunk, "message", None), "tool_call_chunks", None) or ()
+            pieces = [token, *(each.get("args") for each in calls)]
+            call.arrived("".join(piece for piece in pieces if isinstance(piece, str)))
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """Record a call that has ended."""
@@ -146,15 +157,31 @@ class LangChainCalls(BaseCallbackHandler):
             self.on_llm_error(error, run_id=key)
 
 
+def _parts(prompts: Iterable[Any], tools: object) -> Iterator[ChatMessage | str]:
+    """Yield what is sent: *prompts* are texts, or lists of messages."""
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            yield prompt
+        else:
+            yield from (item_to_message(message_to_dict(message)) for message in prompt)
+    if tools:
+        yield json.dumps(tools, default=str)
+
+
 def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
     """Return what *usage*, a ``UsageMetadata``, reports."""
     inputs, outputs = usage.get("input_token_details") or {}, usage.get("output_token_details") or {}
+    hour = inputs.get("ephemeral_1h_input_tokens")
+    # langchain-anthropic gives either what was written, or that by how long it is kept.
+    written = (inputs.get("ephemeral_5m_input_tokens") or 0) + (hour or 0) or inputs.get("cache_creation")
     return TokenUsage(
         usage.get("input_tokens"),
         usage.get("output_tokens"),
         usage.get("total_tokens"),
         cached_input=inputs.get("cache_read"),
         reasoning=outputs.get("reasoning"),
+        cache_write=written,
+        cache_write_1h=hour,
     )
 
 

@@ -16,8 +16,9 @@ from django.db.models import Exists, OuterRef, Q
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.threads import to_its_end
-from chatmemory_django.formats.llama_index import LLAMA_INDEX
+from chatmemory_django.formats.llama_index import LLAMA_INDEX, item_to_message
 from chatmemory_django.formats.verbatim import items_of, to_new_message
+from chatmemory_django.messages import ChatMessage as NativeMessage
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import HistoryRow
@@ -296,6 +297,7 @@ class LlamaIndexCalls(BaseCallbackHandler):
         model = (payload or {}).get(EventPayload.SERIALIZED) or {}
         if event_type == CBEventType.LLM and self._open.get(self._last.get(), (None, None))[1] != model:
             call = self._recorder(str(model.get("model") or model.get("model_name") or ""))
+            call.sends(_parts(payload or {}))
             self._open[event_id] = call, model
             self._last.set(event_id)
         return event_id
@@ -319,3 +321,10 @@ class LlamaIndexCalls(BaseCallbackHandler):
 
     def end_trace(self, trace_id: str | None = None, trace_map: dict[str, list[str]] | None = None) -> None:
         """Do nothing, too."""
+
+
+def _parts(payload: dict[str, Any]) -> Iterator[NativeMessage | str]:
+    """Yield what is sent."""
+    for message in payload.get(EventPayload.MESSAGES) or ():
+        yield item_to_message(message.model_dump(mode="json"))
+    yield str(payload.get(EventPayload.PROMPT) or "")

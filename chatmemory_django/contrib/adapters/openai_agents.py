@@ -6,7 +6,7 @@ what calls of models used.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from chatmemory_django.contrib.adapters.histories import History
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.threads import to_its_end
-from chatmemory_django.formats.openai_items import OPENAI_ITEMS
+from chatmemory_django.formats.openai_items import OPENAI_ITEMS, item_to_message
+from chatmemory_django.messages import ChatMessage
 from chatmemory_django.operations.recall import Recall
 
 try:
@@ -158,21 +159,25 @@ class _RecordedModel(Model):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def _call(self) -> CallRecorder:
-        return self._recorder(str(getattr(self._model, "model", "")))
+    def _call(self, *args: Any, **kwargs: Any) -> CallRecorder:
+        call = self._recorder(str(getattr(self._model, "model", "")))
+        call.sends(_parts(*args, **kwargs))
+        return call
 
     async def get_response(self, *args: Any, **kwargs: Any) -> Any:
-        async with self._call() as call:
+        async with self._call(*args, **kwargs) as call:
             response = await self._model.get_response(*args, **kwargs)
             call.used(_token_usage(response.usage))
         return response
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         events: Any = self._model.stream_response(*args, **kwargs)
-        async with self._call() as call, aclosing(events):
+        async with self._call(*args, **kwargs) as call, aclosing(events):
             async for event in events:
                 if event.type in {"response.completed", "response.incomplete"}:
                     call.used(_token_usage(event.response.usage))
+                elif isinstance(piece := getattr(event, "delta", None), str):
+                    call.arrived(piece)
                 yield event
 
     def get_retry_advice(self, request: Any) -> Any:
@@ -185,6 +190,18 @@ class _RecordedModel(Model):
         await self._model._cleanup_on_run_end(owner)
 
 
+def _parts(
+    system_instructions: str | None, input: Any, model_settings: Any, tools: Any, *args: Any, **kwargs: Any
+) -> Iterator[ChatMessage | str]:
+    """Yield what is sent, by the arguments of a ``Model``."""
+    from chatmemory_django.chat.costs.estimates import specification
+
+    yield system_instructions or ""
+    yield from [input] if isinstance(input, str) else map(item_to_message, input)
+    for tool in tools:
+        yield specification(tool.name, getattr(tool, "description", ""), getattr(tool, "params_json_schema", {}))
+
+
 def _token_usage(usage: Any) -> TokenUsage:
     """Return what *usage*, the SDK's or that of a response, reports."""
     if usage is None or not (usage.input_tokens or usage.output_tokens):
@@ -195,6 +212,7 @@ def _token_usage(usage: Any) -> TokenUsage:
         usage.total_tokens,
         cached_input=usage.input_tokens_details.cached_tokens or None,
         reasoning=usage.output_tokens_details.reasoning_tokens or None,
+        cache_write=getattr(usage.input_tokens_details, "cache_write_tokens", None) or None,
     )
 
 

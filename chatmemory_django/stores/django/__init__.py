@@ -33,7 +33,7 @@ from chatmemory_django.storages import MissingFileError
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
-from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Relocating, Replacement
+from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
 from chatmemory_django.stores.django.entries import costs_of, messages_of, read_eviction, summary_index
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
@@ -284,6 +284,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 return None
             place = ConversationKey(rows[0].conversation_id, key, using)
             return whole(messages_of(rows)[:1], [rows[0].sequence], place, known=known)[0]
+
+    def reject(
+        self, memory_id: object, keys: Sequence[int], reason: str, window: Window, *, fence: int | None = None
+    ) -> None:
+        self._write(memory_id, create=False, fence=fence).run(Rejecting(keys, reason, window))
 
     def evict(self, memory_id: object, count: int) -> list[int]:
         return self._write(memory_id, create=False).run(Evicting(count)) or []

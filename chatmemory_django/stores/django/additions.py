@@ -7,15 +7,15 @@ from itertools import chain, count, repeat
 
 import msgspec
 
-from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
+from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.models.columns import Columns, to_message
-from chatmemory_django.stores.base import Appended, MessageNotFoundError
+from chatmemory_django.stores.base import Appended, LeaseLostError, MessageNotFoundError, Phase
 from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
 from chatmemory_django.stores.django.relocations import Relocation, relocate, stored_rows
 from chatmemory_django.stores.django.rows import NewRow, Row, State, memory_columns, new_row
-from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, Snapshot
+from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, WINDOW, Snapshot
 
 MAX_READ = 4_096
 """How many sequences of the front of a window are read at a time, at most."""
@@ -38,23 +38,25 @@ class Addition:
         after: int | None = None,
         repeats: bool = False,
         archived: bool = False,
-        is_complete: bool = True,
-        completes: Sequence[int] = (),
+        phase: Phase | None = None,
+        turn: Sequence[int] = (),
+        newest: int | None = None,
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
     ) -> None:
         self._after = after
         self._repeats = repeats
         self._archived = archived
-        self._is_complete = is_complete
-        self._completes = completes
+        self._phase = phase
+        self._turn = turn
+        self._newest = newest
         self._is_retry = is_retry
         self._window = window
         new = new_messages(messages)
         self._messages = [each.message for each in new]
         self._rows = [new_row(each, f"messages[{index}].") for index, each in enumerate(new)]
         for row in self._rows:
-            row.is_complete = is_complete or row.type == MessageType.SYSTEM  # a system message awaits no answer
+            row.is_complete = phase not in {"open", "round"} or row.type != MessageType.USER
         _check_unique(self._rows)
         counted = costs or repeat(None, len(new))
         self._costs = [
@@ -66,14 +68,16 @@ class Addition:
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
         """Decide how the memory changes."""
         state, window = snapshot.state, self._window
+        if self._newest not in {None, snapshot.head if self._newest else None}:
+            raise LeaseLostError(f"Others have added messages to {snapshot.key!r} meanwhile; nothing is stored.")
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
         # Without the lock this is unknown: then the UPDATE checks the ids, and a retry comes back with the lock.
         known = snapshot.sequences_of(names) if names and snapshot.is_locked else {}
         # Known messages were stored together with everything else.
         after = None if self._after is None or known else snapshot.message(self._after)
-        if after is not None and not self._is_complete:
+        if after is not None and self._phase == "open":
             return self._set_aside(snapshot, after.sequence)
-        aside: Sequence[int] = () if after is None else self._completes
+        aside: Sequence[int] = () if after is None else [each for each in self._turn if each > after.sequence]
         cleared = snapshot.cleared_at(aside) if aside else None
         if cleared is not None:  # nothing up to it comes back
             after, aside = cleared, [each for each in aside if each > cleared.sequence]
@@ -83,13 +87,22 @@ class Addition:
             cuts = [Cut(after.sequence, snapshot.parent_of(after), aside[0])]
         relocation: Relocation | None = None
         uncounted: Sequence[Row] = ()
+        held: Sequence[Entry] = ()
+        ends = self._phase == "end"
         if after is not None and not after.is_head:
             relocation = relocate(snapshot, after, window, self._counted)
             eviction, uncounted = relocation.eviction, relocation.uncounted
         elif has_counts(snapshot, window) and not aside:
-            eviction = self._from_front(snapshot)
+            held = self._held(snapshot) if ends and self._turn else ()
+            eviction = self._from_front(snapshot, held)
         else:
             eviction, uncounted = read_eviction(snapshot, window, self._counted)
+            if ends and self._turn and not aside:
+                eviction, held = eviction.split(min(self._turn))
+        if self._phase is not None and not ends:
+            eviction.keeps_from = NOTHING_LEAVES
+        for entry in held:
+            eviction.add_again(entry)
         taken_up: list[int] = []
         if aside:
             rows = stored_rows(snapshot, aside, window, self._counted)
@@ -97,6 +110,7 @@ class Addition:
             taken_up = self._take_up(snapshot, eviction, aside, rows)
         added: list[NewRow] = []
         keys: list[int] = []
+        begun = len(eviction.added)
         for message, row, cost in zip(self._messages, self._rows, self._costs, strict=True):
             if row.client_message_id in known:
                 keys.append(known[row.client_message_id])
@@ -105,16 +119,20 @@ class Addition:
                 keys.append(eviction.pass_by(message, cost))
             else:
                 keys.append(eviction.add(message, cost, repeats=self._repeats))
-            if len(eviction.added) > len(taken_up) + len(added):
+            if len(eviction.added) > begun + len(added):
                 added.append(msgspec.structs.replace(row, sequence=keys[-1]))
                 if row.client_message_id is not None:
                     known[row.client_message_id] = keys[-1]
         # Continuing from a question answers it.
-        answered = [] if after is None or after.is_complete or cleared else [after.sequence]
-        completes = [*self._completes, *answered]
+        answered = [] if after is None or after.is_complete or cleared or self._phase == "round" else [after.sequence]
+        completes = [*(self._turn if ends else ()), *answered]
         if not (added or completes or relocation):
             return Appended(eviction, keys, state.id), None
         change = self._change(state, eviction, added, uncounted, relocation, aside, cuts, taken_up, completes)
+        if self._phase is not None and not ends:
+            before = snapshot.held if self._turn else ()
+            new = (entry for entry in eviction.added[begun:] if entry.type != MessageType.SYSTEM)
+            change = change._replace(held=None if before is None else (*before, *new))
         return Appended(eviction, keys, state.id), change
 
     def _set_aside(self, snapshot: Snapshot, after: int) -> tuple[Appended, Change]:
@@ -154,9 +172,18 @@ class Addition:
                 eviction.add(entry.message, entry.cost, key=sequence)
         return [entry.key for entry in eviction.added]
 
-    def _from_front(self, snapshot: Snapshot) -> Eviction:
-        """Return the memory before the addition, read only as far as messages are evicted."""
+    def _held(self, snapshot: Snapshot) -> Sequence[Entry]:
+        """Return what was added since the turn has begun, and evicted nothing: it is added again when the turn ends."""
+        if snapshot.held is not None:
+            return snapshot.held
+        rows = snapshot.memory(self._window.counter, sequence__gte=min(self._turn))
+        rows = [row for row in rows if row.part == WINDOW and row.type != MessageType.SYSTEM]
+        return [entry_of(row, self._window, self._counted) for row in rows]
+
+    def _from_front(self, snapshot: Snapshot, held: Sequence[Entry]) -> Eviction:
+        """Return the memory before the addition, without *held*, read only as far as messages are evicted."""
         state, window = snapshot.state, self._window
+        later = {entry.key for entry in held}
         systems: list[Entry] = []
         if not window.keeps_all and any(message.type == MessageType.SYSTEM for message in self._messages):
             rows = snapshot.memory(window.counter, type=MessageType.SYSTEM.value)
@@ -164,12 +191,14 @@ class Addition:
         summary = None if state.summary_sequence is None else Entry(state.summary_sequence, MessageType.SYSTEM)
         return Eviction(
             window,
-            _entries(snapshot, window, summary),
+            (entry for entry in _entries(snapshot, window, summary) if entry.key not in later),
             next_key=state.next_sequence,
             pinned=None if state.pinned_sequence is None else Entry(state.pinned_sequence, MessageType.SYSTEM),
             summary=summary,
             systems=systems,
-            total=window.overhead + (state.memory_tokens if window.estimator else state.memory_messages),
+            total=window.overhead
+            + (state.memory_tokens if window.estimator else state.memory_messages)
+            - sum(entry.cost or 0 for entry in held),
         )
 
     def _change(
@@ -196,7 +225,7 @@ class Addition:
         gone = set(out)
         for row in rows:
             row.superseded = row.sequence >= start and row.sequence in gone
-        for row, entry in zip(rows, eviction.added[len(taken_up) :], strict=True):
+        for row, entry in zip(rows, eviction.added[len(eviction.added) - len(rows) :], strict=True):
             if window.counter:
                 row.token_count, row.counted_by = entry.cost, window.counter
         if rows:

@@ -7,9 +7,10 @@ Nothing is written here; the caller ensures that a change is only written to the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.core.windows import Entry
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, State
 
@@ -67,6 +68,10 @@ class Change(NamedTuple):
     cuts: Sequence[Cut] = ()
     hidden: Sequence[int] = ()
     """The sequences of rows inside the window that are superseded although they were not in the memory."""
+    metadata: Mapping[int, Mapping[str, Any]] = {}
+    """New metadata of existing rows, by sequence."""
+    held: Sequence[Entry] | None = None
+    """What a turn that goes on has added so far, see ``Snapshot.held``."""
 
     @property
     def superseded(self) -> list[int]:
@@ -83,7 +88,7 @@ class Change(NamedTuple):
     def only_adds(self) -> bool:
         """Whether rows are added, and of others only turns end."""
         changes = self.superseded or self.counts or self.relocation or self.taken_up
-        return bool(self.rows) and not (changes or self.removals or self.emptied or self.cuts)
+        return bool(self.rows) and not (changes or self.removals or self.emptied or self.cuts or self.metadata)
 
     @property
     def is_activity(self) -> bool:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED
 from chatmemory_django.core.windows import Window, continuation
-from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
-from chatmemory_django.models.columns import Columns
+from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, ToolExecutionResultMessage
+from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.rows import State, new_row
+from chatmemory_django.stores.django.rows import NewRow, Row, State, new_row
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
 
 
@@ -176,6 +177,55 @@ class Evicting:
         memory = snapshot.memory(state.counted_by)
         left = [row.sequence for row in memory[: self._count]]
         return left, Change(state, without(state, memory, left), left=left) if left else None
+
+
+class Rejecting:
+    """
+    A decision to take messages out of the memory that a model's server did not accept, for *reason*.
+
+    They stay in the history, with the reason in their metadata. In the place of results of tools, the memory has notes.
+    """
+
+    holds_for_nothing = False
+
+    def __init__(self, sequences: Sequence[int], reason: str, window: Window) -> None:
+        self._sequences = sequences
+        self._reason = reason
+        self._window = window
+
+    def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
+        """Decide how the memory changes."""
+        state = snapshot.state
+        rows = snapshot.messages().history(all_branches=True).filter(sequence__in=self._sequences)
+        found = dict(rows.values_list("sequence", "metadata"))
+        metadata = {sequence: {**(each or {}), REJECTED: self._reason} for sequence, each in found.items()}
+        memory = snapshot.memory(state.counted_by)
+        out = [row for row in memory if row.sequence in metadata]
+        if not metadata:
+            return None, None
+        notes = [note for row in out if (note := self._note(row)) is not None]
+        for sequence, note in enumerate(notes, state.next_sequence):
+            note.sequence, note.in_history, note.on_path = sequence, False, False
+        after = without(state, memory, {row.sequence for row in out})
+        tokens = sum(note.token_count or 0 for note in notes)
+        after = after._replace(
+            next_sequence=state.next_sequence + len(notes),
+            window_start=state.window_start,
+            memory_messages=after.memory_messages + len(notes),
+            memory_tokens=after.memory_tokens + tokens if state.counted_by else 0,
+            parent_sequence=snapshot.head if notes else state.parent_sequence,
+        )
+        return None, Change(state, after, notes, [row.sequence for row in out], metadata=metadata).checked()
+
+    def _note(self, row: Row) -> NewRow | None:
+        message = to_message(row.type, row.text, row.payload)
+        if not isinstance(message, ToolExecutionResultMessage):
+            return None
+        note = ToolExecutionResultMessage(message.id, message.tool_name, NOT_ACCEPTED, is_error=True)
+        new = new_row(NewMessage(note))
+        if self._window.counter:
+            new.token_count, new.counted_by = self._window.cost(note), self._window.counter
+        return new
 
 
 class Relocating:

@@ -12,7 +12,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
 from chatmemory_django.core.branches import Tree
-from chatmemory_django.core.windows import pins
+from chatmemory_django.core.windows import Entry, pins
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message, MessageQuerySet
@@ -74,10 +74,13 @@ class Snapshot:
         self.front_length = 0 if front is None else FRONT
         """The number of sequences that *front* covers."""
         self.may_count = True
+        self.held: Sequence[Entry] | None = None
+        """What a turn that goes on has added so far without evicting anything; None if that is not known here."""
 
-    def after(self, state: State) -> Snapshot:
+    def after(self, state: State, held: Sequence[Entry] | None) -> Snapshot:
         """Return the conversation as it is after a write that only added rows, and made this *state* of it."""
         written = Snapshot(self.key, state._replace(version=state.version + 1), self.using)
+        written.held = held
         written.front = [row for row in self.front if row.sequence >= state.window_start]
         end = min(self.state.window_start + self.front_length, self.state.next_sequence)
         written.front_length = max(0, end - state.window_start)

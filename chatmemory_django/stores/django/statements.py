@@ -380,7 +380,7 @@ class _MoveAndInsert(Statement):
         table = quote(Message._meta.db_table)
         moved = f"moved AS ({update} RETURNING 1)"
         if self._completes:
-            which = "conversation_id = %s AND sequence = ANY(%s)"
+            which = "conversation_id = %s AND sequence = ANY(%s) AND NOT is_complete"
             moved += f", completed AS (UPDATE {table} SET is_complete = true FROM moved WHERE {which})"  # noqa: S608  # names
             key, sequences = Parameter(Message, "conversation", "id"), Parameter(Message, "sequence", "completes")
             parameters = [*parameters, key.slot, sequences.slot]

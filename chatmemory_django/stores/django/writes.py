@@ -222,7 +222,7 @@ class Write:
     def _note_written(self, snapshot: Snapshot | None, change: Change | None) -> None:
         """Note that *change*, decided on *snapshot*, is written: if that is committed, the next one can build on it."""
         if snapshot is not None and change is not None and change.only_adds and sees_committed(self._connection):
-            self.written = snapshot.after(change.after)
+            self.written = snapshot.after(change.after, change.held)
 
     def _unlocked(self, cursor: CursorWrapper) -> Iterator[Snapshot | None]:
         """Yield what can be decided on without a lock: the conversation as the caller has seen it, and as it is now."""
@@ -354,8 +354,10 @@ class Write:
                 conversation.update(title="")
         for cut in change.cuts:
             write_cut(messages, cut)
+        for sequence, metadata in change.metadata.items():
+            messages.filter(sequence=sequence).update(metadata=metadata)
         if change.completes:
-            messages.filter(sequence__in=change.completes).update(is_complete=True)
+            messages.filter(sequence__in=change.completes, is_complete=False).update(is_complete=True)
         write_counts(messages, change.counts, after.counted_by)
 
     def _announce(self, change: Change, rows: Sequence[NewRow]) -> None:

@@ -82,12 +82,12 @@ def test_the_real_models_that_it_shows_can_be_created(followed):
     name = "from mysite.model import model; print(model.model_name)"
 
     shown = []
-    for text in (real.text, real.text.replace('OpenAiChatModel("gpt-4o-mini")', other)):
+    for text in (real.text, real.text.replace('OpenAiChatModel("gpt-4.1-mini")', other)):
         followed.write(real._replace(text=text))
         shown.append(followed.run(f'python manage.py shell -v 0 -c "{name}"').split())
     followed.write(offline)
 
-    assert shown == [["gpt-4o-mini"], ["llama3.2"]]
+    assert shown == [["gpt-4.1-mini"], ["llama3.2"]]
 
 
 def test_a_block_without_a_file_is_noticed():

@@ -7,6 +7,9 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.checks import check_assistant, check_chat
 from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.chat.runs.streams import DatabaseStreams, Streams
+from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.tokens import OpenAiTokenCountEstimator, ScaledTokenCountEstimator
+from tests.estimators import WORDS
 from tests.faces.chat.scripted import ScriptedModel
 
 assistant = Assistant(ScriptedModel("Yes."))
@@ -109,6 +112,66 @@ def test_W033_the_vendor_of_the_model_has_no_api_key(settings, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "key")
     assert check_chat() == []
     settings.CHATMEMORY = {"CHAT": {"ASSISTANT": Assistant(PydanticAiChatModel(TestModel()))}}
+    assert check_chat() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "max_tokens", "detail", "ids"),
+    [
+        ("gpt-4o-mini", 8506, "AUTO", ["chatmemory.W034"]),  # 3 for the list, 4 for the message, 8,500 for the image
+        ("gpt-4o-mini", 8507, "AUTO", []),
+        ("gpt-4o-mini", 4000, "LOW", []),
+        ("gpt-4.1-mini", 4000, "AUTO", []),
+        ("gpt-4.1-mini", 4000, "SHARP", ["chatmemory.E036"]),
+    ],
+)
+def test_W034_no_image_fits_in_the_memory(settings, model, max_tokens, detail, ids):
+    options = {"max_tokens": max_tokens, "token_count_estimator": model}
+    memory = {"CLASS": "chatmemory_django.memory.TokenWindowChatMemory", "OPTIONS": options}
+    settings.CHATMEMORY = {"CHAT": {"ASSISTANT": assistant, "IMAGE_DETAIL": detail}, "MEMORY": memory}
+    assert [each.id for each in check_chat()] == ids
+
+    own = Assistant(
+        ScriptedModel("Yes."),
+        memory=TokenWindowChatMemory,
+        memory_options={**options, "token_count_estimator": OpenAiTokenCountEstimator(model)},
+    )
+    settings.CHATMEMORY = {"CHAT": {"ASSISTANT": own, "IMAGE_DETAIL": detail}}
+    assert [each.id for each in check_chat()] == ids
+
+
+def test_W034_names_both_numbers(settings):
+    small = {"max_tokens": 100, "token_count_estimator": ScaledTokenCountEstimator("gpt-4o", 1.2)}
+    settings.CHATMEMORY = {
+        "CHAT": {"ASSISTANT": Assistant(ScriptedModel("Yes."), memory=TokenWindowChatMemory, memory_options=small)}
+    }
+    [warning] = check_chat()
+    assert "takes 315 tokens, and max_tokens is 100." in warning.msg
+
+
+@pytest.mark.parametrize(
+    ("memory", "options"),
+    [
+        (None, {"max_tokens": lambda memory_id: 1 / 0}),
+        (lambda **options: 1 / 0, {}),
+        (TokenWindowChatMemory, {"max_tokens": "100"}),
+        (TokenWindowChatMemory, {"max_tokens": 3, "token_count_estimator": WORDS}),  # it may ask a vendor
+        (MessageWindowChatMemory, {"max_messages": 1}),
+    ],
+)
+def test_W034_needs_a_limit_that_is_the_same_for_all_memories(settings, memory, options):
+    settings.CHATMEMORY = {
+        "CHAT": {"ASSISTANT": Assistant(ScriptedModel("Yes."), memory=memory, memory_options=options)},
+        "MEMORY": {"CLASS": "chatmemory_django.memory.TokenWindowChatMemory", "OPTIONS": {"max_tokens": 3}},
+    }
+    assert check_chat() == []
+
+
+@pytest.mark.parametrize(
+    "memory", [lambda memory_id: 1 / 0, {}, {"CLASS": "nowhere", "OPTIONS": 3}, "nowhere"], ids=repr
+)
+def test_W034_leaves_an_invalid_memory_and_one_by_its_id_to_other_checks(settings, memory):
+    settings.CHATMEMORY = {"CHAT": {"ASSISTANT": assistant}, "MEMORY": memory}
     assert check_chat() == []
 
 

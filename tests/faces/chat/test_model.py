@@ -231,7 +231,9 @@ class TestARequest:
 
 class TestTokenUsage:
     def test_adds_up(self):
-        assert TokenUsage(1, 2, 3, 1, 1) + TokenUsage(10, 20, 30, 4, 5) == TokenUsage(11, 22, 33, 5, 6)
+        assert TokenUsage(1, 2, 3, 1, 1, 1, 1) + TokenUsage(10, 20, 30, 4, 5, 6, 7) == TokenUsage(
+            11, 22, 33, 5, 6, 7, 8
+        )
 
     def test_adds_up_known_numbers_only(self):
         assert TokenUsage(1, None, 3) + TokenUsage(None, None, 30, 4) == TokenUsage(1, None, 33, 4, None)

@@ -32,13 +32,22 @@ class Anthropic:
         url = server.url.removesuffix("/v1")
         return AnthropicModel(name, provider=AnthropicProvider(api_key=KEY, base_url=url))
 
-    def answer(self, server: ModelServer, *blocks: dict[str, Any], reason: str | None = None, cached: int = 0) -> None:
+    def answer(
+        self,
+        server: ModelServer,
+        *blocks: dict[str, Any],
+        reason: str | None = None,
+        cached: int = 0,
+        written: int = 0,
+        for_an_hour: int = 0,
+    ) -> None:
         reason = reason or ("tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn")
         usage = {
             "input_tokens": 12,
             "output_tokens": 3,
             "cache_read_input_tokens": cached,
-            "cache_creation_input_tokens": 0,
+            "cache_creation_input_tokens": written + for_an_hour,
+            "cache_creation": {"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": for_an_hour},
         }
         server.replies.append(_either(self.whole(blocks, reason, usage), [*self.events(blocks, reason, usage)]))
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
+from chatmemory_django.chat.pydantic_ai.answers import count_last_usage
 from chatmemory_django.core.usage import TokenUsage
-from chatmemory_django.formats.pydantic_ai import token_usage
+from chatmemory_django.formats.pydantic_ai import to_messages, token_usage
+from chatmemory_django.messages import ChatMessage
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -55,7 +66,7 @@ class _Recorded(WrapperModel):
     async def request(
         self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
     ) -> ModelResponse:
-        async with self._calls.recorder(self.wrapped.model_name) as call:
+        async with self._call(messages, parameters) as call:
             response = await self.wrapped.request(messages, settings, parameters)
             call.used(token_usage(response.usage) or TokenUsage(), response.model_name)
         return response
@@ -65,8 +76,41 @@ class _Recorded(WrapperModel):
         self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters,
         run_context: Any = None,
     ) -> AsyncGenerator[StreamedResponse]:  # fmt: skip
-        async with self._calls.recorder(self.wrapped.model_name) as call:
+        async with self._call(messages, parameters) as call:
             async with self.wrapped.request_stream(messages, settings, parameters, run_context) as stream:
-                yield stream
+                count_last_usage(stream)
+                try:
+                    yield stream
+                finally:
+                    call.arrived("".join(map(_written, stream.get().parts)))
             response = stream.get()
-            call.used(token_usage(response.usage) or TokenUsage(), response.model_name)
+            if response.state in {"incomplete", "interrupted"}:
+                call.stop()
+            else:
+                call.used(token_usage(response.usage) or TokenUsage(), response.model_name)
+
+    def _call(self, messages: list[ModelMessage], parameters: ModelRequestParameters) -> CallRecorder:
+        call = self._calls.recorder(self.wrapped.model_name)
+        call.sends(_parts(messages, parameters))
+        return call
+
+
+def _parts(messages: list[ModelMessage], parameters: ModelRequestParameters) -> Iterator[ChatMessage | str]:
+    """Yield what is sent."""
+    from chatmemory_django.chat.costs.estimates import specification
+
+    for item in ModelMessagesTypeAdapter.dump_python(messages, mode="json", warnings=False):
+        yield from to_messages(item)
+    yield next((each.instructions or "" for each in reversed(messages) if isinstance(each, ModelRequest)), "")
+    for tool in parameters.function_tools:
+        yield specification(tool.name, tool.description, tool.parameters_json_schema)
+
+
+def _written(part: ModelResponsePart) -> str:
+    match part:
+        case TextPart() | ThinkingPart():
+            return part.content
+        case ToolCallPart():
+            return part.tool_name + part.args_as_json_str()
+        case _:
+            return ""

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -21,13 +22,17 @@ from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.costs.recording import RecordedChatModel
 from chatmemory_django.chat.costs.usage import BY, usage
 from chatmemory_django.chat.model import (
+    AuthenticationError,
+    BrokenStreamError,
+    ContextLengthError,
+    ModelTimeoutError,
     RateLimitError,
     TokenUsage,
     UnavailableError,
 )
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.memory import MessageWindowChatMemory, SummarizingChatMemory
-from chatmemory_django.messages import AiMessage, UserMessage
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import erase
 from chatmemory_django.provider import get_chat_memory
@@ -124,13 +129,14 @@ class TestAnswers:
             ("answer", "", None, None, "failed", "UnavailableError"),
         ]
 
-    def test_a_cancelled_stream_has_no_counts(self, ann):
+    def test_a_cancelled_stream_counts_by_what_was_sent_and_has_arrived(self, ann):
         with closing(Assistant(ScriptedModel("one two three")).stream("c", "Tea?", owner=ann)) as events:
             next(events)
+            next(events)
 
-        assert recorded() == [("answer", "", None, None, "cancelled", "", None)]
+        assert recorded() == [("answer", "", 5, 2, "cancelled", "", None)]
 
-    def test_a_cancelled_asynchronous_stream_has_no_counts(self, ann):
+    def test_a_cancelled_asynchronous_stream_does_so_too(self, ann):
         async def cancel() -> None:
             model = ScriptedModel("one two three", gate=asyncio.Event())
             task = asyncio.ensure_future(consume(Assistant(model, keep_partial=True).astream("c", "Tea?", owner=ann)))
@@ -146,23 +152,86 @@ class TestAnswers:
 
         run(cancel())
 
-        assert [call[:6] for call in recorded()] == [("answer", "", None, None, "cancelled", "")]
+        assert [call[:6] for call in recorded()] == [("answer", "", 5, 1, "cancelled", "")]
 
-    def test_an_answer_that_is_asked_for_again_is_another_call(self, ann):
+    @pytest.mark.parametrize("error", [BrokenStreamError, ModelTimeoutError, RuntimeError])
+    @pytest.mark.parametrize("ask", FORMS)
+    def test_a_call_that_fails_after_it_was_sent_counts_by_what_was_sent_and_has_arrived(self, ann, ask, error):
+        with pytest.raises(error):
+            ask(Assistant(ScriptedModel(error(SECRET), words_before_error=4)), ann)
+
+        arrived = 6 if ask in {stream, astream} else 0
+        assert [call[2:5] for call in recorded()] == [(9, arrived, "failed")]
+
+    @pytest.mark.parametrize("error", [AuthenticationError, ContextLengthError, RateLimitError, UnavailableError])
+    @pytest.mark.parametrize("ask", FORMS)
+    def test_a_call_that_is_refused_costs_nothing(self, ann, settings, ask, error):
+        settings.CHATMEMORY["COST"] = lambda model, usage: 1
+        with pytest.raises(error):
+            ask(Assistant(ScriptedModel(error(SECRET))), ann)
+
+        assert ModelCall.objects.values_list("input_tokens", "output_tokens", "cost").get() == (None, None, None)
+
+    def test_a_server_that_fails_in_the_middle_of_an_answer_has_not_refused_it(self, ann, settings):
+        settings.CHATMEMORY["COST"] = lambda model, usage: usage.input + usage.output
+        with pytest.raises(UnavailableError):
+            stream(Assistant(ScriptedModel(UnavailableError(SECRET), words_before_error=4)), ann)
+
+        assert ModelCall.objects.values_list("input_tokens", "output_tokens", "cost").get() == (9, 6, 15)
+
+    def test_what_the_model_reports_after_the_time_is_over_counts(self, ann):
+        def answer(request: Any) -> str:
+            time.sleep(0.02)
+            return "Yes"
+
+        with pytest.raises(ModelTimeoutError):
+            chat(Assistant(ScriptedModel(answer), timeout=0.01), ann)
+
+        assert [call[2:5] for call in recorded()] == [(5, 7, "completed")]
+
+    def test_that_it_cannot_be_estimated_is_logged_and_the_call_is_recorded(self, caplog):
+        with pytest.raises(ZeroDivisionError), record_call("other", "m") as call:
+            call.sends(1 // 0 for _ in "x")
+            1 / 0  # noqa: B018
+
+        assert recorded() == [("other", "m", None, None, "failed", "ZeroDivisionError", None)]
+        assert "What a call of a model used could not be estimated." in caplog.text
+
+    def test_an_answered_question_that_is_sent_again_is_no_call(self, ann):
         assistant = Assistant(ScriptedModel("Yes"))
         for _ in range(2):
             assistant.chat("c", "Tea?", owner=ann, client_message_id="u1")
 
+        assert recorded() == [COMPLETED]
+
+    def test_an_answer_that_is_made_anew_is_another_call(self, ann):
+        assistant = Assistant(ScriptedModel("Yes"))
+        assistant.chat("c", "Tea?", owner=ann)
+        assistant.chat("c", None, after=1, owner=ann)
+
         assert recorded() == [COMPLETED, COMPLETED]
 
-    def test_an_answer_takes_one_statement_more(self, ann):
-        """One more for an answer that is stored, whatever the number of its rounds."""
-        for model in (ScriptedModel("Yes"), ScriptedModel(CALLS, "Yes")):
+    @pytest.mark.parametrize("ask", FORMS)
+    def test_a_call_is_recorded_before_the_tools_run_that_it_calls(self, ann, ask):
+        """So nothing that a tool does, not even the end of the process, loses it."""
+        seen = []
+
+        def look(place: str) -> str:
+            """Look."""
+            seen.append(recorded())
+            return place
+
+        ask(Assistant(ScriptedModel(CALLS, "Yes"), tools=[look]), ann)
+
+        assert seen == [[COMPLETED]]
+
+    def test_a_round_takes_one_statement_more(self, ann):
+        for rounds, model in ((1, ScriptedModel("Yes")), (2, ScriptedModel(CALLS, "Yes"))):
             with CaptureQueriesContext(connection) as captured:
                 chat(Assistant(model, tools=[look], title=None), ann)
 
             written = [each["sql"] for each in captured if "chatmemory_chat_modelcall" in each["sql"]]
-            assert len(written) == 1
+            assert len(written) == rounds
 
     def test_no_text_is_recorded(self, ann):
         chat(Assistant(ScriptedModel(f"It is {SECRET}")), ann)
@@ -182,16 +251,18 @@ class TestAnswers:
         assert "1 calls of models could not be recorded." in caplog.text
         assert [message.text for message in get_chat_memory("c").messages()[1:]] == ["Yes"]
 
-    def test_the_record_is_committed_with_the_answer(self, ann):
-        for model in (ScriptedModel("Yes"), ScriptedModel(CALLS, "Yes")):
+    def test_the_record_is_committed_with_the_round(self, ann):
+        for rounds, model in ((1, ScriptedModel("Yes")), (2, ScriptedModel(CALLS, "Yes"))):
             with CaptureQueriesContext(connection) as captured:
                 chat(Assistant(model, tools=[look], title=None), ann)
 
             statements = [each["sql"] for each in captured]
-            [record] = [place for place, sql in enumerate(statements) if "chatmemory_chat_modelcall" in sql]
-            if connection.vendor == "postgresql":
-                assert "chatmemory_message" in statements[record]
-            else:
+            records = [place for place, sql in enumerate(statements) if "chatmemory_chat_modelcall" in sql]
+            assert len(records) == rounds
+            for record in records:
+                if connection.vendor == "postgresql":
+                    assert "chatmemory_message" in statements[record]
+                    continue
                 # What comes before the record and belongs to its transaction.
                 begun = max(place for place, sql in enumerate(statements[:record]) if sql.startswith("BEGIN"))
                 before = statements[begun:record]
@@ -294,7 +365,7 @@ class TestOtherCalls:
         with closing(model.stream("x")) as events:
             next(events)
 
-        assert [outcome for *_, outcome, _, _ in recorded()] == ["completed", "completed", "cancelled"]
+        assert [call[2:5] for call in recorded()] == [(5, 7, "completed"), (5, 7, "completed"), (5, 1, "cancelled")]
 
     def test_a_site_records_any_call(self, ann):
         Conversation.objects.create(memory_id="c", owner=ann)
@@ -302,11 +373,23 @@ class TestOtherCalls:
             call.used(TokenUsage(input=3))
         with pytest.raises(ZeroDivisionError), record_call("recall", "embedder"):
             1 / 0  # noqa: B018
+        with pytest.raises(TimeoutError), record_call("other", "chatter") as call:
+            call.sends([SystemMessage("Be brief."), "a tool"])
+            call.arrived("one two")
+            raise TimeoutError
 
         assert recorded() == [
             ("other", "embedder", 3, None, "completed", "", "c"),
             ("recall", "embedder", None, None, "failed", "ZeroDivisionError", None),
+            ("other", "chatter", 9, 2, "failed", "TimeoutError", None),
         ]
+
+    def test_what_was_written_to_the_cache_is_recorded(self):
+        with record_call("other", "m") as call:
+            call.used(TokenUsage(input=9, cached_input=1, cache_write=5, cache_write_1h=4))
+
+        columns = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "cache_write_1h_tokens")
+        assert ModelCall.objects.values_list(*columns).get() == (9, 1, 5, 4)
 
     def test_an_unknown_purpose_is_an_error(self):
         with pytest.raises(ValueError, match="one of answer, summary, title, recall, other, not 'fun'"):
@@ -353,6 +436,24 @@ class TestCosts:
 
         assert ModelCall.objects.get().cost is None
         assert "What a call of the model 'scripted' costs could not be determined." in caplog.text
+
+
+def close(ann: Any) -> None:
+    with closing(Assistant(ScriptedModel("one two three")).stream("c", "Tea?", owner=ann)) as events:
+        next(events)
+
+
+def break_off(ann: Any) -> None:
+    with suppress(BrokenStreamError):
+        stream(Assistant(ScriptedModel(BrokenStreamError(SECRET))), ann)
+
+
+def time_out(ann: Any) -> None:
+    with suppress(ModelTimeoutError):
+        achat(Assistant(ScriptedModel("Yes", pause=9), timeout=0.01), ann)
+
+
+ENDS = {"closed": close, "broken": break_off, "a time-out": time_out}
 
 
 def by_name(user: Any) -> Any:
@@ -430,16 +531,24 @@ class TestBudgets:
         with pytest.raises(BudgetExceededError):
             chat(Assistant(ScriptedModel("Yes")), ann)
 
-    def test_a_cancelled_answer_counts_as_much_as_the_others_on_average(self, ann, settings):
-        settings.CHATMEMORY["BUDGET"] = {"TOKENS": 22, "PER": "day"}
-        add(owner=ann)
-        add(owner=ann, outcome="failed", input_tokens=None, output_tokens=None)
-        chat(Assistant(ScriptedModel("Yes")), ann)
-        ModelCall.objects.filter(model="scripted").delete()
-        add(owner=ann, outcome="cancelled", input_tokens=None, output_tokens=None)
+    @pytest.mark.parametrize("end", ENDS)
+    @pytest.mark.parametrize("budget", [{"TOKENS": 40, "PER": "day"}, {"COST": "0.4", "PER": "day"}])
+    def test_it_holds_however_answers_end_from_the_first_one_on(self, ann, settings, end, budget):
+        settings.CHATMEMORY |= {"BUDGET": budget, "COST": lambda model, usage: 0.01 * (usage.input + usage.output)}
 
         with pytest.raises(BudgetExceededError):
+            for _ in range(12):
+                ENDS[end](ann)
+
+        assert 3 <= ModelCall.objects.count() <= 7
+        assert not ModelCall.objects.filter(outcome="completed").exists()
+
+    def test_a_call_that_it_refuses_is_no_call(self, ann, settings):
+        settings.CHATMEMORY["BUDGET"] = {"TOKENS": 0, "PER": "day"}
+        with pytest.raises(BudgetExceededError):
             chat(Assistant(ScriptedModel("Yes")), ann)
+
+        assert recorded() == []
 
     @pytest.mark.skipif(connection.vendor == "sqlite", reason="In memory, threads cannot race on SQLite")
     def test_answers_at_the_same_time_overrun_it_by_one_each(self, ann, settings):
@@ -517,7 +626,7 @@ class TestUsage:
         yesterday = now() - timedelta(days=1)
         add(2, owner=ann, conversation=conversation)
         add(1, owner=ann, model="n", purpose="title", created_at=yesterday, cost="0.5", cached_input_tokens=4,
-            reasoning_tokens=1)  # fmt: skip
+            cache_write_tokens=3, cache_write_1h_tokens=2, reasoning_tokens=1)  # fmt: skip
         add(1, model="n", input_tokens=None, output_tokens=None, outcome="failed")
 
     def test_by_day_the_latest_comes_first(self):
@@ -538,8 +647,8 @@ class TestUsage:
             ModelCall.objects.all(), "model", since=now() - timedelta(days=9), until=now() + MINUTE, limit=9
         )
 
-        assert first == ("m", 2, 0, 2, 20, 0, 2, 0, None)
-        assert second == ("n", 2, 1, 1, 10, 4, 1, 1, Decimal("0.5"))
+        assert first == ("m", 2, 0, 2, 20, 0, 0, 0, 2, 0, None)
+        assert second == ("n", 2, 1, 1, 10, 4, 3, 2, 1, 1, Decimal("0.5"))
 
     @pytest.mark.parametrize("by", BY)
     def test_it_is_bounded_in_time_and_in_rows(self, by):

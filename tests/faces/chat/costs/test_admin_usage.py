@@ -52,19 +52,20 @@ def test_it_requires_its_permission(client):
 
 
 def test_it_shows_totals_by_model_purpose_and_owner(client, viewer, ann):
-    call(owner=ann, cost="0.25", cached_input_tokens=4, conversation=conversation(UserMessage("hi"), owner=ann))
+    call(owner=ann, cost="0.25", cached_input_tokens=4, cache_write_tokens=3,
+         conversation=conversation(UserMessage("hi"), owner=ann))  # fmt: skip
     call(owner=ann, model="n", purpose="summary", input_tokens=1_234)
     call(model="n", input_tokens=None, output_tokens=None, outcome="failed")
 
     page = shown(client)
 
     cells = [re.sub(r"<[^>]+>", "", each) for each in re.findall(r"<t[hd].*?</t[hd]>", page)]
-    rows = [cells[index : index + 8] for index, cell in enumerate(cells) if cell in {"m", "n", "ann", "Summary"}]
+    rows = [cells[index : index + 9] for index, cell in enumerate(cells) if cell in {"m", "n", "ann", "Summary"}]
     assert rows == [
-        ["n", "2", "1,234", "0", "2", "0", "1", DASH],
-        ["m", "1", "10", "4", "2", "0", "0", "0.2500"],
-        ["Summary", "1", "1,234", "0", "2", "0", "0", DASH],
-        ["ann", "2", "1,244", "4", "4", "0", "0", "0.2500"],
+        ["n", "2", "1,234", "0", "0", "2", "0", "1", DASH],
+        ["m", "1", "10", "4", "3", "2", "0", "0", "0.2500"],
+        ["Summary", "1", "1,234", "0", "0", "2", "0", "0", DASH],
+        ["ann", "2", "1,244", "4", "3", "4", "0", "0", "0.2500"],
     ]
     assert page.count('<rect class="cm-fill-user"') == 2  # a piece of the plot, and its key
 

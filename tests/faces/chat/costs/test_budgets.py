@@ -7,6 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from chatmemory_django.access import AccessPolicy
+from chatmemory_django.chat.model import BrokenStreamError
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.models import Conversation
 from tests.asgi import run
@@ -96,12 +97,25 @@ def test_an_invalid_budget_of_a_function_refuses_every_question(ann, settings):
 
 
 def test_failed_and_stopped_answers_are_recorded(ann, settings):
-    chat = Chat(settings, bearer(ann), ScriptedModel(RuntimeError("secret")))
+    chat = Chat(settings, bearer(ann), ScriptedModel(RuntimeError("secret"), words_before_error=4))
     run(chat.say("Tea?"))
 
-    assert list(ModelCall.objects.values_list("outcome", "error", "conversation__memory_id")) == [
-        ("failed", "RuntimeError", Conversation.objects.get().memory_id)
+    assert list(ModelCall.objects.values_list("outcome", "error", "output_tokens", "conversation__memory_id")) == [
+        ("failed", "RuntimeError", 6, Conversation.objects.get().memory_id)
     ]
+
+
+def test_answers_that_all_break_off_use_up_a_budget(ann, settings):
+    settings.CHATMEMORY["BUDGET"] = {"TOKENS": 30, "PER": "day"}
+    chat = Chat(settings, bearer(ann), ScriptedModel(BrokenStreamError("secret"), words_before_error=4))
+
+    statuses = [
+        run(chat.post({"id": f"c{number}", "messages": [user("Tea?")]}, Accept="application/json")).status_code
+        for number in range(4)
+    ]
+
+    assert statuses[-1] == 429
+    assert len(chat.model.requests) < 4
 
 
 def test_users_see_nothing_of_the_budgets_of_others(settings, spent):

@@ -49,7 +49,10 @@ def streamed(server: ModelServer, *parts: Any, way: Way = STREAM) -> list[Any]:
 
 class TestAnAnswer:
     def test_is_a_message_with_metadata(self, server: ModelServer, way: Way):
-        details = {"prompt_tokens_details": {"cached_tokens": 8}, "completion_tokens_details": {"reasoning_tokens": 2}}
+        details = {
+            "prompt_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 3},
+            "completion_tokens_details": {"reasoning_tokens": 2},
+        }
         server.answer(
             {"content": "Hello, 🌍!"},
             usage={**USAGE, **details},
@@ -63,7 +66,7 @@ class TestAnAnswer:
                 id="chatcmpl-1",
                 model_name="gpt-test-2026",
                 finish_reason=FinishReason.STOP,
-                token_usage=TokenUsage(12, 3, 15, cached_input=8, reasoning=2),
+                token_usage=TokenUsage(12, 3, 15, cached_input=8, reasoning=2, cache_write=3),
                 attributes={"service_tier": "default", "system_fingerprint": "fp_1"},
             ),
         )

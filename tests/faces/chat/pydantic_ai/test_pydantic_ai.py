@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import DeltaThinkingPart, FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from chatmemory_django.chat.model import (
     AuthenticationError,
@@ -50,13 +53,14 @@ from chatmemory_django.messages import (
 )
 from tests.faces.chat.conftest import Way, by_turns, whole_and_streamed
 from tests.faces.chat.openai.test_openai_clients import python
-from tests.faces.chat.server import PATIENCE, ModelServer, Reply, Request, Step
-from tests.faces.chat.vendors import KEY, SSE, VENDORS, Anthropic, Vendor, chat_model, event
+from tests.faces.chat.server import DONE, PATIENCE, ModelServer, Reply, Request, Step, chunk
+from tests.faces.chat.vendors import KEY, SSE, VENDORS, Anthropic, Google, Vendor, chat_model, data, event
 
 QUESTION = UserMessage("What is 1 + 2?")
 ADD = ToolSpecification("add", "Adds.", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+TOTALS = [{"prompt_tokens": 1_000, "completion_tokens": each, "total_tokens": 1_000 + each} for each in range(1, 51)]
 SIGNATURE = base64.b64encode(b"signed by the vendor").decode()
 
 
@@ -74,6 +78,18 @@ def test_an_answer_is_the_same_whole_and_streamed(vendor: Vendor, server: ModelS
     assert response.metadata.token_usage == TokenUsage(input_tokens, 3, input_tokens + 3, cached_input=5)
     assert response.metadata.model_name is not None
     assert response.metadata.id in {"msg_1", "resp-1"}
+
+
+@pytest.mark.parametrize(("written", "for_an_hour"), [(2_000, 0), (0, 2_000), (500, 1_500)])
+def test_what_anthropic_writes_to_its_cache_is_part_of_the_input(
+    server: ModelServer, way: Way, written: int, for_an_hour: int
+) -> None:
+    vendor = Anthropic()
+    vendor.answer(server, vendor.text("It is three."), cached=10_000, written=written, for_an_hour=for_an_hour)
+    usage = way.ask(chat_model(vendor, server), [QUESTION]).metadata.token_usage
+    assert usage == TokenUsage(
+        12_012, 3, 12_015, cached_input=10_000, cache_write=2_000, cache_write_1h=for_an_hour or None
+    )
 
 
 def test_the_pieces_of_a_stream_add_up_to_its_response(vendor: Vendor, server: ModelServer, stream: Way) -> None:
@@ -660,3 +676,45 @@ def test_texts_with_something_between_them_are_paragraphs_in_a_stream_too() -> N
     *pieces, response = PydanticAiChatModel(FunctionModel(stream_function=answer)).stream([QUESTION])
     assert isinstance(response, ChatResponse)
     assert "".join(each.text for each in pieces if isinstance(each, PartialText)) == response.ai_message.text
+
+
+class TestUsageOfOpenAiCompatibleServers:
+    def model(self, server: ModelServer, name: str) -> Model:
+        model = OpenAIChatModel("m", provider=OpenAIProvider(api_key=KEY, base_url=server.url))
+        return FallbackModel(model, model) if name == "a FallbackModel" else model
+
+    @pytest.mark.parametrize("name", ["an OpenAIChatModel", "a FallbackModel"])
+    def test_of_running_totals_the_last_one_counts(self, server: ModelServer, stream: Way, name: str) -> None:
+        pieces = [chunk({"content": "a "}, usage=usage) for usage in TOTALS]
+        server.reply(*pieces, chunk(finish_reason="stop", usage=TOTALS[-1]), chunk(usage=TOTALS[-1]), DONE)
+
+        response = stream.ask(PydanticAiChatModel(self.model(server, name), max_retries=0), [QUESTION])
+
+        assert response.metadata.token_usage == TokenUsage(1_000, 50, 1_050)
+
+    def test_a_usage_at_the_end_alone_counts_and_so_does_one_before_the_end(
+        self, server: ModelServer, stream: Way
+    ) -> None:
+        model = PydanticAiChatModel(self.model(server, ""), max_retries=0)
+        server.reply(chunk({"content": "a"}), chunk(finish_reason="stop"), chunk(usage=TOTALS[-1]), DONE)
+        server.reply(chunk({"content": "a"}, usage=TOTALS[0]), chunk(finish_reason="stop"), DONE)
+
+        assert stream.ask(model, [QUESTION]).metadata.token_usage == TokenUsage(1_000, 50, 1_050)
+        assert stream.ask(model, [QUESTION]).metadata.token_usage == TokenUsage(1_000, 1, 1_001)
+
+    def test_the_server_is_asked_for_a_usage_at_the_end(self, server: ModelServer, stream: Way) -> None:
+        server.reply(chunk({"content": "a"}), chunk(finish_reason="stop"), DONE)
+        stream.ask(PydanticAiChatModel(self.model(server, ""), max_retries=0), [QUESTION])
+
+        assert server.requests[0].body["stream_options"] == {"include_usage": True}
+
+
+def test_of_the_running_totals_of_google_the_last_one_counts(server: ModelServer, stream: Way) -> None:
+    vendor = Google()
+    totals = [
+        {"promptTokenCount": 1_000, "candidatesTokenCount": each, "totalTokenCount": 1_000 + each} for each in (1, 9)
+    ]
+    first, last = (vendor.chunk({"text": "a "}, usage=usage) for usage in totals)
+    last["candidates"][0]["finishReason"] = "STOP"
+    server.reply(data(first), data(last))
+    assert stream.ask(chat_model(vendor, server), [QUESTION]).metadata.token_usage == TokenUsage(1_000, 9, 1_009)

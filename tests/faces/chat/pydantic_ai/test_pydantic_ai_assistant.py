@@ -9,10 +9,12 @@ from typing import Any
 import pydantic
 import pytest
 from django.contrib.auth.models import User
+from msgspec.structs import replace
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import PartialText
 from chatmemory_django.db.threads import in_thread
+from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
 from tests.faces.chat.http.test_http import Chat, asynchronous, bearer
 from tests.faces.chat.server import PATIENCE, ModelServer, Request, Step
@@ -69,6 +71,20 @@ def test_another_vendor_goes_on_without_the_thinking(first: str, second: str, se
     assert "Nothing is here." in sent
     assert SIGNATURE not in sent
     assert "A secret thought." not in sent
+
+
+def test_only_thinking_that_goes_back_takes_tokens(vendor: Vendor, server: ModelServer) -> None:
+    vendor.answer(server, vendor.thinking("Hm, hello?", SIGNATURE), vendor.text("Hello."))
+    model = chat_model(vendor, server)
+    [other] = [chat_model(each, server) for each in VENDORS.values() if each is not vendor]
+
+    answer = model.chat([UserMessage("Hello?")]).ai_message
+
+    assert model.returns_thinking(answer)
+    assert not other.returns_thinking(answer)
+    assert not model.returns_thinking(replace(answer, text="Hello, Ann."))
+    assert not model.returns_thinking(replace(answer, attributes={}))
+    assert not model.returns_thinking(AiMessage("Hello."))
 
 
 def test_a_typed_answer_is_read(vendor: Vendor, server: ModelServer) -> None:

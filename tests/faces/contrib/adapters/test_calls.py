@@ -12,6 +12,7 @@ from chatmemory_django.chat.costs.recording import RecordedChatModel
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.models import Conversation
 from tests.faces.chat.scripted import ScriptedModel
+from tests.faces.chat.server import DONE, chunk, serving
 from tests.faces.contrib.adapters.running import run
 
 pytest.importorskip("agents", reason="The Agents SDK is needed: pip install openai-agents")
@@ -29,9 +30,13 @@ from langchain_core.runnables import RunnableLambda
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms import ChatMessage, CompletionResponse, CustomLLM, LLMMetadata
 from llama_index.core.llms.callbacks import llm_completion_callback
+from openai.types.responses.response_usage import InputTokensDetails
 from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 
 from chatmemory_django.contrib.adapters.langchain import LangChainCalls
@@ -43,6 +48,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SECRET = "Zwiebelkuchen"
 TITLE = ("title", "scripted", 5, 7, None, None, "completed", "")
+WRITTEN = ("cache_write_tokens", "cache_write_1h_tokens")
 
 
 class BrokenError(Exception):
@@ -100,7 +106,8 @@ class TestConstruction:
 
 
 class TestPydanticAi:
-    USAGE = RequestUsage(input_tokens=10, output_tokens=4, cache_read_tokens=3, details={"reasoning_tokens": 2})
+    USAGE = RequestUsage(input_tokens=10, output_tokens=4, cache_read_tokens=3, details={"reasoning_tokens": 2},
+                         cache_write_tokens=6, cache_write_1h_tokens=1)  # fmt: skip
     CALL = ("answer", "f", 10, 4, 3, 2, "completed", "")
 
     def test_each_request_of_a_run_is_a_call_and_that_of_a_tool_another(self, who):
@@ -112,6 +119,7 @@ class TestPydanticAi:
         run(agent.run("Tea?", capabilities=[PydanticAiCalls(**who)]))
 
         assert recorded() == [self.CALL, TITLE, self.CALL]
+        assert list(ModelCall.objects.filter(model="f").values_list(*WRITTEN)) == [(6, 1)] * 2
 
     def test_streams_failures_and_cancellations(self, who):
         began = asyncio.Event()
@@ -138,11 +146,61 @@ class TestPydanticAi:
 
         run(ask())
 
-        assert [(each[1], each[2] is None, *each[6:]) for each in recorded()] == [
-            ("s", False, "completed", ""),
-            ("f", True, "failed", "BrokenError"),
-            ("w", True, "cancelled", ""),
+        assert [(each[1], *each[6:]) for each in recorded()] == [
+            ("s", "completed", ""),
+            ("f", "failed", "BrokenError"),
+            ("w", "cancelled", ""),
         ]
+        assert {each[2:6] for each in recorded()[1:]} == {(5, 0, None, None)}
+
+    def test_a_refused_request_costs_nothing(self, who):
+        def refuse(messages, info):
+            raise ModelHTTPError(429, "m")
+
+        with pytest.raises(ModelHTTPError):
+            run(Agent(FunctionModel(refuse), capabilities=[PydanticAiCalls(**who)]).run("Tea?"))
+
+        assert [each[2:4] for each in recorded()] == [(None, None)]
+
+    def test_a_stream_that_is_left_or_cancelled_counts_by_what_was_sent_and_has_arrived(self, who):
+        async def stream(messages, info):
+            for _ in range(9):
+                yield "word "
+
+        def book(hotel: str) -> None:
+            """Book."""
+
+        async def ask() -> None:
+            agent = Agent(FunctionModel(stream_function=stream), capabilities=[PydanticAiCalls(**who)], tools=[book])
+            for leave in (False, True):
+                async with agent.run_stream("Tea?", instructions="Be brief.") as result:
+                    async for _ in result.stream_text(delta=True, debounce_by=None):
+                        break
+                    if not leave:
+                        await result.cancel()
+
+        run(ask())
+
+        assert [each[6:] for each in recorded()] == [("cancelled", "")] * 2
+        for _, _, sent, written, *_ in recorded():
+            assert 30 < sent < 60
+            assert 1 <= written <= 3
+
+    def test_of_the_running_totals_of_a_stream_the_last_one_counts(self, who):
+        totals = [
+            {"prompt_tokens": 1_000, "completion_tokens": each, "total_tokens": 1_000 + each} for each in (1, 2, 3)
+        ]
+
+        async def ask(url: str) -> None:
+            model = OpenAIChatModel("m", provider=OpenAIProvider(api_key="key", base_url=url))
+            async with model, Agent(model, capabilities=[PydanticAiCalls(**who)]).run_stream("Tea?") as result:
+                await result.get_output()
+
+        with serving() as server:
+            server.reply(*[chunk({"content": "a"}, usage=each) for each in totals], chunk(finish_reason="stop"), DONE)
+            run(ask(server.url))
+
+        assert ModelCall.objects.values_list("input_tokens", "output_tokens").get() == (1_000, 3)
 
 
 class Chat(GenericFakeChatModel):
@@ -182,8 +240,23 @@ class TestLangChain:
             self.CALL,
             TITLE,
             self.CALL,
-            ("answer", "", None, None, None, None, "failed", "BrokenError"),
+            ("answer", "", 5, 0, None, None, "failed", "BrokenError"),
         ]
+
+    @pytest.mark.parametrize(
+        ("details", "written"),
+        [
+            ({"cache_creation": 6}, (6, None)),
+            ({"cache_creation": 0, "ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 1}, (6, 1)),
+            ({"cache_creation": 6, "ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}, (6, 0)),
+        ],
+    )
+    def test_what_is_written_to_the_cache_is_recorded(self, who, details, written):
+        usage = {"input_tokens": 10, "output_tokens": 4, "total_tokens": 14, "input_token_details": details}
+        model = Chat(messages=iter([AIMessage(SECRET, usage_metadata=usage)]))
+        model.invoke("Tea?", {"callbacks": [LangChainCalls(**who)]})
+
+        assert ModelCall.objects.values_list(*WRITTEN).get() == written
 
     def test_a_closed_stream_and_a_cancelled_chain_are_cancelled(self, who):
         calls = {"callbacks": [LangChainCalls(**who)]}
@@ -197,7 +270,10 @@ class TestLangChain:
 
         run(ask())
 
-        assert [each[2:] for each in recorded()] == [(None, None, None, None, "cancelled", "")] * 2
+        assert [each[2:] for each in recorded()] == [
+            (5, 1, None, None, "cancelled", ""),
+            (5, 0, None, None, "cancelled", ""),
+        ]
 
 
 class Completing(CustomLLM):
@@ -243,14 +319,15 @@ class TestLlamaIndex:
 
         assert recorded() == [
             *[self.CALL] * 4,
-            ("answer", "m", None, None, None, None, "cancelled", ""),
-            ("answer", "m", None, None, None, None, "failed", "BrokenError"),
+            ("answer", "m", 1, 0, None, None, "cancelled", ""),
+            ("answer", "m", 5, 0, None, None, "failed", "BrokenError"),
         ]
 
 
 class TestAgents:
     CALL = ("answer", "", 10, 4, None, None, "completed", "")
-    USAGE = Usage(requests=1, input_tokens=10, output_tokens=4, total_tokens=14)
+    DETAILS = InputTokensDetails(cached_tokens=0, cache_write_tokens=6)
+    USAGE = Usage(requests=1, input_tokens=10, output_tokens=4, total_tokens=14, input_tokens_details=DETAILS)
 
     def test_each_call_of_a_run_is_recorded_failed_and_cancelled_ones_too(self, who):
         good = [[function_call("entitle", {}, call_id="1")], [assistant_message(SECRET)]]
@@ -275,5 +352,6 @@ class TestAgents:
 
         run(ask())
 
-        failed = ("answer", "", None, None, None, None, "failed", "BrokenError")
+        failed = ("answer", "", 5, 0, None, None, "failed", "BrokenError")
         assert recorded() == [self.CALL, self.CALL, TITLE, self.CALL, failed]
+        assert set(ModelCall.objects.filter(input_tokens=10).values_list(*WRITTEN)) == {(6, None)}

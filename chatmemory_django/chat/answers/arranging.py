@@ -1,0 +1,231 @@
+"""How a memory is arranged around the answer that is running, so that it fits; see ``sent``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
+from chatmemory_django.core.limits import texts_of
+from chatmemory_django.core.shortening import shortened
+from chatmemory_django.core.tool_calls import in_order_of_calls
+from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
+from chatmemory_django.messages import ChatMessage, MessageType, TextContent, ToolExecutionResultMessage, UserMessage
+
+UNKNOWN = "This call was interrupted: its outcome is unknown. It is not run again."
+"""What the model reads of a call that has no result, and that waits for nothing."""
+
+RESULTS_PER_WINDOW = 4
+"""
+How many results of full length a window of tokens holds, unless ``max_result_tokens`` is given: one of them leaves most
+of the window to the question, to what was written before, and to further results.
+"""
+
+MIN_RESULT_TOKENS = 32
+"""How many tokens a result has at least before it is bounded for being a large part of a small window."""
+
+CHARACTERS_PER_TOKEN = 4
+"""What a token of a result counts as in a window of messages, which has no estimator."""
+
+
+class SentWindow(Window):
+    """A window as *window*, where each message costs *extra* more, and all of them together *overhead* more."""
+
+    def __init__(self, window: Window, extra: Callable[[ChatMessage], int], overhead: int) -> None:
+        super().__init__(window.limit, window.estimator, evict_to=window.evict_to, keeps_all=True)
+        self.counts_tokens = window.estimator is not None
+        self._extra = extra
+        self._added = overhead if self.counts_tokens else 0
+        self.overhead += self._added
+
+    def cost(self, message: ChatMessage) -> int:
+        return super().cost(message) + (self._extra(message) if self.counts_tokens else 0)
+
+    def total(self, messages: Sequence[ChatMessage]) -> int:
+        extra = sum(map(self._extra, messages)) if self.counts_tokens else 0
+        return super().total(messages) + self._added + extra
+
+    def cost_of(self, entry: Entry, message: ChatMessage) -> int:
+        """Return the cost of *message*, which *entry* has as *window* counts it."""
+        if entry.cost is None or not self.counts_tokens:
+            return self.cost(message)
+        return entry.cost + self._extra(message)
+
+    def tokens(self, result: ChatMessage) -> int:
+        """Return the tokens of *result*; a window of messages counts its characters."""
+        return self.cost(result) if self.counts_tokens else sum(map(len, texts_of(result))) // CHARACTERS_PER_TOKEN
+
+
+class Part(msgspec.Struct):
+    """A message as it is sent."""
+
+    key: int
+    """Of its row; of that of the call, if it is a result that is made here."""
+    message: ChatMessage
+    cost: int
+    is_made: bool = False
+    whole: ChatMessage | None = None
+    """The stored result, if a shortened one is sent, ..."""
+    of: int = 0
+    """... and its tokens."""
+
+
+class Arranged:
+    """What is sent, in its order: the system message, the summary, *earlier* messages, and the answer's *own* ones."""
+
+    def __init__(
+        self,
+        window: SentWindow,
+        memory: Sequence[Entry],
+        begun: int,
+        summary_key: int | None,
+        pending: Mapping[tuple[int, int], str],
+    ) -> None:
+        self.window = window
+        self.begun = begun
+        self.context_cost = 0
+        parts = [
+            Part(each.key, each.message, window.cost_of(each, each.message))
+            for each in memory
+            if each.message is not None
+        ]
+        self.summary = next((part for part in parts if part.key == summary_key), None)
+        systems = [each for each in parts if each.message.type == MessageType.SYSTEM and each is not self.summary]
+        self.system = systems[-1] if systems else None
+        rest = [part for part in parts if part is not self.system and part is not self.summary]
+        paired = list(_paired(rest, window, pending))
+        # A result belongs where its call is, whenever it was stored.
+        callers = (index for index, each in enumerate(paired) if each.key >= begun and not _is_result(each))
+        first = next(callers, len(paired))
+        self.earlier, self.own = paired[:first], paired[first:]
+
+    def put_context(self, context: str | None) -> None:
+        """Put *context* in front of the question's contents; without a question, in a message of its own."""
+        if context is None:
+            return
+        question = self.own[0] if self.own else None
+        if question is None or not isinstance(question.message, UserMessage):
+            message = UserMessage(context)
+            self.own.insert(0, Part(self.begun, message, self.window.cost(message), is_made=True))
+            return
+        without = question.cost
+        question.message = replace(question.message, contents=(TextContent(context), *question.message.contents))
+        question.cost = self.window.cost(question.message)
+        self.context_cost = question.cost - without
+
+    def bound_results(self, max_tokens: int | None) -> None:
+        """Shorten each result that has more than *max_tokens*."""
+        if max_tokens is None:
+            if not self.window.counts_tokens:
+                return
+            max_tokens = max(self.window.limit // RESULTS_PER_WINDOW, MIN_RESULT_TOKENS)
+        for part in _results([*self.earlier, *self.own]):
+            if self.tokens(part) > max_tokens:
+                self._shorten(part, max_tokens)
+
+    def make_room(self) -> int:
+        """
+        Evict earlier messages until those of the answer fit beside them, and return how many.
+
+        The answer's own are added one by one, so that a request evicts at least what the one before it did: with a
+        lower mark, what is sent then begins with the same messages until the limit is exceeded again.
+        """
+        entries = [to_entry(index, part.message, part.cost) for index, part in enumerate([*self.earlier, *self.own])]
+        first = len(self.earlier)
+        eviction = Eviction.of_entries(
+            entries[:first],
+            self.window,
+            next_key=len(entries),
+            pinned=_entry(-2, self.system),
+            summary=_entry(-1, self.summary),
+            keeps_from=first,
+        )
+        eviction.trim()
+        for entry, part in zip(entries[first:], self.own, strict=True):
+            eviction.add(part.message, part.cost, key=entry.key)
+        evicted = {entry.key for entry in eviction.evicted}
+        if eviction.summary is None:
+            self.summary = None
+        left_out = sum(not part.is_made for index, part in enumerate(self.earlier) if index in evicted)
+        self.earlier = [part for index, part in enumerate(self.earlier) if index not in evicted]
+        return left_out
+
+    def fit(self) -> None:
+        """Shorten the answer's own results, the largest first, until what is sent fits in a window of tokens."""
+        if not self.window.counts_tokens or self._total(self.parts()) <= self.window.limit:
+            return
+        self._check_question()
+        # By halves: shortened again and again by a little, a result would differ in each request.
+        left = _results(self.own)
+        while (total := self._total(self.parts())) > self.window.limit:
+            if not left:
+                raise AnswerTooLongError(total, self.window.limit)
+            largest = max(left, key=lambda part: part.cost)
+            if not self._shorten(largest, largest.cost // 2):
+                left.remove(largest)
+
+    def start_on_user(self) -> None:
+        """Leave out the earlier messages before the first of a user, except system messages."""
+        is_user = [part.message.type == MessageType.USER for part in self.earlier]
+        first = is_user.index(True) if True in is_user else len(is_user)
+        systems = [part for part in self.earlier[:first] if part.message.type == MessageType.SYSTEM]
+        self.earlier = [*systems, *self.earlier[first:]]
+
+    def _shorten(self, part: Part, max_tokens: int) -> bool:
+        """Shorten a result to about *max_tokens*; return whether it has become smaller."""
+        tokens = self.tokens(part)
+        whole, of = (part.message, tokens) if part.whole is None else (part.whole, part.of)
+        [short] = shortened([whole], self.window.tokens, max_tokens)
+        if self.window.tokens(short) >= tokens:
+            return False
+        part.message, part.cost, part.whole, part.of = short, self.window.cost(short), whole, of
+        return True
+
+    def _check_question(self) -> None:
+        alone = self.own[:1] if self.system is None else [self.system, *self.own[:1]]
+        needed, limit = self._total(alone), self.window.limit
+        if needed > limit:
+            own = sum(part.cost for part in self.own[:1]) - self.context_cost
+            raise QuestionTooLongError(needed, limit, needed - own)
+
+    def tokens(self, part: Part) -> int:
+        """Return the tokens of a result as it is sent."""
+        return part.cost if self.window.counts_tokens else self.window.tokens(part.message)
+
+    def parts(self) -> list[Part]:
+        """Return all parts, in order."""
+        front = [part for part in (self.system, self.summary) if part is not None]
+        return [*front, *self.earlier, *self.own]
+
+    def _total(self, parts: Sequence[Part]) -> int:
+        if self.window.is_additive:
+            return self.window.overhead + sum(part.cost for part in parts)
+        return self.window.total([part.message for part in parts])
+
+
+def _paired(parts: Sequence[Part], window: Window, pending: Mapping[tuple[int, int], str]) -> Iterator[Part]:
+    """Yield *parts* with one result behind each call, made where there is none, and without other results."""
+    for index, position in in_order_of_calls([part.message for part in parts]):
+        if position is None:
+            yield parts[index]
+            continue
+        part = parts[index]
+        text = pending.get((part.key, position), UNKNOWN)
+        call = part.message.tool_execution_requests[position]  # type: ignore[union-attr]  # it has calls
+        made = ToolExecutionResultMessage.from_request(call, text, is_error=True)
+        yield Part(part.key, made, window.cost(made), is_made=True)
+
+
+def _results(parts: Iterable[Part]) -> list[Part]:
+    """Return those of *parts* that are results of tools, stored ones alone."""
+    return [part for part in parts if _is_result(part) and not part.is_made]
+
+
+def _is_result(part: Part) -> bool:
+    return part.message.type == MessageType.TOOL_EXECUTION_RESULT
+
+
+def _entry(key: int, part: Part | None) -> Entry | None:
+    return None if part is None else to_entry(key, part.message, part.cost)

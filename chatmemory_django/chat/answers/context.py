@@ -1,0 +1,132 @@
+"""
+Functions of a site that make a text for one answer: its context, and the system message.
+
+They are called with those of ``NAMES`` that they name as parameters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from asgiref.sync import async_to_sync
+from django.utils.functional import Promise
+from django.views.decorators.debug import sensitive_variables
+
+from chatmemory_django.db.threads import in_slow_thread
+from chatmemory_django.messages import BLANK
+
+NAMES = ("memory_id", "owner", "request", "question")
+"""The parameters that can be named; *question* is the ``UserMessage`` to answer."""
+
+ContextFunction: TypeAlias = Callable[..., str | Promise | None] | Callable[..., Awaitable[str | Promise | None]]
+"""
+A function, sync or async, of parameters with any of ``NAMES``. It returns a text, or None if there is nothing to add.
+"""
+
+
+class Checked:
+    """A *function* that can be called with the values of an answer; ``TypeError`` if it cannot. See ``checked``."""
+
+    def __init__(self, function: ContextFunction, where: str) -> None:
+        self.function = function
+        self.where = where
+        if not callable(function):
+            raise TypeError(f"{where} must be a function, not {function!r}.")
+        self.name = _name(function)
+        self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+        self.parameters = self._parameters()
+
+    def __repr__(self) -> str:
+        return f"Checked({self.name})"
+
+    @sensitive_variables()
+    def text(self, values: Mapping[str, Any]) -> str | None:
+        """Return what the function returns for *values*, awaited if need be."""
+        returned = self._call(values)
+        return self._as_text(async_to_sync(_awaited)(returned) if inspect.isawaitable(returned) else returned)
+
+    @sensitive_variables()
+    async def atext(self, values: Mapping[str, Any]) -> str | None:
+        """See ``text``. A function that is not async runs in a thread."""
+        returned = self._call(values) if self.is_async else await in_slow_thread(self._call, values)
+        return self._as_text(await returned if inspect.isawaitable(returned) else returned)
+
+    @sensitive_variables()
+    def _call(self, values: Mapping[str, Any]) -> Any:
+        return self.function(**{name: values.get(name) for name in self.parameters})
+
+    @sensitive_variables()
+    def _as_text(self, returned: object) -> str | None:
+        if returned is None or isinstance(returned, str | Promise):
+            return None if returned is None else str(returned)
+        raise TypeError(f"{self.where}: {self.name} returned {type(returned).__name__}; it must return a str or None.")
+
+    def _parameters(self) -> Sequence[str]:
+        """Return the names of the values that the function takes; what a partial binds is none of them."""
+        bound = self.function.keywords if isinstance(self.function, partial) else {}
+        try:
+            parameters = inspect.signature(self.function).parameters.values()
+        except ValueError:
+            raise TypeError(
+                f"{self.where}: {self.name} has no signature from which its parameters could be read; wrap it in a "
+                "function of your own."
+            ) from None
+        open_ones = [each for each in parameters if each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}]
+        for each in open_ones:
+            if each.name not in {*NAMES, *bound} or each.kind == each.POSITIONAL_ONLY:
+                raise TypeError(
+                    f"{self.where}: {self.name} has the parameter {each.name!r}; it can be given {', '.join(NAMES)}, "
+                    "by name. Bind any other with functools.partial."
+                )
+        takes_all = any(each.kind == each.VAR_KEYWORD for each in parameters)
+        named = NAMES if takes_all else [each.name for each in open_ones]
+        return [name for name in named if name not in bound]
+
+
+def checked(function: ContextFunction, where: str) -> Checked:
+    """
+    Return *function*, which is the assistant's argument *where*, for ``text_of`` and ``atext_of``.
+
+    Raises:
+        TypeError: It is not callable, or it has a parameter that is none of ``NAMES``, even one with a default, since
+            that may be a misspelled one. What a ``functools.partial`` binds may have any name. A function with
+            ``**kwargs`` is given all values.
+
+    """
+    return Checked(function, where)
+
+
+@sensitive_variables()
+def text_of(functions: Iterable[Checked], values: Mapping[str, Any]) -> str | None:
+    """
+    Return the texts that *functions* make of *values*, joined by blank lines; None if there is none that is not blank.
+
+    Raises:
+        TypeError: A function returned something else than a str or None.
+
+    """
+    return _joined([function.text(values) for function in functions])
+
+
+@sensitive_variables()
+async def atext_of(functions: Iterable[Checked], values: Mapping[str, Any]) -> str | None:
+    """See ``text_of``. Asynchronous functions run concurrently."""
+    return _joined(await asyncio.gather(*(function.atext(values) for function in functions)))
+
+
+def _joined(texts: Iterable[str | None]) -> str | None:
+    return "\n\n".join(text for text in texts if text and text.strip(BLANK)) or None
+
+
+def _name(function: object) -> str:
+    function = function.func if isinstance(function, partial) else function
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+@sensitive_variables()
+async def _awaited(returned: Awaitable[Any]) -> Any:
+    return await returned

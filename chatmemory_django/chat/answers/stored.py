@@ -1,0 +1,170 @@
+"""What is stored of an answer: whether it has ended, what a retry goes on with, and its events once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import NamedTuple, Self
+
+from chatmemory_django.chat.approvals.approving import open_calls
+from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
+from chatmemory_django.chat.ui_messages import ui_id
+from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED
+from chatmemory_django.memory import ChatMemory
+from chatmemory_django.memory.turns import Begun
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    MessageType,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.alternatives import children_of
+from chatmemory_django.models.files import ConversationKey, whole
+
+MAX_STEPS = 256
+"""How many messages of an answer are read, at most: more than the rounds of an assistant make."""
+
+
+class StoredAnswer(NamedTuple):
+    """The *rows* that are stored of the answer to *question*."""
+
+    conversation: Conversation
+    question: Message
+    rows: Sequence[Message]
+    pending: Sequence[ApprovalRequested]
+    """The calls for whose approval it waits."""
+    is_newest: bool
+    """Whether nothing that a user wrote later follows it."""
+
+    @classmethod
+    def of(cls, conversation: Conversation, question: Message) -> Self:
+        """Return what is stored of the answer to *question*, on the path or, if that is not on it, the newest one."""
+        rows = _following(conversation, question)
+        answer: list[Message] = []
+        for row in rows:
+            if row.type == MessageType.USER:
+                break
+            if row.type in {MessageType.AI, MessageType.TOOL_EXECUTION_RESULT}:
+                answer.append(row)
+        is_newest = all(row.type != MessageType.USER for row in rows)
+        pending = open_calls(conversation) if answer and is_newest and _calls(answer) else []
+        return cls(conversation, question, answer, pending, is_newest)
+
+    @classmethod
+    def before(cls, conversation: Conversation, sequence: int) -> Self | None:
+        """Return the answer with message *sequence* of the path; None without a question before it."""
+        questions = conversation.history().filter(sequence__lt=sequence, type=MessageType.USER)
+        question = questions.order_by("sequence").last()
+        return None if question is None else cls.of(conversation, question)
+
+    def show(self, memory: ChatMemory) -> None:
+        """Let *memory* go on from this answer if it is on another branch."""
+        if not self.question.on_path:
+            memory.switch(self.question.sequence)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is whole, or was stopped."""
+        steps = [row for row in self.rows if row.type == MessageType.AI]
+        return bool(steps) and not (_calls(steps[-1:]) or self._is_broken(steps[-1]))
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has ended, or waits: then the model is not asked again."""
+        return self.has_ended or bool(self.pending)
+
+    @property
+    def last_results(self) -> int:
+        """How many results are the last of the rows with which it goes on."""
+        ends = (row.type == MessageType.TOOL_EXECUTION_RESULT for row in reversed(self.kept))
+        return sum(takewhile(bool, ends))
+
+    def anew(self) -> Self:
+        """Return the answer to the same question before it has begun."""
+        return self._replace(rows=(), pending=())
+
+    @property
+    def kept(self) -> Sequence[Message]:
+        """The rows with which it goes on: without the text of a round that broke."""
+        return [row for row in self.rows if not self._is_broken(row)]
+
+    @property
+    def steps(self) -> int:
+        """How many messages of the model it goes on with."""
+        return sum(row.type == MessageType.AI for row in self.kept)
+
+    @property
+    def id(self) -> str | None:
+        """The id under which pages know the answer; None before it has begun."""
+        return ui_id(self.kept[0]) if self.kept else None
+
+    @property
+    def after(self) -> int | None:
+        """The message to continue from; None if that is the newest one of the path."""
+        kept = self.kept
+        newest = self.conversation.history().order_by("sequence").values_list("sequence", flat=True).last()
+        last = kept[-1].sequence if kept else self.question.sequence
+        return None if last == newest and self.conversation.parent_sequence in {None, last} else last
+
+    def begun(self) -> Begun:
+        """Return the messages of the turn that goes on, with their files."""
+        rows = [self.question, *self.kept]
+        return Begun(
+            self.conversation.parent_of(self.question.sequence) or 0,
+            [row.sequence for row in rows],
+            [_as_read(row, each) for row, each in zip(rows, _whole(self.conversation, rows), strict=True)],
+        )
+
+    def events(self) -> Iterator[ChatResponse | ToolExecutionResultMessage]:
+        """Yield the events that the answer has had, each message of the model as a whole."""
+        rows = self.rows if self.stands else self.kept
+        for row, message in zip(rows, _whole(self.conversation, rows), strict=True):
+            if isinstance(message, AiMessage):
+                yield ChatResponse(message, ChatResponseMetadata.of_json(row.metadata or {}))
+            elif isinstance(message, ToolExecutionResultMessage):
+                yield message
+
+    def asked(self) -> UserMessage | None:
+        """Return the question with its files."""
+        [message] = _whole(self.conversation, [self.question])
+        return message if isinstance(message, UserMessage) else None
+
+    def _is_broken(self, row: Message) -> bool:
+        return not self.question.is_complete and (row.metadata or {}).get("partial") is True
+
+
+def _as_read(row: Message, message: ChatMessage) -> ChatMessage:
+    """Return *message* of *row*, or the note that models read in the place of a result that was not accepted."""
+    if isinstance(message, ToolExecutionResultMessage) and REJECTED in (row.metadata or {}):
+        return ToolExecutionResultMessage(message.id, message.tool_name, NOT_ACCEPTED, is_error=True)
+    return message
+
+
+def _following(conversation: Conversation, question: Message) -> list[Message]:
+    """Return what follows *question*: on the path or, if it is not on it, on the newest branch."""
+    if question.on_path:
+        rows = conversation.history().filter(sequence__gt=question.sequence)
+        return list(rows.order_by("sequence")[:MAX_STEPS])
+    found: list[Message] = []
+    history, parent = conversation.history(all_branches=True), question.sequence
+    while len(found) < MAX_STEPS and (children := children_of(history, parent)):
+        row = history.filter(sequence=max(children)).first()
+        if row is None:
+            break
+        found.append(row)
+        parent = row.sequence
+    return found
+
+
+def _calls(rows: Sequence[Message]) -> bool:
+    """Return whether any of *rows* calls tools; a message that is only a text has no payload."""
+    messages = [row.chat_message for row in rows if row.payload]
+    return any(isinstance(each, AiMessage) and each.tool_execution_requests for each in messages)
+
+
+def _whole(conversation: Conversation, rows: Sequence[Message]) -> list[ChatMessage]:
+    """Return the messages of *rows* with their files."""
+    messages = [row.chat_message for row in rows]
+    return whole(messages, [row.sequence for row in rows], ConversationKey.of(conversation))
