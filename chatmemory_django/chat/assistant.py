@@ -311,8 +311,7 @@ class Assistant:
                 with exchange.ledger.call(request):
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
-                            exchange.note(event)
-                            yield event
+                            yield exchange.noted(event)
             except InvalidRequestError as exc:
                 await way.stored(exchange.reject, exc)
                 raise
