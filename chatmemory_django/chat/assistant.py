@@ -148,7 +148,8 @@ class Assistant:
         """Return the memory of a conversation."""
         if self.memory is None:
             return get_chat_memory(memory_id, owner=owner, **self.memory_options)
-        return self.memory(**{"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options})
+        options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
+        return self.memory(**options).with_refill()  # set there, since a function may not know the option
 
     @overload
     def chat(self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]) -> str: ...

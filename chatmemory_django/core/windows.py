@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from chatmemory_django.core.limits import checked_counter
+from chatmemory_django.core.limits import MAX_INTEGER, checked_counter
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 from chatmemory_django.tokens import TokenCountEstimator
 
@@ -33,7 +33,7 @@ class Window:
     stored, and for a window of messages, which needs none.
 
     A window that *keeps_all* applies no rule to system messages either: added messages stay unchanged until they are
-    removed.
+    removed. One that *refills* brings back what a smaller limit had evicted, see ``core.refills``.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class Window:
         evict_to: int | None = None,
         always_keep_system_message_first: bool = False,
         keeps_all: bool = False,
+        refills: bool = False,
     ) -> None:
         self.limit = limit
         self.evict_to = evict_to
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
         self.keeps_all = keeps_all
+        self.refills = refills
         # See AdditiveTokenCountEstimator. isinstance() with a protocol would take longer than the rest of this method.
         name, tokens_per_list = getattr(estimator, "name", ""), getattr(estimator, "tokens_per_list", None)
         is_additive = bool(name) and tokens_per_list is not None
@@ -60,6 +62,20 @@ class Window:
     def unbounded(self) -> Window:
         """Return a window that keeps all messages, and counts like this one if its counts can be stored."""
         return Window(sys.maxsize, self.estimator if self.is_additive else None, keeps_all=True)
+
+    @property
+    def evicted_limit(self) -> int:
+        """The limit, as it is stored with what it has evicted; a larger one would evict nothing that can be stored."""
+        return min(self.limit, MAX_INTEGER)
+
+    @property
+    def measure(self) -> str:
+        """What the limit is a number of; tokens are tokens whatever counts them, since another model may count them."""
+        return "messages" if self.estimator is None else "tokens"
+
+    def outgrows(self, limit: int | None, measure: str) -> bool:
+        """Return whether this window fills a memory again that was evicted down to *limit*, if any, of *measure*."""
+        return self.refills and limit is not None and measure == self.measure and self.evicted_limit > limit
 
     def cost(self, message: ChatMessage) -> int:
         """Return how much of the limit *message* takes on its own."""
@@ -134,6 +150,8 @@ class Eviction:
         self.summary = summary
         self.total = total
         self.next_key = next_key
+        self.is_limited = False
+        """Whether this window's limit has decided where the memory begins, and not an earlier one."""
         self.begin()
         self._stored = iter(stored)
         self._front: deque[Entry] = deque()  # read from the store, but still in the memory
@@ -254,6 +272,7 @@ class Eviction:
         limit, low = self.window.limit, self.window.evict_to
         total = self.window.total(self.messages()) if self.total is None else self.total
         exceeds = total > limit
+        self.is_limited |= exceeds
         while total > limit and (entry := self._pop()) is not None:
             total -= self._evict_next(entry)
         if total > limit and self.summary is not None:

@@ -280,7 +280,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return configured.reader()
 
     def _read(self, conversation: Conversation, memory: Reader) -> Remembered[Any]:
-        return conversation.read(memory, shown_rows(conversation.memory(), self.message_serializer_class))
+        return conversation.read(memory, lambda messages: shown_rows(messages, self.message_serializer_class) or [])
 
     def _shown(self, remembered: Remembered[Any], memory: Reader) -> dict[str, Any]:
         rows = []

@@ -14,7 +14,7 @@ from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.rows import State, new_row
-from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
+from chatmemory_django.stores.django.snapshots import SUMMARY, WINDOW, Snapshot, without
 
 
 class Replacement:
@@ -77,6 +77,7 @@ class Replacement:
             memory_messages=len(new),
             memory_tokens=sum(cost or 0 for cost in costs) if counter else 0,
             counted_by=counter,
+            kept_out_through=(window[0].sequence if window else state.next_sequence) - 1,
         )
         cuts: list[Cut] = []
         if not in_history:
@@ -155,6 +156,7 @@ class Clearing:
             memory_messages=0,
             memory_tokens=0,
             counted_by="",
+            kept_out_through=state.next_sequence - 1,
         )
         cuts, after = cut(snapshot, after, keep_history=self._keep_history)
         if not (state.memory_messages or summaries or cuts):
@@ -175,7 +177,12 @@ class Evicting:
         state = snapshot.state
         memory = snapshot.memory(state.counted_by)
         left = [row.sequence for row in memory[: self._count]]
-        return left, Change(state, without(state, memory, left), left=left) if left else None
+        if not left:
+            return [], None
+        after = without(state, memory, left)
+        out = [row.sequence for row in memory[: self._count] if row.part == WINDOW]
+        after = after._replace(kept_out_through=max([state.kept_out_through, *out]))
+        return left, Change(state, after, left=left)
 
 
 class Relocating:

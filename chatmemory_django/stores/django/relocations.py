@@ -91,6 +91,7 @@ def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted)
             window_start=start,
             parent_sequence=to,
             forgotten_through=forgotten,
+            kept_out_through=state.kept_out_through if state.kept_out_through < start else 0,
             **memory_columns(eviction, len(kept)),
         ),
     )

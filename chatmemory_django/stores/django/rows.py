@@ -42,6 +42,9 @@ class State(NamedTuple):
     memory_messages: int
     memory_tokens: int
     counted_by: str
+    evicted_limit: int | None
+    evicted_by: str
+    kept_out_through: int
 
 
 class Row(NamedTuple):
@@ -98,7 +101,9 @@ class NewRow(msgspec.Struct, gc=False):
 def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
     """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
     window = eviction.window
+    evicted = {"evicted_limit": window.evicted_limit, "evicted_by": window.measure} if eviction.is_limited else {}
     return {
+        **evicted,
         "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
         "summary_sequence": None if eviction.summary is None else eviction.summary.key,
         "memory_messages": count,

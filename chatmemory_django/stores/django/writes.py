@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.core.stored_files import Extracted
+from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
@@ -33,8 +34,9 @@ from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import CallRecords, ConversationErasedError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
-from chatmemory_django.stores.django.entries import UncountedError
+from chatmemory_django.stores.django.entries import Counted, UncountedError
 from chatmemory_django.stores.django.files import Uploads
+from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
 from chatmemory_django.stores.django.snapshots import Snapshot
@@ -66,8 +68,9 @@ class Write:
     A write to the conversation *key* in the database *using*, for *owner*, if there is one.
 
     If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
-    ``Reading`` does, it must still be that one; a snapshot of it is decided on first. *calls* are recorded with what is
-    written, unless that is inside a transaction of the caller, which must not fail if they cannot be.
+    ``Reading`` does, it must still be that one; a snapshot of it is decided on first. If *window* has outgrown the
+    memory, that is filled again first. *calls* are recorded with what is written, unless that is inside a transaction
+    of the caller, which must not fail if they cannot be.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Write:
         conversation: object = None,
         left_signal: Signal = signals.messages_evicted,
         calls: CallRecords | None = None,
+        window: Window | None = None,
     ) -> None:
         self._key = key
         self._using = using
@@ -92,6 +96,8 @@ class Write:
         self._conversation = conversation if seen is None else seen.state.id
         self._seen = seen if seen is not None and seen.using == using else None
         self._left_signal = left_signal
+        self._window = window
+        self._counted: Counted = {}
         is_recorded = calls is not None and calls.using == using and not self._connection.in_atomic_block
         self._calls = calls if calls is not None and is_recorded else CallRecords((), using)
         self.written: Snapshot | None = None
@@ -259,6 +265,9 @@ class Write:
             return None, None
         if not snapshot.is_own:
             raise not_own(self._key)
+        window, state = self._window, snapshot.state
+        if window is not None and window.outgrows(state.evicted_limit, state.evicted_by):
+            return refill(snapshot, window, self._counted).decided(decide)
         return decide(snapshot)
 
     def _create(self) -> None:
@@ -341,7 +350,7 @@ class Write:
             release_files([before.id], self._using)
         if change.relocation is not None:
             _relocate(messages, change.relocation)
-        if change.superseded and (self._keep_history or change.relocation is not None):
+        if change.superseded and (self._keep_history or change.relocation is not None or change.hidden):
             messages.filter(sequence__in=change.superseded).update(superseded=True)
         if change.taken_up:
             gone = {*change.left, *change.superseded}
