@@ -14,7 +14,7 @@ from chatmemory_django.core.branches import Present, Summary, Tree, fork_point, 
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
-from chatmemory_django.core.refills import brought_back, is_pinned_before
+from chatmemory_django.core.refills import brought_back, is_pinned_before, left_out
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.core.windows import Entry, Eviction, Window, continuation, pins, to_entry
 from chatmemory_django.messages import (
@@ -86,9 +86,9 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
         return Reading(eviction)
 
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
-        kept = window.trim(messages)
-        with self._writing(memory_id, window, creates=bool(kept)) as conversation:
-            conversation.replace(kept)
+        trimmed = window.trimmed(messages)
+        with self._writing(memory_id, window, creates=bool(trimmed.entries())) as conversation:
+            conversation.replace(trimmed.messages(), trimmed)
 
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         return self.read_memory(memory_id, window).eviction.messages()
@@ -209,6 +209,7 @@ class _Moved(NamedTuple):
     path: list[tuple[int, int]]
     eviction: Eviction
     forgotten_through: int
+    kept_out_through: int
 
 
 @dataclass(slots=True)
@@ -337,7 +338,7 @@ class _Conversation:
         self.parent, self.next_key = head, self.next_key + len(messages)
         return keys
 
-    def replace(self, messages: Sequence[ChatMessage]) -> None:
+    def replace(self, messages: Sequence[ChatMessage], trimmed: Eviction | None = None) -> None:
         """Replace the memory with *messages*, as the Django store does; see ``Replacement`` there."""
         new = list(map(message_to_json, messages))
         if new == list(map(message_to_json, self.messages())):
@@ -347,6 +348,13 @@ class _Conversation:
         goes_on = continuation(before, list(map(_Compared, messages)))
         keeps_first, index = goes_on or (False, len(old))
         kept = [*old[:keeps_first], *old[index:]]
+        out = trimmed.evicted if goes_on and trimmed is not None else ()
+        evicted = [_Compared(entry.message) for entry in out if entry.message is not None]
+        stay_away = old[keeps_first:][: len(left_out(before[keeps_first:index], evicted))]
+        systems = {key for key in stay_away if self.rows[key].message.type == MessageType.SYSTEM}
+        self.kept_out_through = max([self.kept_out_through, *({*stay_away} - systems)])
+        if trimmed is not None and trimmed.is_limited:
+            self.evicted_limit, self.evicted_by = trimmed.window.evicted_limit, trimmed.window.measure
         is_pinned = keeps_first or (kept != [] and kept[0] == self.pinned)
         in_history = goes_on is not None or self.next_key == 1
         if not in_history:
@@ -359,11 +367,9 @@ class _Conversation:
             self.window.append(self.next_key)
             self.next_key += 1
             self.parent = None if in_history else self.parent
-        self.kept_out_through = min(self.window, default=self.next_key) - 1
 
     def clear(self) -> None:
         self.pinned, self.summary, self.window = None, None, []
-        self.kept_out_through = self.next_key - 1
         self._cut()
         self._empty(self._summaries())
 
@@ -402,7 +408,9 @@ class _Conversation:
             forgotten=forgotten,
             next_key=self.next_key,
         )
-        return _Moved(to, path, eviction, forgotten)
+        front = {None if entry is None else entry.key for entry in (eviction.pinned, eviction.summary)}
+        start = min((entry.key for entry in eviction.entries() if entry.key not in front), default=self.next_key)
+        return _Moved(to, path, eviction, forgotten, self.kept_out_through if self.kept_out_through < start else 0)
 
     def go_on_from(self, to: int, window: Window) -> None:
         """Continue the conversation from message *to*."""
@@ -416,9 +424,8 @@ class _Conversation:
             self.rows[key].on_path = is_on(move.path, key)
         self.parent = move.to
         self.forgotten_through = move.forgotten_through
+        self.kept_out_through = move.kept_out_through
         self._keep(move.eviction)
-        if self.kept_out_through >= min(self.window, default=self.next_key):
-            self.kept_out_through = 0
 
     def pending(self, window: Window, max_tokens: int, *, waits: bool) -> Pending | None:
         """See ``ChatMemoryStore.read_pending``."""
@@ -469,7 +476,7 @@ class _Conversation:
     def evict(self, count: int) -> list[int]:
         """Evict the first *count* messages of the memory, and return their keys."""
         evicted = self.memory()[:count]
-        out = set(evicted) & set(self.window)
+        out = [key for key in evicted if self.rows[key].message.type != MessageType.SYSTEM]
         self.kept_out_through = max([self.kept_out_through, *out])
         self._leave(evicted)
         return evicted

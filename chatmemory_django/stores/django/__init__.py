@@ -221,7 +221,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         costs = [window.cost(message) for message in messages] if window.is_additive else None
         eviction = window.trimmed(messages, costs)
         kept = [entry.cost or 0 for entry in eviction.entries()] if window.counter else []
-        replacement = Replacement(eviction.messages(), kept, window.counter, keep_history=self.keep_history)
+        replacement = Replacement(
+            eviction.messages(), kept, window.counter, keep_history=self.keep_history, trimmed=eviction
+        )
         self._replace(memory_id, replacement, is_empty=not eviction.entries(), window=window)
 
     @sensitive_variables()

@@ -101,15 +101,20 @@ class NewRow(msgspec.Struct, gc=False):
 def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
     """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
     window = eviction.window
-    evicted = {"evicted_limit": window.evicted_limit, "evicted_by": window.measure} if eviction.is_limited else {}
     return {
-        **evicted,
+        **limit_columns(eviction),
         "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
         "summary_sequence": None if eviction.summary is None else eviction.summary.key,
         "memory_messages": count,
         "memory_tokens": eviction.total - window.overhead if window.counter and eviction.total is not None else 0,
         "counted_by": window.counter,
     }
+
+
+def limit_columns(eviction: Eviction) -> dict[str, Any]:
+    """Return the columns of a conversation for the limit of *eviction*, if that has evicted."""
+    window = eviction.window
+    return {"evicted_limit": window.evicted_limit, "evicted_by": window.measure} if eviction.is_limited else {}
 
 
 def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> NewRow:
