@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
-from chatmemory_django.core.windows import Entry, Window, total_of
+from chatmemory_django.core.windows import Entry, HasType, Window, overlap, total_of
 from chatmemory_django.messages import MessageType
-
-T = TypeVar("T")
 
 SPARE = 8
 """How many more messages are read than seem to fit: one shows that the room ends, and results come with their call."""
@@ -93,12 +90,11 @@ def _size(total: int | None, memory: Iterable[Entry], back: Iterable[Entry], win
     return window.total([each.message for each in (*memory, *back) if each.message is not None])
 
 
-def left_out(dropped: Sequence[T], evicted: Sequence[T]) -> Sequence[T]:
+def left_out(dropped: Sequence[HasType], evicted: Sequence[HasType]) -> Sequence[HasType]:
     """
     Return which messages a ``set`` has left out on purpose.
 
-    *dropped* are those that were in front of what stays of the memory, and *evicted* those of the list that did not
-    fit: if a list goes on from the memory, these are the last of *dropped*.
+    *dropped* are those that were in front of what stays of the memory, *evicted* those of the list that did not fit: if
+    the list goes on from the memory, it began with the last of *dropped*.
     """
-    count = len(evicted)
-    return dropped[:-count] if count and list(dropped[-count:]) == list(evicted) else dropped
+    return dropped[: len(dropped) - overlap(dropped, evicted)]

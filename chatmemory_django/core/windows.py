@@ -423,14 +423,14 @@ def continuation(old: Sequence[HasType], new: Sequence[HasType]) -> tuple[bool, 
     """
     if not old:
         return False, 0
-    if stay := _overlap(old, new):
+    if stay := overlap(old, new):
         return False, len(old) - stay
-    if new and old[0].type == MessageType.SYSTEM and old[0] == new[0] and (stay := _overlap(old[2:], new[1:])):
+    if new and old[0].type == MessageType.SYSTEM and old[0] == new[0] and (stay := overlap(old[2:], new[1:])):
         return True, len(old) - stay
     return None
 
 
-def _overlap(old: Sequence[HasType], new: Sequence[HasType]) -> int:
+def overlap(old: Sequence[HasType], new: Sequence[HasType]) -> int:
     """Return how many messages at the end of *old* are, at most, the beginning of *new*; in linear time."""
     # The prefix function of Knuth, Morris and Pratt. None, which equals no message, separates the two.
     joined = [*new[: len(old)], None, *old]

@@ -252,6 +252,13 @@ class TestWhatStaysAway:
         assert sent(memory) == digits(8, 11)
         assert sent(memory_in(store, 100)) == digits(1, 11)
 
+    def test_but_not_what_did_not_fit_before_a_system_message(self, store):
+        memory = memory_in(store, 3, 1, SystemMessage("S"), evict_to=1)
+        memory.set([*memory.messages(), UserMessage("2"), UserMessage("3")])
+
+        assert sent(memory) == ["S", "3"]
+        assert sent(memory_in(store, 100)) == ["1", "S", "3"]
+
     def test_what_came_before_a_memory_that_was_composed(self, store):
         memory = memory_in(store, 4, *range(1, 10))
         memory.set([UserMessage("so far")])
@@ -381,15 +388,28 @@ class TestInTheDatabase:
                 max_tokens=size, token_count_estimator=estimator, id="a", store=DjangoChatMemoryStore(), refill=True
             )
 
-        memory(12).add(*map(UserMessage, digits(1, 9)))
-        memory(30, ADDITIVE_LETTERS).add(UserMessage("10"))
-        memory(60).add(UserMessage("11"))
+        def check(count: int, counter: str) -> None:
+            conversation = Conversation.objects.get()
+            rows = list(conversation.memory())
+            assert len(rows) == conversation.memory_messages == count
+            assert {row.counted_by for row in rows} == {conversation.counted_by} == {counter}
+            assert conversation.memory_tokens == sum(row.token_count for row in rows)
 
-        conversation = Conversation.objects.get()
-        rows = list(conversation.memory())
-        assert len(rows) == conversation.memory_messages == 11
-        assert {row.counted_by for row in rows} == {"words"}
-        assert conversation.memory_tokens == sum(row.token_count for row in rows)
+        memory(12).add(*map(UserMessage, digits(1, 9)))
+        memory(12, ADDITIVE_LETTERS).add(UserMessage("10"))
+        check(2, "letters")
+        memory(30, ADDITIVE_LETTERS).add(UserMessage("11"))  # has counted what is remembered, but not what comes back
+        check(5, "letters")
+        memory(60).add(UserMessage("12"))  # has not counted everything that is remembered
+        check(12, "words")
+
+    def test_what_a_history_had_hidden_stays_hidden_for_a_store_without_one(self):
+        memory_in(DjangoChatMemoryStore(), 2, 1, SystemMessage("S"), 2, 3, SystemMessage("T"), 4, 5)
+
+        store = DjangoChatMemoryStore(keep_history=False)
+        memory_in(store, 20).add(UserMessage("6"))
+
+        assert sent(memory_in(store, 20)) == ["1", "2", "3", "T", "4", "5", "6"]
 
     @pytest.mark.django_db(transaction=True)
     def test_what_is_evicted_again_is_not_announced_again(self):

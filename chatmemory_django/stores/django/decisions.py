@@ -101,13 +101,14 @@ class Replacement:
         return None, Change(state, after, added, left, counts, cuts=cuts).checked()
 
 
-def _columns_of(message: ChatMessage | None) -> Columns | None:
-    """Return the columns of *message*; None if it cannot be stored, and so is no message of the memory."""
+def _columns_of(message: ChatMessage | None) -> Columns:
+    """Return the columns of *message*, or some that no message has if it cannot be stored."""
+    nothing = Columns("", "", None)
     try:
         row = None if message is None else new_row(NewMessage(message))
     except (TypeError, ValueError):
-        return None
-    return None if row is None else Columns(row.type, row.text, row.payload)
+        return nothing
+    return nothing if row is None else Columns(row.type, row.text, row.payload)
 
 
 def cut(snapshot: Snapshot, after: State, *, keep_history: bool) -> tuple[list[Cut], State]:

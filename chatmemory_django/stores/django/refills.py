@@ -49,13 +49,12 @@ class Refill(NamedTuple):
         if change is None:
             return result, None
         returned = {row.sequence for row in self.returned}
-        again = [each for each in change.left if each in returned]  # they had left before
         counts = {key: count for key, count in self.counts.items() if key >= change.after.window_start}
         changed = change._replace(
             before=self.stored,
-            left=[each for each in change.left if each not in returned],
+            left=[each for each in change.left if each not in returned],  # these had left before
             counts={**counts, **change.counts},
-            hidden=[*change.hidden, *self.snapshot.hidden, *again],
+            hidden=[*change.hidden, *self.snapshot.hidden],
         )
         return result, changed
 

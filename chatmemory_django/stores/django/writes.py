@@ -353,7 +353,7 @@ class Write:
         if change.superseded and (self._keep_history or change.relocation is not None or change.hidden):
             messages.filter(sequence__in=change.superseded).update(superseded=True)
         if change.taken_up:
-            gone = {*change.left, *change.superseded}
+            gone = change.superseded  # others that have left it already are before the window, and may come back
             taken_up = messages.filter(sequence__in=change.taken_up)
             taken_up.update(on_path=True)
             taken_up.exclude(sequence__in=gone).update(superseded=False)
