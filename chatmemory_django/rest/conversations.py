@@ -288,7 +288,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             row: Any = each.row
             row.sent, row.token_count = each.message, each.tokens
             rows.append(row)
-        serializer = self.message_serializer_class(rows, many=True, context=self.get_serializer_context())
+        # All of these are in it, even those that come back to it with the next write.
+        context = {**self.get_serializer_context(), "remembers": lambda row: True}
+        serializer = self.message_serializer_class(rows, many=True, context=context)
         window = memory.window()
         unit = "messages" if window.estimator is None else "tokens"
         return {"messages": serializer.data, "limit": window.limit, "evict_to": window.evict_to, "unit": unit}
