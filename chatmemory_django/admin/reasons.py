@@ -103,7 +103,7 @@ def read_reasons(conversation: Conversation, reader: Reader) -> dict[int, Words]
         return {}
     try:
         window = reader.window()
-        if not (conversation.memory_messages or conversation.is_outgrown_by(window)):
+        if not (conversation.memory_messages or window.outgrows(conversation)):
             return {}
         if window.estimator is not None and not conversation.counted_by == window.counter != "":
             return {}  # every text would have to be counted
@@ -117,7 +117,7 @@ def read_reasons(conversation: Conversation, reader: Reader) -> dict[int, Words]
 def explains_others(conversation: Conversation, reader: Reader) -> bool:
     """Return whether *reader* may find messages in the memory of *conversation* that are not stored as such."""
     try:
-        return conversation.is_outgrown_by(reader.window())
+        return reader.window().outgrows(conversation)
     except (TypeError, ValueError):
         return False
 

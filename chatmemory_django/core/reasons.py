@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 from chatmemory_django.core.refills import brought_back, is_pinned_before, page_size
-from chatmemory_django.core.windows import Entry, Window, to_entry
+from chatmemory_django.core.windows import Entry, Evicted, Window, to_entry
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 
 
@@ -150,9 +150,8 @@ class Remembered(Generic[StoredT]):
     That is what ``ChatMemory.messages`` returns: the *rows* of the memory, in its order, trimmed by the window, then
     ``readable``. *pinned*, *summary* and *forgotten_through* are the columns of the conversation.
 
-    *evicted* are the limit that evicted last and its measure. If the window has outgrown it, *before* is called with
-    the last message that the summary covers and a number of messages to read at a time; it returns the messages that
-    may come back, from the newest to the oldest.
+    If the window has outgrown *evicted*, *before* is called with the last message that the summary covers and a number
+    of messages to read at a time; it returns the messages that may come back, from the newest to the oldest.
     """
 
     def __init__(
@@ -163,14 +162,14 @@ class Remembered(Generic[StoredT]):
         pinned: int | None = None,
         summary: int | None = None,
         forgotten_through: int = 0,
-        evicted: tuple[int | None, str] = (None, ""),
+        evicted: Evicted | None = None,
         before: Callable[[int, int], Iterable[StoredT]] | None = None,
     ) -> None:
         self._window = window = reader.window()
         self._pinned, self._summary, self._forgotten_through = pinned, summary, forgotten_through
         self._memory = [Measured.of(row, window) for row in rows]
         self._returned: set[int] = set()
-        if before is not None and window.outgrows(*evicted):
+        if before is not None and evicted is not None and window.outgrows(evicted):
             self._fill_again(before)
         messages = [each.message for each in self._memory]
         costs = [each.cost(window) for each in self._memory] if window.is_additive else None

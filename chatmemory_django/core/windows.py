@@ -20,6 +20,18 @@ from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 from chatmemory_django.tokens import TokenCountEstimator
 
 
+class Evicted(Protocol):
+    """A memory that knows what evicted last; see ``models.Conversation``."""
+
+    @property
+    def evicted_limit(self) -> int | None:
+        """The limit; None if nothing was evicted."""
+
+    @property
+    def evicted_by(self) -> str:
+        """Its ``measure``."""
+
+
 class Window:
     """
     The rule that limits a memory: at most *limit* messages or, with an estimator, *limit* tokens.
@@ -73,9 +85,10 @@ class Window:
         """What the limit is a number of; tokens are tokens whatever counts them, since another model may count them."""
         return "messages" if self.estimator is None else "tokens"
 
-    def outgrows(self, limit: int | None, measure: str) -> bool:
-        """Return whether this window fills a memory again that was evicted down to *limit*, if any, of *measure*."""
-        return self.refills and limit is not None and measure == self.measure and self.evicted_limit > limit
+    def outgrows(self, memory: Evicted) -> bool:
+        """Return whether this window fills *memory* again: it has a larger limit than the one that evicted last."""
+        limit = memory.evicted_limit if self.refills else None
+        return limit is not None and memory.evicted_by == self.measure and self.evicted_limit > limit
 
     def cost(self, message: ChatMessage) -> int:
         """Return how much of the limit *message* takes on its own."""

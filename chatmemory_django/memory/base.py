@@ -96,7 +96,7 @@ class ChatMemory(ABC):
         return f"<{type(self).__name__} {self.id!r} in {self.store!r}>"
 
     def with_refill(self) -> Self:
-        """Set *refill*, unless whoever created this memory has set it or excluded it; return the memory."""
+        """Turn *refill* on, unless this memory was created with it on or off; return the memory."""
         self.refill = self.refill is not False
         return self
 

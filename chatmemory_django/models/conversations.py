@@ -35,7 +35,6 @@ from django.utils.translation import gettext_lazy as _
 from chatmemory_django import conf
 from chatmemory_django.core.limits import MAX_COUNTER_LENGTH, MAX_MEMORY_ID_LENGTH, MAX_TITLE_LENGTH, is_storable
 from chatmemory_django.core.reasons import Reader, Remembered
-from chatmemory_django.core.windows import Window
 from chatmemory_django.db.isolation import as_now, note_lock
 from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.retries import tried_again
@@ -474,10 +473,6 @@ class Conversation(models.Model):
     def _bounds(self) -> tuple[int, int | None, int | None]:
         return self.window_start, self.pinned_sequence, self.summary_sequence
 
-    def is_outgrown_by(self, window: Window) -> bool:
-        """Return whether *window* fills the memory again, with what a smaller limit had evicted."""
-        return window.outgrows(self.evicted_limit, self.evicted_by)
-
     def read(self, reader: Reader, shown: Callable[[MessageQuerySet], Iterable[Any]] = list) -> Remembered[Any]:
         """
         Return what is sent to the LLM now if *reader*, a memory, reads this conversation.
@@ -491,7 +486,7 @@ class Conversation(models.Model):
             pinned=self.pinned_sequence,
             summary=self.summary_sequence,
             forgotten_through=self.forgotten_through,
-            evicted=(self.evicted_limit, self.evicted_by),
+            evicted=self,
             before=partial(self._before_memory, shown),
         )
 

@@ -153,7 +153,7 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
                 pinned=conversation.pinned,
                 summary=conversation.summary,
                 forgotten_through=conversation.forgotten_through,
-                evicted=(conversation.evicted_limit, conversation.evicted_by),
+                evicted=conversation,
                 before=conversation.before_memory,
             ).explain(map(conversation.uncounted, recent))
 
@@ -252,7 +252,7 @@ class _Conversation:
 
     def filled_again(self, window: Window | None) -> _Conversation:
         """Return this conversation or, if *window* has outgrown it, one with its rows and a memory filled again."""
-        if window is None or not window.outgrows(self.evicted_limit, self.evicted_by):
+        if window is None or not window.outgrows(self):
             return self
         before = (self.entry(row.sequence, window) for row in self.before_memory(self._covered()))
         back = brought_back(before, [self.entry(key, window) for key in self.memory()], window)

@@ -31,9 +31,9 @@ pytestmark = pytest.mark.django_db
 
 @dataclass
 class Talk:
-    """A conversation as plain lists: what is said, which of it is remembered, and the sentences of docs/memories.md."""
+    """A conversation as plain lists: what is written, which of it is remembered, and the sentences of docs/memories.md."""
 
-    said: dict[int, ChatMessage] = field(default_factory=dict)
+    stored: dict[int, ChatMessage] = field(default_factory=dict)
     """All messages by their sequences, without what was removed."""
     path: list[int] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Talk:
         seen = self.filled(window).trimmed(window)
         lead = seen.lead()
         summary = [] if seen.summary is None else [seen.summary]
-        return [self.said[each] for each in (*lead, *summary, *seen.memory[len(lead) :])]
+        return [self.stored[each] for each in (*lead, *summary, *seen.memory[len(lead) :])]
 
     def lead(self) -> list[int]:
         """Return the system message in front."""
@@ -69,7 +69,7 @@ class Talk:
         if self.size(window, may_return) > window.limit:
             most = window.evict_to or window.limit
         back = may_return
-        while back and (self.size(window, back) > most or isinstance(self.said[back[0]], ToolExecutionResultMessage)):
+        while back and (self.size(window, back) > most or isinstance(self.stored[back[0]], ToolExecutionResultMessage)):
             back = back[1:]
         return replace(self, memory=sorted([*back, *self.memory]), evicted_limit=window.limit)
 
@@ -82,8 +82,8 @@ class Talk:
         while talk.size(window) > (window.evict_to or window.limit):
             rest = talk.memory[len(talk.lead()) :]
             group = rest[:1]
-            if group and isinstance(self.said[group[0]], AiMessage):
-                results = takewhile(lambda each: isinstance(self.said[each], ToolExecutionResultMessage), rest[1:])
+            if group and isinstance(self.stored[group[0]], AiMessage):
+                results = takewhile(lambda each: isinstance(self.stored[each], ToolExecutionResultMessage), rest[1:])
                 group = [group[0], *results]
             if not group or (talk.size(window) <= window.limit and group == rest):
                 break  # the newest message stays if it fits
@@ -94,7 +94,7 @@ class Talk:
 
     def size(self, window: Window, back: Sequence[int] = ()) -> int:
         there = [*self.memory, *back, *([] if self.summary is None else [self.summary])]
-        return window.total([self.said[each] for each in there])
+        return window.total([self.stored[each] for each in there])
 
     def add(self, messages: Sequence[ChatMessage], window: Window) -> Talk:
         """Add *messages* one by one; a system message takes the place of the one that is there."""
@@ -102,7 +102,7 @@ class Talk:
         is_changed = False
         for message in messages:
             systems = [each for each in talk.memory if talk.is_system(each)][:1]
-            if isinstance(message, SystemMessage) and systems and talk.said[systems[0]] == message:
+            if isinstance(message, SystemMessage) and systems and talk.stored[systems[0]] == message:
                 continue
             is_changed = True
             talk = talk.trimmed(window)
@@ -119,10 +119,10 @@ class Talk:
         talk = self.filled(window)
         list_of_its_own = Talk(dict(enumerate(given, 1)), [], list(range(1, len(given) + 1)))
         trimmed = list_of_its_own.trimmed(window)
-        new = [trimmed.said[each] for each in trimmed.memory]
-        if talk.summary is None and new == [talk.said[each] for each in talk.memory]:
+        new = [trimmed.stored[each] for each in trimmed.memory]
+        if talk.summary is None and new == [talk.stored[each] for each in talk.memory]:
             return self
-        old, texts = talk.memory, {id(talk.said[each]): each for each in talk.memory}
+        old, texts = talk.memory, {id(talk.stored[each]): each for each in talk.memory}
         stays = [texts[id(each)] for each in new if id(each) in texts]
         goes_on = not old or (stays and (stays == old[-len(stays) :] or (stays[:1] == talk.lead() and stays[1:])))
         not_dropped = [texts[id(each)] for each in given if id(each) in texts] if goes_on else []
@@ -179,10 +179,10 @@ class Talk:
         return self if talk.summary is None else talk
 
     def store(self, message: ChatMessage) -> Talk:
-        return replace(self, said={**self.said, self.next: message}, next=self.next + 1, memory=list(self.memory))
+        return replace(self, stored={**self.stored, self.next: message}, next=self.next + 1, memory=list(self.memory))
 
     def is_system(self, sequence: int) -> bool:
-        return isinstance(self.said[sequence], SystemMessage)
+        return isinstance(self.stored[sequence], SystemMessage)
 
 
 KINDS = st.sampled_from(["user", "user", "user", "call", "result", "result", "system"])

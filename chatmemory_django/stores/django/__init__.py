@@ -100,7 +100,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         key = memory_key(memory_id)
 
         def read() -> list[ChatMessage]:
-            rows = self._read_filled(key, window)[1] if window.refills else self._read(key, window.counter)
+            rows = (
+                self._read_filled(key, window, is_only_read=True)[1]
+                if window.refills
+                else self._read(key, window.counter)
+            )
             messages = messages_of(rows)
             costs = costs_of(rows, messages, window)
             return window.trim(self._whole(key, rows, messages), costs, summary=summary_index(rows))
@@ -124,7 +128,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows))
         return Reading(eviction, conversation)
 
-    def _read_filled(self, key: str, window: Window) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
+    def _read_filled(
+        self, key: str, window: Window, *, is_only_read: bool = False
+    ) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
         """Return the conversation as it is stored, and the rows of its memory, filled again if *window* is larger."""
         connection = connections[self.using or router.db_for_read(Message)]
         for _ in range(MAX_READS):
@@ -132,10 +138,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 snapshot, rows = self._read_locked(connection.alias, key, window.counter)
             else:
                 with connection.cursor() as cursor:
-                    snapshot, rows = statements.read_with_memory(cursor, key, window.counter, self._owner_key)
-            if snapshot is None or not snapshot.is_own:
-                break
-            if not window.outgrows(snapshot.state.evicted_limit, snapshot.state.evicted_by):
+                    snapshot, rows = statements.read_with_memory(
+                        cursor, key, window.counter, self._owner_key, is_only_read=is_only_read
+                    )
+            if snapshot is None or not snapshot.is_own or not window.outgrows(snapshot.state):
                 break
             again = refill(snapshot, window, {})
             if again.is_of_one_moment:
@@ -247,7 +253,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         key = memory_key(memory_id)
 
         def see(snapshot: Snapshot) -> Reading:
-            if window.outgrows(snapshot.state.evicted_limit, snapshot.state.evicted_by):
+            if window.outgrows(snapshot.state):
                 snapshot = refill(snapshot, window, {}).snapshot
             known = snapshot.message(after)
             if not known.is_head:

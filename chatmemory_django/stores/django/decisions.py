@@ -41,7 +41,7 @@ class Replacement:
     ) -> None:
         self._keep_history = keep_history
         self._evicted = [] if trimmed is None else [_columns_of(entry.message) for entry in trimmed.evicted]
-        self._limits = {} if trimmed is None else limit_columns(trimmed)
+        self._limits = limit_columns(trimmed) if trimmed is not None and trimmed.is_limited else {}
         self._rows = [new_row(NewMessage(message)) for message in messages]
         # Compared as columns, since in Python 1 == True.
         self._columns = [Columns(row.type, row.text, row.payload) for row in self._rows]

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from django.db.models import Subquery
+
 from chatmemory_django.core.refills import brought_back, is_pinned_before, page_size
 from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of, entry_of, has_counts
 from chatmemory_django.stores.django.rows import FrontRow, Row, State
 from chatmemory_django.stores.django.snapshots import PINNED, WINDOW, Snapshot, in_order, in_window
 
 _T = TypeVar("_T")
-
-_EXTRA = ("on_path", "conversation__version")
 
 
 class Refill(NamedTuple):
@@ -89,7 +90,7 @@ def refill(snapshot: Snapshot, window: Window, counted: Counted) -> Refill:
         filled,
         returned,
         counts_of(uncounted, counted),
-        all(each.version == state.version for each in found),
+        snapshot.is_locked or all(each.version == state.version for each in found),
     )
 
 
@@ -115,12 +116,14 @@ def _backwards(snapshot: Snapshot, window: Window, counted: Counted, found: list
     """Yield the messages that may come back, from the newest to the oldest, and note all rows among them in *found*."""
     state, before = snapshot.state, snapshot.state.window_start
     behind = state.forgotten_through, state.kept_out_through, snapshot.summarized_through()
+    conversation = Conversation.objects.filter(pk=state.id)
     size = page_size(state.memory_messages, state.memory_tokens if has_counts(snapshot, window) else 0, window)
     while True:
         rows = in_window(snapshot.messages().before_memory(before, *behind), window.counter)
+        rows = rows.annotate(version=Subquery(conversation.values("version")))
         page = [
             _Found(Row._make(values), on_path, version)
-            for *values, on_path, version in rows.values_list(*Row._fields, *_EXTRA)[:size]
+            for *values, on_path, version in rows.values_list(*Row._fields, "on_path", "version")[:size]
         ]
         found += page
         on_path = [each.row for each in page if each.on_path and each.row.type != MessageType.SYSTEM]

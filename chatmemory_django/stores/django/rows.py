@@ -102,7 +102,7 @@ def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
     """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
     window = eviction.window
     return {
-        **limit_columns(eviction),
+        **(limit_columns(eviction) if eviction.is_limited else {}),
         "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
         "summary_sequence": None if eviction.summary is None else eviction.summary.key,
         "memory_messages": count,
@@ -112,9 +112,8 @@ def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
 
 
 def limit_columns(eviction: Eviction) -> dict[str, Any]:
-    """Return the columns of a conversation for the limit of *eviction*, if that has evicted."""
-    window = eviction.window
-    return {"evicted_limit": window.evicted_limit, "evicted_by": window.measure} if eviction.is_limited else {}
+    """Return the columns of a conversation whose memory begins where *eviction* has limited it."""
+    return {"evicted_limit": eviction.window.evicted_limit, "evicted_by": eviction.window.measure}
 
 
 def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> NewRow:

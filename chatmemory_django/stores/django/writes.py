@@ -265,9 +265,8 @@ class Write:
             return None, None
         if not snapshot.is_own:
             raise not_own(self._key)
-        window, state = self._window, snapshot.state
-        if window is not None and window.outgrows(state.evicted_limit, state.evicted_by):
-            return refill(snapshot, window, self._counted).decided(decide)
+        if self._window is not None and self._window.outgrows(snapshot.state):
+            return refill(snapshot, self._window, self._counted).decided(decide)
         return decide(snapshot)
 
     def _create(self) -> None:
