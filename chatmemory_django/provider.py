@@ -72,7 +72,7 @@ class MemoryConfiguration(NamedTuple):
         if isinstance(path := options.get("summarize"), str):
             options["summarize"] = import_string(path)
         memory: ChatMemory = import_string(self.path)(id=self.memory_id, store=store, **options)
-        return memory.with_refill()
+        return refilling(memory)
 
     def reader(self) -> Reader:
         """Return how the memory is read, wherever it is stored; raises what ``memory`` does."""
@@ -119,6 +119,12 @@ class MemoryConfiguration(NamedTuple):
             )
         options |= {name: limit, "token_count_estimator": self.options["token_count_estimator"]}
         return self._replace(path=TOKEN_WINDOW, options=options)
+
+
+def refilling(memory: ChatMemory) -> ChatMemory:
+    """Return *memory*, with ``refill`` unless it was created without."""
+    memory.refill = memory.refill is not False
+    return memory
 
 
 def known_reader(memory_id: object) -> Reader | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self, TypeAlias, TypedDict, Unpack
+from typing import TypeAlias, TypedDict, Unpack
 
 from chatmemory_django import telemetry
 from chatmemory_django.core import windows
@@ -94,11 +94,6 @@ class ChatMemory(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} in {self.store!r}>"
-
-    def with_refill(self) -> Self:
-        """Turn *refill* on, unless this memory was created with it on or off; return the memory."""
-        self.refill = self.refill is not False
-        return self
 
     def add(self, *messages: ChatMessage | NewMessage, after: int | None = None, repeats: bool = False) -> list[int]:
         """

@@ -52,7 +52,7 @@ from chatmemory_django.models.fields import (
     with_default,
 )
 from chatmemory_django.models.lookups import MetadataEntry
-from chatmemory_django.models.messages import Message, MessageQuerySet, beginning_of_text
+from chatmemory_django.models.messages import Message, MessageQuerySet, before_memory, beginning_of_text
 from chatmemory_django.models.remains import Counted, delete_rows, is_long, leave_rows, note_own
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
 from chatmemory_django.search.terms import finds_parts, terms_of
@@ -496,7 +496,7 @@ class Conversation(models.Model):
         """Yield what may come back to the memory, newest first, read *size* at a time; nothing that is *covered*."""
         before = self.window_start
         while True:
-            rows = self.messages.before_memory(before, self.forgotten_through, self.kept_out_through, covered)
+            rows = before_memory(self.messages.all(), before, self.forgotten_through, self.kept_out_through, covered)
             found = list(shown(rows.filter(on_path=True).exclude(type=MessageType.SYSTEM.value)[:size]))
             yield from found
             if len(found) < size:

@@ -171,18 +171,6 @@ class MessageQuerySet(models.QuerySet["Message"]):
         """Return the messages that are in a memory now."""
         return self.filter(in_memory(*_CURRENT))
 
-    def before_memory(self, window_start: int, *behind: Combinable | int) -> Self:
-        """
-        Return the messages of one conversation, newest first, that were in its memory when it began earlier.
-
-        They come before *window_start*, and after each of *behind*. Some have left it since for other reasons: those
-        that are not on the path, and system messages.
-        """
-        rows = self.filter(sequence__lt=window_start, superseded=False).order_by("-sequence")
-        for each in behind:
-            rows = rows.filter(sequence__gt=each)
-        return rows
-
     def evicted(self, *, all_branches: bool = False) -> Self:
         """Return the messages of the history, or of *all_branches*, that are no longer in a memory."""
         return self.history(all_branches=all_branches).exclude(in_memory(*_CURRENT))
@@ -214,6 +202,19 @@ class MessageQuerySet(models.QuerySet["Message"]):
         # backslash.
         failed = Q(payload__endswith='],"isError":true}') | Q(payload__contains='],"isError":true,"attributes":{')
         return self.filter(failed, type=MessageType.TOOL_EXECUTION_RESULT.value)
+
+
+def before_memory(messages: MessageQuerySet, window_start: int, *behind: Combinable | int) -> MessageQuerySet:
+    """
+    Return those of *messages*, of one conversation, newest first, that were in its memory when it began earlier.
+
+    They come before *window_start*, and after each of *behind*. Some have left it since for other reasons: those that
+    are not on the path, and system messages.
+    """
+    rows = messages.filter(sequence__lt=window_start, superseded=False).order_by("-sequence")
+    for each in behind:
+        rows = rows.filter(sequence__gt=each)
+    return rows
 
 
 def beginning_of_text(length: int) -> Combinable:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.chat.assistant import Assistant
@@ -439,6 +439,20 @@ class TestInTheDatabase:
             found = memory_in(store, 6).messages()
 
         assert [text(each) for each in found] in (digits(4, 9), ["1", "2", "3b"])
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_transaction_brings_back_what_it_has_written(self):
+        store = DjangoChatMemoryStore()
+        memory_in(store, 3, *range(1, 6))
+
+        with transaction.atomic():
+            memory_in(store, 3, *range(6, 10))
+            assert sent(memory_in(store, 6)) == digits(4, 9)
+            memory_in(store, 6).add(UserMessage("10"))
+            assert sent(memory_in(store, 8)) == digits(3, 10)
+            memory_in(store, 8).rewind(8)
+
+        assert sent(memory_in(store, 6)) == digits(3, 8)
 
     def test_a_fork_and_an_import_bring_the_same_back(self):
         store = DjangoChatMemoryStore()

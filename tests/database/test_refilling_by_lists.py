@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db
 
 @dataclass
 class Talk:
-    """A conversation as plain lists: what is written, which of it is remembered, and the sentences of docs/memories.md."""
+    """A conversation as plain lists: what is written, and what of it is remembered, by the sentences of docs/faq.md."""
 
     stored: dict[int, ChatMessage] = field(default_factory=dict)
     """All messages by their sequences, without what was removed."""

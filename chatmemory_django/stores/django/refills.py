@@ -15,6 +15,7 @@ from chatmemory_django.core.refills import brought_back, is_pinned_before, page_
 from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.messages import before_memory
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of, entry_of, has_counts
 from chatmemory_django.stores.django.rows import FrontRow, Row, State
@@ -119,7 +120,7 @@ def _backwards(snapshot: Snapshot, window: Window, counted: Counted, found: list
     conversation = Conversation.objects.filter(pk=state.id)
     size = page_size(state.memory_messages, state.memory_tokens if has_counts(snapshot, window) else 0, window)
     while True:
-        rows = in_window(snapshot.messages().before_memory(before, *behind), window.counter)
+        rows = in_window(before_memory(snapshot.messages(), before, *behind), window.counter)
         rows = rows.annotate(version=Subquery(conversation.values("version")))
         page = [
             _Found(Row._make(values), on_path, version)
