@@ -29,19 +29,22 @@ from chatmemory_django.chat.answers.context import Checked, ContextFunction, che
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids, unanswered
 from chatmemory_django.chat.answers.returns import Text, Typed
+from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.answers.titles import TitleFunction, first_words
 from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
+from chatmemory_django.chat.approvals.approving import May, may_decide
 from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
+from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.memory.turns import Persist, Turn
-from chatmemory_django.messages import UserMessage
-from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.memory.turns import Persist
+from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
+from chatmemory_django.provider import get_chat_memory, refilling
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -162,7 +165,8 @@ class Assistant:
         """Return the memory of a conversation."""
         if self.memory is None:
             return get_chat_memory(memory_id, owner=owner, **self.memory_options)
-        return self.memory(**{"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options})
+        options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
+        return refilling(self.memory(**options))  # not passed: a function may not know the option
 
     @overload
     def chat(self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]) -> str: ...
@@ -234,9 +238,9 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> Generator[AssistantEvent, None, None]:
-        way = InThisThread(ask, self.timeout)
-        exchange = self.begin(memory_id, message, options, answer)
-        yield from in_this_thread(self._answered(exchange, way, memory_id, options, answer))
+        way, lease = InThisThread(ask, self.timeout), Lease()
+        exchange = self.begin(memory_id, message, options, answer, lease)
+        yield from in_this_thread(self._answered(exchange, way, lease, memory_id, options, answer))
 
     async def _astream(
         self,
@@ -246,31 +250,35 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
-        way = InEventLoop(ask, self.timeout)
-        exchange = await in_thread(self.begin, memory_id, message, options, answer)
-        async with aclosing(self._answered(exchange, way, memory_id, options, answer)) as events:
+        way, lease = InEventLoop(ask, self.timeout), Lease()
+        exchange = await in_thread(self.begin, memory_id, message, options, answer, lease)
+        async with aclosing(self._answered(exchange, way, lease, memory_id, options, answer)) as events:
             async for event in events:
                 yield event
 
     async def _answered(
-        self, exchange: Exchange, way: Way, memory_id: object, options: ChatOptions, answer: Text
+        self, exchange: Exchange, way: Way, lease: Lease, memory_id: object, options: ChatOptions, answer: Text
     ) -> AsyncGenerator[AssistantEvent, None]:
         """Yield the events of *exchange*, and store how it ends."""
+        state = State.DONE
         try:
             async with aclosing(self.events(exchange, way, memory_id, options)) as events:
                 async for event in events:
                     yield event
             if not exchange.pending:
                 answer.read(exchange.response)
-            if not (exchange.was_stored or exchange.pending):
-                await way.end(exchange)
+            await way.end(exchange)
+            state = State.WAITING if exchange.pending else state
         except BaseException as exc:
-            if self._keeps_part(options) and exchange.add_part():
-                await way.stored(exchange.save_part, has_failed=isinstance(exc, Exception))
+            state = State.FAILED if isinstance(exc, Exception) else State.STOPPED
+            if self._keeps_part(options) and not exchange.is_complete:
+                await way.stored(exchange.finish, keeps_part=True, has_failed=isinstance(exc, Exception))
             raise
         finally:
             if exchange.ledger.has_new:
                 await way.stored(exchange.ledger.write)
+            if lease.has_to_end:
+                await way.stored(lease.end, state, exchange.turn.question)
         for request in exchange.pending:
             yield request
         if self.title and not (exchange.was_stored or exchange.pending):
@@ -295,9 +303,10 @@ class Assistant:
             context = await way.text(self._context, asked) if self._context else None
             await way.stored(exchange.open, system, context)
         if exchange.resumed is not None:
-            approved = [result async for result in way.results(exchange, self.tools, exchange.resumed.calls, values)]
-            for result in await way.stored(exchange.settle, exchange.resumed, approved):
-                yield result
+            async with aclosing(self._decided(exchange, exchange.resumed, way, values)) as results:
+                async for result in results:
+                    await way.stored(exchange.store_result, result)
+                    yield result
         while (request := await self._next(exchange, way)) is not None:
             try:
                 with exchange.ledger.call(request):
@@ -317,38 +326,97 @@ class Assistant:
                     await way.stored(exchange.store_result, result)
                     yield result
 
+    async def _decided(
+        self, exchange: Exchange, resumed: Resumed, way: Way, values: Mapping[str, Any]
+    ) -> AsyncGenerator[ToolExecutionResultMessage, None]:
+        """Yield the results of the calls that were decided, which the caller stores."""
+        is_going_on = True
+        while is_going_on:
+            for result in resumed.ended:
+                yield result
+            async with aclosing(way.results(exchange, self.tools, resumed.calls, values)) as results:
+                async for result in results:
+                    yield result
+            is_going_on = await way.stored(exchange.settle, resumed)
+
     async def _next(self, exchange: Exchange, way: Way) -> ChatRequest | None:
         asks = exchange.ledger.asks_for_costs  # a function of the site, which must not block an event loop
         return await way.stored(exchange.next_request) if asks else exchange.next_request()
 
-    def begin(self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text) -> Exchange:
+    def begin(
+        self,
+        memory_id: object,
+        message: UserInput,
+        options: ChatOptions,
+        answer: Text,
+        lease: Lease,
+        *,
+        may: May | None = None,
+    ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
 
         It is open unless the system message has to be made. It is all one step: an async caller then switches threads
-        only once.
+        only once. *may* is whether who asks may decide on calls that wait, by default whether the owner may.
         """
         memory = self.chat_memory(memory_id, options.get("owner"))
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
+        may = may or partial(may_decide, options.get("owner"))
+        try:
+            exchange = self._begun(memory, message, options, answer, lease, may)
+            if not (exchange.is_open or exchange.was_stored or self._system or self._context):
+                exchange.open(self._text)
+        except BaseException:
+            lease.end(State.FAILED, None)
+            raise
+        return exchange
+
+    def _begun(
+        self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
+    ) -> Exchange:
         ledger = Ledger(self.model, memory, options.get("owner"))
+        fence = lease.take(memory) if self.tools else lease.fence
+        exchange = partial(
+            Exchange,
+            memory,
+            ledger,
+            lease.take,
+            fence,
+            model=self.model,
+            is_early=self._is_early(options),
+            tools=[tool.specification for tool in self.tools.values()],
+            max_rounds=self.max_rounds,
+            max_result_tokens=self.max_result_tokens,
+            response_format=answer.response_format,
+            may=may,
+        )
         if isinstance(message, Resume):
             ledger.check()
-            return self._exchange(
-                memory, memory.turn(), Question(None), ledger, answer, options, Resumed(memory, message)
-            )
-        question, free_id = self._question(memory, message, options)
+            return self._resume(memory, Resumed(memory, message, fence), exchange, options)
+        question, answer_id = self._question(memory, message, options)
+        if question.stored is not None and question.stored.is_decided:
+            return self._begun(memory, Resume(), options, answer, lease, may)
         if question.stored is not None and question.stored.stands:
             question.stored.show(memory)
-            return self._exchange(memory, memory.turn(), question, ledger, answer, options)
+            return exchange(memory.turn(), question)
         ledger.check()
         begun = None if question.stored is None else question.stored.begun()
-        turn = memory.turn(after=question.after, begun=begun).begin()
-        exchange = self._exchange(memory, turn, question, ledger, answer, options, answer_id=free_id)
-        if not (self._system or self._context):
-            exchange.open(self._text)
-        return exchange
+        return exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
+
+    def _resume(
+        self, memory: ChatMemory, resumed: Resumed, exchange: Callable[..., Exchange], options: ChatOptions
+    ) -> Exchange:
+        """Return the exchange of an answer that goes on, or of one about calls that other messages follow."""
+        stored = StoredAnswer.before(*resumed.asked_before)
+        question = Question(None) if stored is None else Question(stored.asked())
+        if stored is not None and resumed.waiting is not None:
+            question = Question(None, stored=stored._replace(pending=(), is_decided=False))
+        turn = memory.turn(begun=None if question.stored is None else question.stored.begun()).begin()
+        answer_id = options.get("answer_id") if question.stored is None else None
+        free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
+        return exchange(turn, question, answer_id=free_id, resumed=resumed)
 
     def _question(
         self, memory: ChatMemory, message: str | UserMessage | None, options: ChatOptions
@@ -365,32 +433,6 @@ class Assistant:
         elif asked is None:
             question = unanswered(question, memory)
         return question, None if answer_id in {question.client_message_id, *taken} else answer_id
-
-    def _exchange(
-        self,
-        memory: ChatMemory,
-        turn: Turn,
-        question: Question,
-        ledger: Ledger,
-        answer: Text,
-        options: ChatOptions,
-        resumed: Resumed | None = None,
-        answer_id: str | None = None,
-    ) -> Exchange:
-        return Exchange(
-            memory,
-            turn,
-            question,
-            ledger,
-            model=self.model,
-            is_early=self._is_early(options),
-            tools=[tool.specification for tool in self.tools.values()],
-            max_rounds=self.max_rounds,
-            max_result_tokens=self.max_result_tokens,
-            answer_id=answer_id,
-            response_format=answer.response_format,
-            resumed=resumed,
-        )
 
     def _values(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
         """Return the values for tools, and for functions that make a text."""

@@ -112,6 +112,11 @@ class Turn:
         return begun
 
     @property
+    def question(self) -> int | None:
+        """The key of the first message that is stored of the turn."""
+        return self._stored[0] if self._stored else None
+
+    @property
     def is_compacted(self) -> bool:
         """Whether ``messages`` has a summary, or lacks what has left the memory since the turn began."""
         begun = self._begun()
@@ -172,7 +177,7 @@ class Turn:
 
         """
         if self.write():
-            self._memory._after_eviction()
+            self.follow()
 
     async def aend(self, afterwards: Callable[[Awaitable[None]], Awaitable[None]] | None = None) -> None:
         """
@@ -180,10 +185,10 @@ class Turn:
         the turn is stored by then, and need not wait for it.
         """
         if await self._memory.store.run(self.write):
-            await (self.follow() if afterwards is None else afterwards(self.follow()))
+            await (self.afollow() if afterwards is None else afterwards(self.afollow()))
 
     def write(self) -> bool:
-        """Do the first step of ``aend``: store what has not been stored yet; return whether ``follow`` comes next."""
+        """Do the first step of ``end``: store what has not been stored yet; return whether ``follow`` comes next."""
         self._begun()
         if self._unwritten or (self._stored and not self._has_ended):
             self._write("end")
@@ -191,8 +196,12 @@ class Turn:
         has_evicted, self._has_evicted = self._has_evicted, False
         return has_evicted
 
-    def follow(self) -> Awaitable[None]:
-        """Return the second step of ``aend``: what the memory does after an eviction, for example summarizing."""
+    def follow(self) -> None:
+        """Do the second step of ``end``: what the memory does after an eviction, for example summarizing."""
+        self._memory._after_eviction()
+
+    def afollow(self) -> Awaitable[None]:
+        """Return the second step of ``aend``, see ``follow``."""
         return self._memory._aafter_eviction()
 
     def reject(self, count: int, reason: str) -> None:
@@ -217,6 +226,7 @@ class Turn:
             self._write(phase)
 
     def _save(self, phase: Phase, calls: CallRecords | None = None) -> list[int]:
+        __traceback_hide__ = True
         new = self._unwritten
         after = self._after if phase != "open" or self._after is None else (self._stored or [self._after])[-1]
         keys = self._store(new, after=after, phase=phase, turn=self._stored, calls=calls)

@@ -352,7 +352,7 @@ class TestCosts:
 
         test()
         at_once = connection.vendor == "postgresql"
-        question, answer, end = (1, 1, 1) if at_once else (4, 5, 4)
+        run, question, answer, end = (1, 1, 1, 1) if at_once else (4, 4, 5, 4)
         calls = 0 if at_once else 1  # that are recorded
         message = 2 * (accept == "application/json")
-        assert [len(each) for each in sent] == [2, 4 + question, answer + calls + message + end]
+        assert [len(each) for each in sent] == [2, run + 3 + question, answer + calls + message + end]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext
 
 from chatmemory_django import conf
-from chatmemory_django.chat.approvals.approving import shown_approvals
+from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.http.files import Files, with_addresses
 from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN

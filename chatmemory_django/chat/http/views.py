@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
+from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, router, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -40,7 +41,8 @@ from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.answers.ways import InEventLoop
 from chatmemory_django.chat.approvals import NotPendingError, Resume
-from chatmemory_django.chat.approvals.approving import decide, shown_approvals, waiting_answer
+from chatmemory_django.chat.approvals.approving import May, by_policy, decide
+from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.files import Files, question_at, stored_file
@@ -48,13 +50,17 @@ from chatmemory_django.chat.http.listing import Listed, newest_messages
 from chatmemory_django.chat.http.posted import read_body
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.chat.model import (
+    OWNER,
     ChatModelError,
     ContextLengthError,
     InvalidRequestError,
     ModelTimeoutError,
     RateLimitError,
 )
-from chatmemory_django.chat.runs.answers import Answer, BusyError, Seat, TooManyError, answers
+from chatmemory_django.chat.runs.answer import PING, Answer
+from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
+from chatmemory_django.chat.runs.leases import BusyError, Lease, State
+from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
 from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
@@ -64,7 +70,7 @@ from chatmemory_django.db.threads import afterwards, all_afterwards, in_backgrou
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.storages import StorageError
-from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
+from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError, MessageNotFoundError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -92,6 +98,9 @@ def answering(*methods: str) -> Callable[[View], View]:
                 logger.error("%s", exc)  # noqa: TRY400  # the reason is enough, once for each request
                 unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
                 response = _refusal(unavailable)
+            except NoThreadError:  # which is logged once
+                busy = NotAllowedError(503, "There are too many questions now; try again.", **{"Retry-After": "5"})
+                response = _refusal(busy)
             response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
             return response
 
@@ -107,8 +116,8 @@ def answering(*methods: str) -> Callable[[View], View]:
 @sensitive_variables()
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
-    asked = await in_thread(_asked, request)
-    maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
+    asked = await in_thread_soon(_asked, request)
+    maker = Maker(asked.memory_id, "" if asked.owner is None else str(asked.owner.pk), uuid4().hex)
     wants_json = _wants_json(request)
     work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
     seat = None if wants_json else _seat(maker)
@@ -119,8 +128,12 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     except TooManyError as exc:
         raise _too_many(exc) from None
     if isinstance(answer.failure, BudgetExceededError):  # before the model was called
+        await answers().stop(maker)  # by then, it has left nothing
         raise _over_budget(answer.failure)
+    if isinstance(answer.failure, NotPendingError):
+        raise _nothing_waits()
     if isinstance(answer.failure, QuestionTooLongError):
+        await answers().stop(maker)
         raise NotAllowedError(*explained(answer.failure))
     if seat is not None:
         return await _stream(request, answer.listen(), seat)
@@ -143,7 +156,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     maker = await _maker(request, chat_id)
     if maker is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await _stream(request, answers().listen(maker), _seat(maker))
+    return await _stream(request, _with_end(answers().listen(maker)), _seat(maker))
 
 
 @answering("POST")
@@ -178,11 +191,14 @@ async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) ->
 class _Asked(NamedTuple):
     """A request that passed all checks."""
 
-    owner: AbstractBaseUser
+    owner: AbstractBaseUser | None
+    """That of the conversation; somebody else may have decided on its calls."""
     memory_id: str
     question: Question
-    resumed: str | None = None
-    """The id of the answer that goes on, instead of an answer to a question."""
+    is_decided: bool = False
+    """Whether an answer goes on, instead of an answer to a question."""
+    may: May | None = None
+    """Whether the user may decide on calls that wait in the conversation."""
 
 
 def _asked(request: HttpRequest) -> _Asked:
@@ -209,11 +225,14 @@ def _checked(request: HttpRequest) -> _Asked:
         found = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id)
         conversation = next(iter(found.only("memory_id", "owner", "forgotten_through")), None)
         if conversation is not None and conversation.owner_id != user.pk:
+            if isinstance(resume := posted.question(), Resume):
+                return _decided(policy, request, conversation, resume)
             raise NotAllowedError(404, "There is no such chat.")
         files = Files.of(request, request.path, posted.id, memory_id)
         question = posted.question(partial(stored_file, conversation, files))
         if isinstance(question, Resume):
-            return _Asked(user, memory_id, Question(None), _decided(policy, request, conversation, question))
+            named = policy.conversations(request, "view").filter(memory_id=posted.id)  # staff know no other id
+            return _decided(policy, request, conversation or named.first(), question)
         if question.message is not None:
             check_files(question.message, remote=policy.may_link_files(request))
             policy.check_quota(request, question.message)
@@ -228,25 +247,33 @@ def _checked(request: HttpRequest) -> _Asked:
         question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
-    return _Asked(user, memory_id, question)
+    may = None if conversation is None else by_policy(policy, request, conversation)
+    return _Asked(user, memory_id, question, may=may)
 
 
-def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> str:
-    """Record what the user decided on the calls of an answer that waits, and return the id of the answer."""
-    nothing_waits = NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
-    waiting = None if conversation is None else waiting_answer(conversation)
-    if conversation is None or waiting is None:
-        raise nothing_waits
-    allowed = policy.conversations(request, "approve")
-    if not allowed.filter(pk=conversation.pk).exists():
-        raise NotAllowedError(403, "You may not approve this.")
+def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> _Asked:
+    """Record what the user decided on the calls of an answer that waits, which goes on then."""
+    if conversation is None:
+        raise _nothing_waits()
+    may = by_policy(policy, request, conversation)
+    if conversation.owner_id != request.user.pk:
+        if not policy.conversations(request, "view").filter(pk=conversation.pk).exists():
+            raise NotAllowedError(404, "There is no such chat.")
+        if not (resume.decisions or may(OWNER)):
+            raise NotAllowedError(403, "You may not approve this.")
     try:
         decide(
-            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user.pk
+            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user, may
         )
     except NotPendingError:
-        raise nothing_waits from None
-    return ui_id(waiting.rows[0])
+        raise _nothing_waits() from None
+    except PermissionDenied:
+        raise NotAllowedError(403, "You may not approve this.") from None
+    return _Asked(conversation.owner, conversation.memory_id, Question(None), is_decided=True)
+
+
+def _nothing_waits() -> NotAllowedError:
+    return NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
 
 
 def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[AccessPolicy, AbstractBaseUser]:
@@ -322,8 +349,8 @@ class _Work:
             "answer_id": answer_id,
             "after": asked.question.after,
         }
-        self._answer_id = asked.resumed or answer_id
-        self._ui = UiStream(self._answer_id, None if asked.resumed is None else {})
+        self._answer_id = answer_id
+        self._ui = UiStream(answer_id)
         self._returns_message = returns_message
         self._has_evicted = self._is_stored = False
         self._exchange: Exchange | None = None
@@ -332,15 +359,19 @@ class _Work:
         self.message: dict[str, Any] | None = None
         """The answer as a ``UIMessage``, if there is one."""
 
-    def begin(self) -> None:
+    def begin(self, answer: Answer) -> None:
         asked = self._asked
         self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
-        message = asked.question.message if asked.resumed is None else Resume()
+        message = Resume() if asked.is_decided else asked.question.message
         with self._traced():
-            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text())
+            self._exchange = self._assistant.begin(
+                asked.memory_id, message, self._options, Text(), Lease(answer.taken), may=asked.may
+            )
         stored = self._exchange.question.stored
-        if asked.resumed is not None and self._exchange.resumed is not None:
-            self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
+        waiting = None if self._exchange.resumed is None else self._exchange.resumed.waiting
+        if waiting is not None:  # the page has the answer so far
+            self._answer_id = ui_id(waiting.rows[0])
+            self._ui = UiStream(self._answer_id, {}, waiting.rows)
         elif stored is not None and stored.id is not None:  # it goes on under its own name
             self._answer_id = stored.id
             self._ui = UiStream(stored.id)
@@ -360,31 +391,39 @@ class _Work:
     def end(self, answer: Answer) -> str:
         with self._traced():
             last = self._end(answer)
+        self._end_operation(answer)
+        return last
+
+    def give_up(self, answer: Answer) -> str:
+        self._end_operation(answer)
+        return _encoded(self._last(answer)) + DONE
+
+    def _end_operation(self, answer: Answer) -> None:
         if self._operation is not None:
             if answer.failure is not None:
                 self._operation.fail(answer.failure)
             self._operation.end()
-        return last
 
     def _end(self, answer: Answer) -> str:
         exchange = self._exchange
         try:
-            keeps_part = answer.is_stopping or self._assistant.keep_partial
-            if exchange is not None and exchange.was_stored:
-                pass
-            elif exchange is not None and not exchange.is_complete and keeps_part and exchange.add_part():
-                raisable(exchange.save_part)(has_failed=not answer.is_stopping)
-            elif exchange is not None and exchange.is_complete and not exchange.pending:
-                self._has_evicted = raisable(exchange.write)()
-                self._is_stored = True
-                if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
+            if exchange is not None and not isinstance(answer.failure, LeaseLostError):
+                keeps_part = answer.is_stopping or self._assistant.keep_partial
+                finish = partial(exchange.finish, keeps_part=keeps_part, has_failed=not answer.is_stopping)
+                self._has_evicted = raisable(finish)()
+                self._is_stored = exchange.is_complete and not (exchange.was_stored or exchange.pending)
+                answer.state = State.WAITING if exchange.pending else answer.state
+                answer.question = exchange.turn.question
+                if self._is_stored and exchange.first and self._assistant.title is first_words:  # it takes no time
                     entitle(exchange.memory, *exchange.first, first_words)
-            for request in () if exchange is None or not exchange.is_complete else exchange.pending:
-                answer.put(_encoded(self._ui.feed(request)))
+                for request in exchange.pending:
+                    answer.put(_encoded(self._ui.feed(request)))
             if self._returns_message:
                 self.message = _message(self._asked, self._answer_id)
-        except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
-            answer.failure = exc
+        except Exception as exc:
+            if isinstance(exc, AWAY) and not self._is_stored:
+                raise
+            answer.failure = exc  # a site's estimators and fields may raise anything
             empty_frames(exc)
         if exchange is not None:
             exchange.ledger.write()
@@ -396,7 +435,7 @@ class _Work:
             return
         with self._traced():
             if self._has_evicted:
-                await afterwards(exchange.turn.follow())
+                await afterwards(exchange.turn.afollow())
             if exchange.first and title is not None and title is not first_words and self._is_stored:
                 await afterwards(aentitle(exchange.memory, *exchange.first, title))
 
@@ -413,7 +452,7 @@ class _Work:
         if exc is None:
             is_whole = self._exchange is not None and self._exchange.is_complete
             return self._ui.finish() if is_whole else self._ui.abort()
-        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | NotPendingError)
+        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | LeaseLostError | NotPendingError)
         log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
         log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
         return self._ui.error(explained(exc, self.rejected)[1])
@@ -465,7 +504,9 @@ def explained(error: Exception, rejected: Rejection | None = None) -> tuple[int,
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():
             return 502, _("The model gave no answer. Try again.")
-        case ConversationErasedError() | MessageNotFoundError() | NotPendingError():
+        case InterruptedAnswerError():
+            return 502, _("The answer was interrupted. Try again.")
+        case ConversationErasedError() | LeaseLostError() | MessageNotFoundError() | NotPendingError():
             return 409, _("The conversation has changed. Load it again.")
         case _:
             return 500, _("Something went wrong. Try again.")
@@ -502,6 +543,24 @@ async def _stream(
     if not isinstance(request, ASGIRequest):  # under WSGI, nothing can continue after this function returns
         return HttpResponse("".join([piece async for piece in pieces]), headers=HEADERS)
     return StreamingHttpResponse(_alone(pieces, seat), headers=HEADERS)
+
+
+async def _with_end(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """Yield *pieces*, and an error in place of the end that they may lack."""
+    last, error = "", None
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                last = last if piece == PING else piece
+                yield piece
+    except Exception as exc:  # noqa: BLE001  # whatever it is, the response has begun
+        logger.warning("A stream of an answer ended with %s.", type(exc).__name__)
+        error = exc
+    if not last.endswith(DONE):
+        if last and error is None:
+            error = InterruptedAnswerError()
+        chunks = [] if error is None else [{"type": "error", "errorText": explained(error)[1]}]
+        yield _encoded(chunks) + DONE
 
 
 async def _alone(pieces: AsyncGenerator[str, None], seat: Seat) -> AsyncGenerator[str, None]:

@@ -71,6 +71,8 @@ class Approval(NamedTuple):
     reason: str = ""
     is_open: bool = False
     """Whether the answer waits for it."""
+    error: str = ""
+    """What is shown of a call that has no result, and will have none."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the AI SDK has it in the part of the call."""
@@ -95,7 +97,8 @@ def to_ui_messages(
     Return *rows*, oldest first, as ``UIMessage``s, with the *approvals* of calls by sequence and position.
 
     All messages between two user messages are one answer, with a step for each message of the model and a part for each
-    of its calls. System messages, custom messages, results without a call and contents that cannot be shown are left
+    of its calls, with its result, even if that came after further questions. System messages, custom messages, results
+    without a call and contents that cannot be shown are left
     out. *rows* must not begin within an answer, because the id of an answer is that of its first row.
 
     A call without a result that waits for nothing has failed with the text *unknown*.
@@ -106,7 +109,7 @@ def to_ui_messages(
     """
     messages: list[dict[str, Any]] = []
     answer: list[_Answer] = []
-    for row in rows:
+    for row in _in_place(rows, approvals):
         message = row.chat_message
         if isinstance(message, AiMessage) or (isinstance(message, ToolExecutionResultMessage) and answer):
             answer.append(_Answer(row, message))
@@ -116,6 +119,20 @@ def to_ui_messages(
             if parts := _question_parts(message):
                 messages.append(_ui_message(row, "user", parts, _question_metadata(row, message)))
     return messages + _answered(answer, approvals, unknown)
+
+
+def _in_place(rows: Iterable[Row], approvals: Mapping[tuple[int, int], Approval]) -> Iterable[Row]:
+    """Return *rows* with the results of calls that were decided late in the answers with these calls."""
+    if not approvals:
+        return rows
+    rows = list(rows)
+    places = {index: float(index) for index in range(len(rows))}
+    for (caller, position), result in tool_answers([row.chat_message for row in rows]).items():
+        between = range(caller + 1, result)
+        question = next((each for each in between if isinstance(rows[each].chat_message, UserMessage)), None)
+        if question is not None and (rows[caller].sequence, position) in approvals:
+            places[result] = question - 0.5
+    return [rows[index] for index in sorted(places, key=lambda index: places[index])]
 
 
 def ui_id(row: Row) -> str:
@@ -273,6 +290,8 @@ def _call_part(
 
 def _approval_ending(approval: Approval, result: ChatMessage | None) -> dict[str, Any]:
     """Return how the part of a call ends that waits for *approval*, or was denied; empty for any other."""
+    if approval.error and result is None:
+        return {"state": "output-error", "errorText": approval.error, "approval": approval.as_json()}
     if approval.is_open and result is None:
         state = "approval-requested" if approval.approved is None else "approval-responded"
         return {"state": state, "approval": approval.as_json()}

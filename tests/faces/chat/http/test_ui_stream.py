@@ -17,7 +17,7 @@ from chatmemory_django.chat.model import (
     PartialToolCall,
     TokenUsage,
 )
-from chatmemory_django.chat.runs.answers import PING
+from chatmemory_django.chat.runs.answer import PING
 from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage
 from tests.faces.chat.rows import answers, anything, rows_of_answer
