@@ -277,10 +277,11 @@ class Exchange:
         self.turn.save()
         self.results.append(result)
 
-    def _add_result(self, result: ToolExecutionResultMessage) -> None:
-        if self.resumed is not None:
-            self.resumed.store_with(self.turn, result)
+    def _add_result(self, result: ToolExecutionResultMessage) -> bool:
+        """Add *result* to the turn; return whether it is that of a call that was decided."""
+        was_decided = self.resumed is not None and self.resumed.store_with(self.turn, result)
         self.turn.add(result)
+        return was_decided
 
     def reject(self, error: InvalidRequestError) -> None:
         """
@@ -290,6 +291,7 @@ class Exchange:
         stored = self.question.stored
         results = len(self.results) or (0 if stored is None else stored.last_results)
         has_question = (stored is not None and not stored.question.is_complete) or self._is_early
+        has_question = has_question and not (stored is None and self.resumed is not None)  # others follow that
         if results or (has_question and not self._steps):
             reason = reason_of(error, None if results else self.asked)
             self.turn.reject(results or 1, reason)
@@ -298,8 +300,8 @@ class Exchange:
     def store_late(self, result: ToolExecutionResultMessage) -> None:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
         try:
-            self._add_result(result)
-            self.turn.save(only_newest=True)
+            was_decided = self._add_result(result)
+            self.turn.save(only_newest=not was_decided)  # that of one that was decided is found behind other messages
         except (LeaseLostError, ConversationErasedError, NotPendingError):
             logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
 

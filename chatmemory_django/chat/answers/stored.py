@@ -122,6 +122,10 @@ class StoredAnswer(NamedTuple):
             [_as_read(row, each) for row, each in zip(rows, _whole(self.conversation, rows), strict=True)],
         )
 
+    def asked_only(self) -> Begun:
+        """Return the turn that goes on behind the messages that others have added since."""
+        return Begun(None, [self.question.sequence], [])
+
     def events(self) -> Iterator[ChatResponse | ToolExecutionResultMessage]:
         """Yield the events that the answer has had, each message of the model as a whole."""
         rows = self.rows if self.stands else self.kept

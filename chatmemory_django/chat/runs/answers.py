@@ -90,13 +90,13 @@ class Answers:
                 raise BusyError
             await asyncio.sleep(INTERVAL)
 
-    def seat(self, owner_key: str) -> Seat:
+    def seat(self, user_key: str) -> Seat:
         """Return a place for one more stream of a user; ``TooManyError`` if ``MAX_STREAMS`` are open here."""
         most = conf.chat()["MAX_STREAMS"]
-        if sum(each == owner_key for each in self._seats.values()) >= most:
+        if sum(each == user_key for each in self._seats.values()) >= most:
             raise TooManyError(f"You have {most} streams of answers open; close one of them.")
         seat = Seat()
-        self._seats[seat] = owner_key
+        self._seats[seat] = user_key
         return seat
 
     async def find(self, memory_id: str, owner_key: str) -> Maker | None:
@@ -337,14 +337,18 @@ def _database(owner_key: str) -> str:
 
 
 def _take(maker: Maker) -> Taken | float:
-    """Do what ``leases.take`` does; ``TooManyError`` if the owner has too many answers in progress."""
+    """
+    Do what ``leases.take`` does; ``TooManyError`` if the owner has too many answers in progress.
+
+    Conversations without an owner are nobody's: they do not count together.
+    """
     using, most = _database(maker.owner_key), conf.chat()["MAX_ANSWERS"]
     taken = leases.take(using, maker.memory_id, maker.owner_key or None, UUID(maker.answer_id))
     if not isinstance(taken, Taken):
         return taken
     try:
         # Counted after it is there, since other processes may begin some at the same time.
-        are_too_many = leases.running(using, maker.owner_key or None) > most
+        are_too_many = bool(maker.owner_key) and leases.running(using, maker.owner_key) > most
     except DatabaseError:
         leases.leave(taken)
         raise
