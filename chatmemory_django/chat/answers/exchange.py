@@ -259,7 +259,6 @@ class Exchange:
         if not self._rounds_left:
             raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
         self.take()
-        self._name_calls()
         self._add(self.response.ai_message, self._metadata(self.response))
         self._has_stored_calls, self.results = True, []
         if self._held:
@@ -312,21 +311,20 @@ class Exchange:
 
     def hold(self, approvers: Mapping[int, str]) -> None:
         """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
-        self._name_calls()
         self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
 
-    def _name_calls(self) -> None:
-        """Give each of the calls an id of its own, by which its result is found whenever that is stored."""
-        if self.response is None:
-            return
+    def _with_names(self, response: ChatResponse) -> ChatResponse:
+        """Return *response* with an id of its own for each call, by which its result is found whenever that is stored."""
+        message = response.ai_message
+        if not message.tool_execution_requests:
+            return response
         ids: list[str] = []
         waiting = unanswered_ids(self.turn)
-        for position, call in enumerate(self.calls):
+        for position, call in enumerate(message.tool_execution_requests):
             name = call_id(call.id, ids, self._steps + 1, position)
             ids.append(f"{name}-{uuid4().hex[:8]}" if name in waiting else name)
-        calls = [replace(call, id=name) for call, name in zip(self.calls, ids, strict=True)]
-        message = replace(self.response.ai_message, tool_execution_requests=calls)
-        self.response = ChatResponse(message, self.response.metadata)
+        calls = [replace(call, id=name) for call, name in zip(message.tool_execution_requests, ids, strict=True)]
+        return ChatResponse(replace(message, tool_execution_requests=calls), response.metadata)
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
@@ -356,7 +354,7 @@ class Exchange:
             case PartialThinking():
                 self._thinking.append(event.text)
             case ChatResponse():
-                event = self.response = self._with_request(event)
+                event = self.response = self._with_request(self._with_names(event))
                 self._latency_ms = self._elapsed_ms()
         return event
 

@@ -78,7 +78,7 @@ class Resumed:
             if resume.decisions:
                 by = store.owner if resume.by is None else resume.by
                 approving.decide(self._conversations, self._memory_id, resume.decisions, by)
-            named = [each.id for each in (*resume.decisions, *waits_for)]
+            named = [*(each.id for each in resume.decisions), *(each.id for each in waits_for)]
             self._claim = approving.claim(self._conversations, self._memory_id, named, fence)
             if resume.decisions and not (self._claim.approved or self._claim.ended):
                 raise NotPendingError("The same was decided before.")  # noqa: TRY301  # like those of the operations
