@@ -44,7 +44,7 @@ from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
-from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.provider import get_chat_memory, refilling
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ class Assistant:
         """Return the memory of a conversation."""
         if self.memory is None:
             return get_chat_memory(memory_id, owner=owner, **self.memory_options)
-        return self.memory(**{"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options})
+        options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
+        return refilling(self.memory(**options))  # not passed: a function may not know the option
 
     @overload
     def chat(self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]) -> str: ...
@@ -311,8 +312,7 @@ class Assistant:
                 with exchange.ledger.call(request):
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
-                            exchange.note(event)
-                            yield event
+                            yield exchange.noted(event)
             except InvalidRequestError as exc:
                 await way.stored(exchange.reject, exc)
                 raise

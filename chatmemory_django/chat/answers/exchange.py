@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace as replaced
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
 from chatmemory_django.chat.answers.questions import Question
-from chatmemory_django.chat.answers.rejections import reason_of
+from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import to_send
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
@@ -40,6 +41,7 @@ from chatmemory_django.chat.model import (
     ToolSpecification,
 )
 from chatmemory_django.chat.ui_messages.writing import call_id
+from chatmemory_django.core.tool_calls import SHORTENED
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
@@ -134,6 +136,10 @@ class Exchange:
         self._may = may
         self._waiting = Pending()
         self._is_first = False
+        self._shortened: Mapping[str, Sequence[int]] = {}
+        """What ``SHORTENED`` is of the model's next message."""
+        self.rejected: Rejection | None = None
+        """Why the model's server has rejected the question."""
         stored = question.stored  # it is read here, since an event loop must not
         self.asked = question.message if stored is None else stored.asked()
         """The question."""
@@ -224,6 +230,12 @@ class Exchange:
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )
+        self._shortened = {
+            each.message.id: list(sent.shortened[each.key])
+            for each in entries
+            if each.key >= begun and each.key in sent.shortened
+            if isinstance(each.message, ToolExecutionResultMessage) and each.message.id
+        }
         if sent.left_out or self.turn.is_compacted:
             telemetry.note_compacted()
         return ChatRequest(
@@ -269,8 +281,6 @@ class Exchange:
         if self.resumed is not None:
             self.resumed.store_with(self.turn, result)
         self.turn.add(result)
-        self.turn.save()
-        self.results.append(result)
 
     def reject(self, error: InvalidRequestError) -> None:
         """
@@ -281,7 +291,9 @@ class Exchange:
         results = len(self.results) or (0 if stored is None else stored.last_results)
         has_question = (stored is not None and not stored.question.is_complete) or self._is_early
         if results or (has_question and not self._steps):
-            self.turn.reject(results or 1, reason_of(error, None if results else self.asked))
+            reason = reason_of(error, None if results else self.asked)
+            self.turn.reject(results or 1, reason)
+            self.rejected = None if results else reason
 
     def store_late(self, result: ToolExecutionResultMessage) -> None:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
@@ -299,8 +311,7 @@ class Exchange:
     def hold(self, approvers: Mapping[int, str]) -> None:
         """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
         self._name_calls()
-        held = {at: ApprovalRequested(uuid4(), self.calls[at], approver) for at, approver in approvers.items()}
-        self._held = held
+        self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
 
     def _name_calls(self) -> None:
         """Give each of the calls an id of its own, by which its result is found whenever that is stored."""
@@ -334,8 +345,8 @@ class Exchange:
             return None
         return None if self.asked is None else (self.asked, self.response.ai_message)
 
-    def note(self, event: ChatEvent) -> None:
-        """Record an event of the model."""
+    def noted(self, event: ChatEvent) -> ChatEvent:
+        """Record an event of the model, and return it with what is known of the request."""
         self.ledger.note(event)
         match event:
             case PartialText():
@@ -343,8 +354,15 @@ class Exchange:
             case PartialThinking():
                 self._thinking.append(event.text)
             case ChatResponse():
-                self.response = event
+                event = self.response = self._with_request(event)
                 self._latency_ms = self._elapsed_ms()
+        return event
+
+    def _with_request(self, response: ChatResponse) -> ChatResponse:
+        if not self._shortened:
+            return response
+        attributes = {**response.metadata.attributes, SHORTENED: self._shortened}
+        return ChatResponse(response.ai_message, replaced(response.metadata, attributes=attributes))
 
     @property
     def was_stored(self) -> bool:

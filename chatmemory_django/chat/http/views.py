@@ -8,7 +8,7 @@ listen to it.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial, wraps
 from http import HTTPStatus
@@ -35,6 +35,7 @@ from chatmemory_django.access import (
 )
 from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.questions import Question, question_again
+from chatmemory_django.chat.answers.rejections import Rejection
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
@@ -48,13 +49,21 @@ from chatmemory_django.chat.http.files import Files, question_at, stored_file
 from chatmemory_django.chat.http.listing import newest_messages
 from chatmemory_django.chat.http.posted import read_body
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
-from chatmemory_django.chat.model import OWNER, ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
+from chatmemory_django.chat.model import (
+    OWNER,
+    ChatModelError,
+    ContextLengthError,
+    InvalidRequestError,
+    ModelTimeoutError,
+    RateLimitError,
+)
 from chatmemory_django.chat.runs.answer import PING, Answer
 from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, Lease, State
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
+from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
@@ -123,6 +132,9 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         raise _over_budget(answer.failure)
     if isinstance(answer.failure, NotPendingError):
         raise _nothing_waits()
+    if isinstance(answer.failure, QuestionTooLongError):
+        await answers().stop(maker)
+        raise NotAllowedError(*explained(answer.failure))
     if seat is not None:
         return await _stream(request, answer.listen(), seat)
     await leave_thread()
@@ -131,8 +143,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     if isinstance(answer.failure, BudgetExceededError):
         raise _over_budget(answer.failure)
     if answer.failure is not None:
-        status, text = explained(answer.failure)
-        raise NotAllowedError(status, text)
+        raise NotAllowedError(*explained(answer.failure, work.rejected))
     if work.message is None:
         raise NotAllowedError(409, "The answer was stopped before it had any text.")
     return JsonResponse({"message": work.message})
@@ -162,7 +173,12 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
 @sensitive_variables()
 async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
-    return JsonResponse(await in_thread(_messages, request, chat_id), safe=False)
+    user, memory_id = await in_thread(_entered, request, chat_id)
+    read = partial(_messages, request, chat_id, user, memory_id)
+    shown = await in_thread(read, is_answering=True)
+    if _has_open_calls(shown) and await answers().find(memory_id, str(user.pk)) is None:
+        shown = await in_thread(read, is_answering=False)  # once more: the answer may have ended since then
+    return JsonResponse(shown, safe=False)
 
 
 @answering("GET")
@@ -292,13 +308,19 @@ async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
     return await answers().find(memory_id, str(user.pk))
 
 
-def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
-    user, memory_id = _entered(request, chat_id)
+def _messages(
+    request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
+) -> list[dict[str, Any]]:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if conversation is None:
         return []
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
-    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id))
+    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id), is_answering=is_answering)
+
+
+def _has_open_calls(shown: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the last of the messages *shown* has calls without a result."""
+    return bool(shown) and any(part.get("state") == "input-available" for part in shown[-1]["parts"])
 
 
 def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
@@ -422,6 +444,11 @@ class _Work:
             if exchange.first and title is not None and title is not first_words and self._is_stored:
                 await afterwards(aentitle(exchange.memory, *exchange.first, title))
 
+    @property
+    def rejected(self) -> Rejection | None:
+        """Why the model's server has rejected the question, if it has."""
+        return None if self._exchange is None else self._exchange.rejected
+
     def _traced(self) -> AbstractContextManager[object]:
         return nullcontext() if self._operation is None else self._operation.active()
 
@@ -433,7 +460,7 @@ class _Work:
         is_expected = isinstance(exc, ChatModelError | ConversationErasedError | LeaseLostError | NotPendingError)
         log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
         log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
-        return self._ui.error(explained(exc)[1])
+        return self._ui.error(explained(exc, self.rejected)[1])
 
 
 def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
@@ -449,12 +476,18 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     answer = list(rows.history().filter(conversation=conversation, sequence__gte=sequence).order_by("sequence"))
     has_calls = any(row.payload for row in answer)  # without one, a message is only a text
     approvals = shown_approvals(answer[0].conversation, answer) if has_calls else {}
-    return to_ui_messages(answer, approvals)[0]
+    return to_ui_messages(answer, approvals, unknown=_(OUTCOME_UNKNOWN))[0]
 
 
-def explained(error: Exception) -> tuple[int, str]:
-    """Return the HTTP status for an answer that failed with *error*, and a text for the user."""
+def explained(error: Exception, rejected: Rejection | None = None) -> tuple[int, str]:
+    """
+    Return the HTTP status for an answer that failed with *error*, and a text for the user.
+
+    *rejected* is why the model's server has rejected the question, if it has.
+    """
     match error:
+        case InvalidRequestError() if rejected is not None:
+            return 422, _rejection(rejected)
         case BudgetExceededError():
             until = formats.date_format(timezone.localtime(error.until), "DATETIME_FORMAT")
             return 429, _("Your budget for this chat is used up until %(until)s.") % {"until": until}
@@ -463,9 +496,15 @@ def explained(error: Exception) -> tuple[int, str]:
         case ModelTimeoutError():
             return 504, _("The model took too long. Try again.")
         case QuestionTooLongError():
-            return 413, _("Your message is too long for this chat. Send a shorter one.")
+            return 413, _(
+                "Your message is too long for this chat: with all that is sent along, it needs %(needed)s tokens, and "
+                "%(limit)s fit. Send a shorter one."
+            ) % _numbers(error)
         case AnswerTooLongError():
-            return 502, _("What the tools of this chat have returned is too long.")
+            return 502, _(
+                "What the tools of this chat have returned is too long: it needs %(needed)s tokens even shortened, and "
+                "%(limit)s fit."
+            ) % _numbers(error)
         case ContextLengthError():
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():
@@ -476,6 +515,24 @@ def explained(error: Exception) -> tuple[int, str]:
             return 409, _("The conversation has changed. Load it again.")
         case _:
             return 500, _("Something went wrong. Try again.")
+
+
+def _rejection(reason: Rejection) -> str:
+    """Return what a user can do about a question that the model's server has rejected."""
+    match reason:
+        case "too_long":
+            return _("Your message is too long for the model, with what was written before. Send a shorter one.")
+        case "content_filter":
+            return _("The model's filter does not allow this message. Change it, and send it again.")
+        case "file":
+            return _("The model does not take this file. Send your message without it.")
+        case "invalid":
+            return _("The model does not take this message. Change it, and send it again.")
+
+
+def _numbers(error: QuestionTooLongError | AnswerTooLongError) -> dict[str, str]:
+    numbers = {"needed": error.needed, "limit": error.limit}
+    return {name: formats.number_format(number, force_grouping=True) for name, number in numbers.items()}
 
 
 def _seat(maker: Maker) -> Seat:

@@ -37,7 +37,7 @@ from tests.estimators import ADDITIVE_WORDS
 
 # What is assumed of the package besides the imports above, all in one place.
 MAX_ROUNDS = 5
-TOO_LONG = "Your message is too long"
+TOO_LONG = "Your message is too long for this chat"
 """How the text for users begins if a question was refused."""
 ANOTHER = "Another answer"
 """How the text of 409 begins if another answer is in progress; any other 409 is about the conversation itself."""
