@@ -314,7 +314,7 @@ class Exchange:
         self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
 
     def _with_names(self, response: ChatResponse) -> ChatResponse:
-        """Return *response* with an id of its own for each call, by which its result is found whenever that is stored."""
+        """Return *response* with an id for each call by which its result is found, whenever that is stored."""
         message = response.ai_message
         if not message.tool_execution_requests:
             return response
