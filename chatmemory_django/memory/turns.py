@@ -226,6 +226,7 @@ class Turn:
             self._write(phase)
 
     def _save(self, phase: Phase, calls: CallRecords | None = None) -> list[int]:
+        __traceback_hide__ = True
         new = self._unwritten
         after = self._after if phase != "open" or self._after is None else (self._stored or [self._after])[-1]
         keys = self._store(new, after=after, phase=phase, turn=self._stored, calls=calls)

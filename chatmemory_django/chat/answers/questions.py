@@ -72,7 +72,7 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
 
 
 def unanswered(question: Question, memory: ChatMemory) -> Question:
-    """Return *question*, which is to be answered anew, or its answer to go on with if that has not ended."""
+    """Return *question*, which is to have another answer, or its answer to go on with if that has not ended."""
     conversation = conversation_of(memory)
     if conversation is None:
         return question
@@ -83,7 +83,7 @@ def unanswered(question: Question, memory: ChatMemory) -> Question:
     if answer.pending:
         return Question(None, stored=answer)
     goes_on = answer.rows and not answer.has_ended and answer.is_newest
-    return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.anew())
+    return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.another())
 
 
 def _again(conversation: Conversation, row: Message, versions: Sequence[Message] = ()) -> Question | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple, Self
 
-from chatmemory_django.chat.approvals.approving import open_calls
+from chatmemory_django.chat.approvals.waiting import can_go_on, newest_waiting
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED
@@ -37,6 +37,8 @@ class StoredAnswer(NamedTuple):
     """The calls for whose approval it waits."""
     is_newest: bool
     """Whether nothing that a user wrote later follows it."""
+    is_decided: bool = False
+    """Whether a call for which it has waited was decided, or was interrupted, so that it goes on by a ``Resume``."""
 
     @classmethod
     def of(cls, conversation: Conversation, question: Message) -> Self:
@@ -49,8 +51,11 @@ class StoredAnswer(NamedTuple):
             if row.type in {MessageType.AI, MessageType.TOOL_EXECUTION_RESULT}:
                 answer.append(row)
         is_newest = all(row.type != MessageType.USER for row in rows)
-        pending = open_calls(conversation) if answer and is_newest and _calls(answer) else []
-        return cls(conversation, question, answer, pending, is_newest)
+        waiting = newest_waiting(conversation) if answer and is_newest and _calls(answer) else None
+        if waiting is None:
+            return cls(conversation, question, answer, [], is_newest)
+        pending = [waiting.request(each) for each in waiting.open]
+        return cls(conversation, question, answer, pending, is_newest, can_go_on(waiting, conversation))
 
     @classmethod
     def before(cls, conversation: Conversation, sequence: int) -> Self | None:
@@ -81,7 +86,7 @@ class StoredAnswer(NamedTuple):
         ends = (row.type == MessageType.TOOL_EXECUTION_RESULT for row in reversed(self.kept))
         return sum(takewhile(bool, ends))
 
-    def anew(self) -> Self:
+    def another(self) -> Self:
         """Return the answer to the same question before it has begun."""
         return self._replace(rows=(), pending=())
 
