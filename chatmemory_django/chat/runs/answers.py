@@ -51,7 +51,7 @@ class TooManyError(RuntimeError):
 
 
 class InterruptedAnswerError(RuntimeError):
-    """The stream has no end: the process that generated the answer is dead, or the answer was taken from it."""
+    """The answer has no end: the process that generated it has ended or is dead, or another one has taken its place."""
 
 
 class Seat:
@@ -203,8 +203,10 @@ class Answers:
                 await asyncio.sleep(0)  # an answer that was stopped before now ends here
                 await work.make(answer)
         except asyncio.CancelledError:
-            answer.state = State.STOPPED if answer.is_stopping else State.INTERRUPTED
-            if not answer.is_stopping:
+            answer.state = State.STOPPED
+            if not answer.is_stopping:  # the server ends
+                answer.state = State.INTERRUPTED
+                answer.failure = InterruptedAnswerError("The server has ended before the answer.")
                 raise
         except Exception as exc:  # noqa: BLE001  # the answer reports it
             answer.fail(exc)
@@ -220,7 +222,7 @@ class Answers:
         except Exception:
             logger.exception("What follows an answer in the conversation %r failed.", answer.maker.memory_id)
         finally:
-            answer.put(last)  # only now that the next answer can begin
+            answer.put(last or answer.last or "")  # only now that the next answer can begin
             del self._made[answer.maker]
             answer.end()
             await close_thread_sensitive()
@@ -254,7 +256,8 @@ class Answers:
             answer.last = raisable(work.end)(answer)
         with self._writing:  # after a write in progress
             answer.is_written = False
-        taken, state = answer.taken, answer.state if answer.failure is None else State.FAILED
+        has_failed = answer.failure is not None and answer.state is not State.INTERRUPTED
+        taken, state = answer.taken, State.FAILED if has_failed else answer.state
         try:
             last = encrypted(answer.maker, answer.new(last=answer.last))
             if taken and not self._streams.end(answer.maker, last, taken, state, answer.question):
