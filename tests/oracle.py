@@ -244,7 +244,7 @@ class Oracle:
                 self.kept_out = self.head
         return sequences
 
-    def set_aside(self, messages: Sequence[ChatMessage], after: int, window: Window) -> list[int]:
+    def set_aside(self, messages: Sequence[ChatMessage], after: int, window: Window | None = None) -> list[int]:
         """Store *messages* as a branch that nobody has entered yet."""
         self._check(after)
         self._become(self.filled_again(window))
