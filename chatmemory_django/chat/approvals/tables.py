@@ -52,7 +52,7 @@ class ToolApproval(models.Model):
     # The message of the model, and which of its calls it is.
     sequence = models.PositiveIntegerField(_("sequence"))
     position = models.PositiveSmallIntegerField()
-    # "owner", or the permission of the user who decides: as the tool gave it, since the faces do not know the assistant.
+    # "owner", or the permission of the user who decides: as the tool gave it: the faces do not know the assistant.
     approve_by = models.CharField(max_length=MAX_APPROVER_LENGTH, default=OWNER)
     requested_at = models.DateTimeField(default=timezone.now)
     # Null until it is decided.
