@@ -78,7 +78,7 @@ class Resumed:
             if resume.decisions:
                 by = store.owner if resume.by is None else resume.by
                 approving.decide(self._conversations, self._memory_id, resume.decisions, by)
-            named = [*(each.id for each in resume.decisions), *(each.id for each in waits_for)]
+            named = [each.id for each in resume.decisions] or [each.id for each in waits_for]
             self._claim = approving.claim(self._conversations, self._memory_id, named, fence)
             if resume.decisions and not (self._claim.approved or self._claim.ended):
                 raise NotPendingError("The same was decided before.")  # noqa: TRY301  # like those of the operations
@@ -95,8 +95,7 @@ class Resumed:
     @property
     def asked_before(self) -> tuple[Conversation, int]:
         """The conversation, and the message before which the question was asked to which the answer belongs."""
-        conversation, waiting = self._claim.conversation, self._claim.waiting
-        return conversation, conversation.next_sequence if waiting is None else waiting.caller.sequence
+        return self._claim.conversation, self._claim.caller
 
     @property
     def fence(self) -> int | None:

@@ -656,6 +656,34 @@ class TestWhoApproves:
         assert shop.conversation.history().last().client_message_id == "late"
         assert not Message.objects.incomplete().exists()
 
+    def test_its_question_sent_again_has_the_same_requests_and_later_the_stored_answer(self, shop, ann, clerk):
+        options = {"owner": ann, "client_message_id": "q1"}
+        [request] = shop.ask(**options)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+
+        assert shop.ask(**options) == (request,)
+        shop.decide(request, owner=ann, by=clerk)
+        asked = len(shop.model.requests)
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", **options) == "It is paid."
+
+        assert (len(shop.model.requests), shop.paid) == (asked, [5])
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_its_question_sent_again_lets_it_go_on_once_it_is_decided(self, ann, clerk, fails):
+        shop = Site(calling(PAY), "Sunny.", *([DOWN] if fails else []), "It is paid.", approve_by=self.PERMISSION)
+        options = {"owner": ann, "client_message_id": "q1"}
+        [request] = shop.ask(**options)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        if fails:
+            with pytest.raises(UnavailableError):
+                shop.decide(request, owner=ann, by=clerk)
+        else:
+            shop.record(request, by=clerk)
+
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", **options) == "It is paid."
+
+        assert (shop.paid, [row.text for row in Message.objects.incomplete()]) == ([5], [])
+
     def test_so_does_a_denial(self, shop, ann, clerk):
         [request] = shop.ask(owner=ann)
         shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
