@@ -120,7 +120,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     maker = Maker(asked.memory_id, "" if asked.owner is None else str(asked.owner.pk), uuid4().hex)
     wants_json = _wants_json(request)
     work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
-    seat = None if wants_json else _seat(maker)
+    seat = None if wants_json else _seat(request)
     try:
         answer = await answers().begin(maker, work, wait=conf.chat()["WAIT_SECONDS"])
     except BusyError as exc:
@@ -156,7 +156,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     maker = await _maker(request, chat_id)
     if maker is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await _stream(request, _with_end(answers().listen(maker)), _seat(maker))
+    return await _stream(request, _with_end(answers().listen(maker)), _seat(request))
 
 
 @answering("POST")
@@ -452,7 +452,8 @@ class _Work:
         if exc is None:
             is_whole = self._exchange is not None and self._exchange.is_complete
             return self._ui.finish() if is_whole else self._ui.abort()
-        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | LeaseLostError | NotPendingError)
+        expected = ChatModelError | ConversationErasedError | InterruptedAnswerError | LeaseLostError | NotPendingError
+        is_expected = isinstance(exc, expected)
         log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
         log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
         return self._ui.error(explained(exc, self.rejected)[1])
@@ -530,9 +531,9 @@ def _numbers(error: QuestionTooLongError | AnswerTooLongError) -> dict[str, str]
     return {name: formats.number_format(number, force_grouping=True) for name, number in numbers.items()}
 
 
-def _seat(maker: Maker) -> Seat:
+def _seat(request: HttpRequest) -> Seat:
     try:
-        return answers().seat(maker.owner_key)
+        return answers().seat(str(request.user.pk))
     except TooManyError as exc:
         raise _too_many(exc) from None
 

@@ -194,17 +194,33 @@ class TestTheChat:
         assert paid == []
 
     @asynchronous
-    async def test_a_regenerated_answer_asks_again(self, talk, paid):
-        client = talk(calling(PAY), calling(("c2", "pay", '{"amount": 6}')), "Done.")
+    async def test_regenerating_an_answer_that_waits_asks_for_the_same_approvals(self, talk, paid):
+        client = talk(calling(PAY), "Done.", calling(("c2", "pay", '{"amount": 6}')))
         await client.ask()
         [_, first] = await client.messages(MEMORY_ID)
+
+        sent = await client.regenerate(chat_id=MEMORY_ID)
+        [_, second] = await client.messages(MEMORY_ID)
+
+        [asked] = [each for each in sent if each["type"] == "tool-approval-request"]
+        assert asked["approvalId"] == call_in(first)["approval"]["id"] == call_in(second)["approval"]["id"]
+        assert len(client.model.requests) == 1
+        await chunks(await send(client, response_to(first)))
+        assert paid == [5]
+
+    @asynchronous
+    async def test_an_answer_that_is_made_anew_after_a_decision_asks_again(self, talk, paid):
+        client = talk(calling(PAY), "Done.", calling(("c2", "pay", '{"amount": 6}')), "Done.")
+        await client.ask()
+        [_, first] = await client.messages(MEMORY_ID)
+        await chunks(await send(client, response_to(first)))
 
         await client.regenerate(chat_id=MEMORY_ID)
         [_, second] = await client.messages(MEMORY_ID)
 
         assert (await send(client, response_to(first))).status_code == 409
         await chunks(await send(client, response_to(second)))
-        assert paid == [6]
+        assert paid == [5, 6]
 
 
 class TestForging:
