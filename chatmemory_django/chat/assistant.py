@@ -26,6 +26,7 @@ from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked
+from chatmemory_django.chat.answers.counting import specification_tokens
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids, unanswered
 from chatmemory_django.chat.answers.returns import Text, Typed
@@ -153,6 +154,7 @@ class Assistant:
         functions = context if isinstance(context, Sequence) else [context]
         self._context = [checked(each, "context") for each in functions]
         self.tools = to_tools(tools)
+        self._specifications = [tool.specification for tool in self.tools.values()]
         self.max_rounds = max_rounds
         self.max_result_tokens = max_result_tokens
         self.persist: Persist = persist
@@ -363,6 +365,7 @@ class Assistant:
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
+        memory.reserved_tokens = specification_tokens(self._specifications, None, memory.window())
         may = may or partial(may_decide, options.get("owner"))
         try:
             exchange = self._begun(memory, message, options, answer, lease, may)
@@ -386,7 +389,7 @@ class Assistant:
             fence,
             model=self.model,
             is_early=self._is_early(options),
-            tools=[tool.specification for tool in self.tools.values()],
+            tools=self._specifications,
             max_rounds=self.max_rounds,
             max_result_tokens=self.max_result_tokens,
             response_format=answer.response_format,

@@ -6,6 +6,7 @@ What they ask for calls a tool that pays; what it has done is not in the databas
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from django.core.cache import cache
 from django.test import AsyncClient
 from rest_framework.authtoken.models import Token
 
+from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.http.views import explained
 from chatmemory_django.chat.model import ChatResponse, RateLimitError
@@ -25,7 +27,7 @@ from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages.files import to_part
 from chatmemory_django.db.threads import all_afterwards, in_background, in_thread
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import TextContent, ToolExecutionResultMessage, UserMessage
+from chatmemory_django.messages import MessageType, TextContent, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Message
 from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS
@@ -33,6 +35,8 @@ from tests.faces.chat.scripted import calling
 
 QUICK = ["chat-late", "achat-early", "stream-early", "astream-late", "post-early"]
 OTHERS = ["chat-early", "achat-late", "stream-late", "astream-early"]
+
+NUMBER = re.compile(r"\d[\d,.]*\b")
 
 PATIENCE = 30
 """Seconds after which a test gives up waiting."""
@@ -74,8 +78,11 @@ class Ask:
         with pytest.raises(PostError if self.is_post else kind) as caught:
             yield caught
         if self.is_post:
-            text = str(BusyError()) if kind is BusyError else explained(kind.__new__(kind))[1]
-            assert caught.value.args == (text,)
+            error = kind(0, 0) if kind in {QuestionTooLongError, AnswerTooLongError} else kind.__new__(kind)
+            row = Message.objects.filter(metadata__has_key="rejected", type=MessageType.USER).last()
+            rejected = None if row is None else row.metadata["rejected"]
+            text = str(BusyError()) if kind is BusyError else explained(error, rejected)[1]
+            assert NUMBER.sub("0", caught.value.args[0]) == text
 
     def until(
         self,
