@@ -104,8 +104,9 @@ class Assistant:
     question's sequence as *after*; one that has not ended goes on.
 
     An answer ends early if it calls a ``Tool`` that needs an approval: it is stored as far as it has come, and goes on
-    with a ``Resume`` as the message; with any other message, the calls count as denied. ``chat`` and ``achat`` then
-    raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are ``ApprovalRequested``.
+    with a ``Resume`` as the message; with any other message, the calls that the owner may approve count as denied.
+    ``chat`` and ``achat`` then raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are
+    ``ApprovalRequested``.
 
     Raises:
         ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up;
