@@ -5,7 +5,7 @@ import os
 from chatmemory_django.chat.model import ChatModel
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from example_project import smollm
-from example_project.parrot import Parrot
+from example_project.parrot import Parrot, ParrotsEstimator
 
 COUNTED_AS = "gpt-4o"
 """The model for counting tokens. It counts 85 tokens for an image in low detail, whatever its size."""
@@ -20,11 +20,13 @@ NAME = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
 IS_TINY = IS_REAL and not MODEL and NAME == smollm.NAME
 """Whether the model is too small for tools and for long instructions."""
 
+estimator = OpenAiTokenCountEstimator(COUNTED_AS) if IS_REAL else ParrotsEstimator(COUNTED_AS)
+
 
 def chat_model() -> ChatModel:
     """Return ``MODEL``, or OpenAI's of ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``, or Parrot."""
     if not IS_REAL:
-        return Parrot(OpenAiTokenCountEstimator(COUNTED_AS))
+        return Parrot(estimator)
     if MODEL:
         from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel
 

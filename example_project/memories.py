@@ -5,9 +5,8 @@ from typing import Any
 
 from chatmemory_django.core.limits import is_uuid
 from chatmemory_django.messages import ChatMessage, SystemMessage, UserMessage
-from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from example_project import facts
-from example_project.llm import COUNTED_AS, IS_REAL, model
+from example_project.llm import IS_REAL, estimator, model
 
 SHIPPED: Mapping[str, Any] = {
     "CLASS": "chatmemory_django.memory.TokenWindowChatMemory",
@@ -25,7 +24,7 @@ CHAT: Mapping[str, Any] = {
     "OPTIONS": {
         **SIZES,
         "summarize": "example_project.memories.summarize",
-        "token_count_estimator": COUNTED_AS,
+        "token_count_estimator": estimator,
         "always_keep_system_message_first": True,
         "repair_tools": True,
     },
@@ -50,7 +49,6 @@ def summarize(previous: str | None, messages: list[ChatMessage]) -> str:
         recorded = RecordedChatModel(model, "summary")
         return recorded.chat(asked, UserMessage(transcript)).ai_message.text or ""
     summary = facts.summarize(previous, messages)
-    estimator = OpenAiTokenCountEstimator(COUNTED_AS)
     while (
         summary.facts
         and estimator.estimate_token_count_in_message(SystemMessage(summary.text)) > SIZES["summary_tokens"]

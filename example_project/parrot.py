@@ -37,7 +37,7 @@ from chatmemory_django.messages import (
     UserMessage,
     VideoContent,
 )
-from chatmemory_django.tokens import TokenCountEstimator
+from chatmemory_django.tokens import OpenAiTokenCountEstimator, TokenCountEstimator
 from example_project.facts import (
     EVERYTHING,
     Facts,
@@ -106,6 +106,9 @@ WORDS = {
 
 NOT_TAKEN = (AudioContent, VideoContent)
 
+_SPECIFICATION = re.compile(r'\["\w+",".*",\{.*"properties":.*\}\]\Z', re.DOTALL)
+"""The JSON of a tool."""
+
 _GERMAN = re.compile(
     r"(?i)\b(?:ich|du|dir|meine?|mich|wie|wer|wo|was|ist|und|bitte|suche?|wetter|zähle|denk|uhr|hallo|guten)\b|[äöüß]"
 )
@@ -132,6 +135,17 @@ _HELLO = re.compile(r"(?i)\s*(?:hello|hi|hey|good (?:morning|evening)|hallo|gute
 _THINK = re.compile(r"(?i)\b(?:think|denk)\b")
 _FAIL = re.compile(r"(?i)\s*(?:please )?(?:fail|scheitere)\W*")
 _SELF = re.compile(r"(?i)\b(?:what can you do|who are you|help|was kannst du|wer bist du|hilfe)\b")
+
+
+class ParrotsEstimator(OpenAiTokenCountEstimator):
+    """Counts what Parrot reads: it gets tools as they are in Python, so that their JSON takes none of its window."""
+
+    def __init__(self, model_name: str) -> None:
+        super().__init__(model_name)
+        self.name += "/parrot"
+
+    def estimate_token_count_in_text(self, text: str) -> int:
+        return 0 if _SPECIFICATION.match(text) else super().estimate_token_count_in_text(text)
 
 
 class Parrot(ChatModel):
@@ -212,7 +226,8 @@ def reply(request: ChatRequest) -> AiMessage:
     calls = () if results else _calls(request, text)
     if calls:
         return AiMessage(None, thinking, calls)
-    parts = [_result(result, language) for result in results] or _answers(asked, text, facts, language)
+    parts = [_result(result, language) for result in results]
+    parts = [*parts, *_counted(text)] if parts else _answers(asked, text, facts, language)
     parts.append(WORDS["sent"][language].format(len(request.messages)))
     return AiMessage("\n\n".join(parts), thinking)
 
@@ -246,13 +261,18 @@ def _answers(asked: UserMessage | None, text: str, facts: Facts, language: Langu
         else:
             wanted = to_search_for("name" if key == EVERYTHING else key, language)
             parts.append(WORDS["unknown"][language].format(wanted))
-    if count := _COUNT.search(text):
-        parts.append(", ".join(map(str, range(1, int(count[1]) + 1))) + ".")
+    parts += _counted(text)
     if _SELF.search(text):
         parts.append(WORDS["self"][language])
     if not parts:
         parts.append(WORDS["hello" if _HELLO.match(text) else "lost"][language])
     return parts
+
+
+def _counted(text: str) -> list[str]:
+    """Return the numbers to which *text* asks to count, which takes a while."""
+    count = _COUNT.search(text)
+    return [", ".join(map(str, range(1, int(count[1]) + 1))) + "."] if count else []
 
 
 def _result(result: ToolExecutionResultMessage, language: Language) -> str:

@@ -509,7 +509,7 @@ class TestApprovals:
 
         talk.page.wait_for_selector(".call[data-state=failed]")
         talk.wait()
-        assert "did not approve" in talk.answers[-1]
+        assert "not approved" in talk.answers[-1]
         assert talk.page.locator("#heading").inner_text() == "Nenne diesen Chat Fjorde"
 
     def test_a_page_that_waits_is_accessible_and_another_question_ends_it(self, chat, axe):
@@ -699,7 +699,7 @@ class TestInWords:
             ),
         ],
     )
-    def test_a_rejected_question_says_why_and_is_sent_without_the_file(self, chat, axe, language, note, button):
+    def test_a_rejected_question_has_the_reason_and_is_sent_without_the_file(self, chat, axe, language, note, button):
         talk = chat(language=language)
         page = talk.page
         page.set_input_files("input[type=file]", [{"name": "a.wav", "mimeType": "audio/wav", "buffer": SOUND}])
@@ -739,7 +739,7 @@ class TestInWords:
 
     def test_an_answer_names_the_results_of_which_the_model_was_sent_the_beginning(self, chat, axe):
         talk = chat()
-        talk.say("My " + "very " * 60 + "long story is about tea", "Search for story")
+        talk.say("What did I tell you about bread?")
 
         answer = talk.page.locator(".message.assistant").last
         note = answer.locator(".note", has_text="The model was sent only the beginning of long results")
@@ -772,7 +772,7 @@ class TestInWords:
 
     def test_what_is_stored_of_an_answer_in_progress_is_shown_once(self, chat):
         talk = chat()
-        talk.begin("What is the weather in Bergen, and count to 150")
+        talk.begin("What is the weather in Bergen? Count to 150")
         talk.page.wait_for_selector(".live .call[data-state=done]")
         talk.page.wait_for_selector(".live .text")
 
