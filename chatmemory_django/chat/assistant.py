@@ -378,6 +378,7 @@ class Assistant:
             question = Question(None, stored=stored._replace(pending=(), is_decided=False))
         turn = memory.turn(begun=None if question.stored is None else question.stored.begun()).begin()
         turn.fence = resumed.fence
+        resumed.show(turn)
         _, waiting = end_waiting(memory, turn, None)
         answer_id = options.get("answer_id") if question.stored is None else None
         free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
