@@ -610,8 +610,8 @@ class TestWhoApproves:
             assert run(shop.assistant.achat(shop.memory_id, resume, **options)) == "It is paid."
 
         assert shop.paid == [5]
-        paid, told = shop.history[-2:]
-        assert (paid.text, told) == ("Paid 5.", AiMessage("It is paid."))
+        paid, last = shop.history[-2:]
+        assert (paid.text, last) == ("Paid 5.", AiMessage("It is paid."))
         [asked, call, result, *between, note] = shop.model.sent[-1]
         assert [asked, call, result] == [*shop.history[:2], paid]
         assert between == shop.history[2:4]
