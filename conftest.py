@@ -100,12 +100,13 @@ def quick_passwords() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_deletion_goes_on() -> Iterator[None]:
-    """Stop the threads that delete ended streams after a while: they would do so during other tests."""
+def no_thread_goes_on() -> Iterator[None]:
+    """Stop the threads that renew leases, or delete ended streams after a while: they would do so in other tests."""
     yield
-    if deleting := sys.modules.get("chatmemory_django.chat.runs.deleting"):
-        for each in deleting.Deletion.running.copy():
-            each.stop()
+    for module, name in (("deleting", "Deletion"), ("renewals", "Renewal")):
+        if loaded := sys.modules.get(f"chatmemory_django.chat.runs.{module}"):
+            for each in getattr(loaded, name).running.copy():
+                each.stop()
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)

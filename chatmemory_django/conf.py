@@ -72,6 +72,8 @@ DEFAULT_CHAT: Mapping[str, Any] = {
     "MAX_MESSAGES": 500,
     "MAX_STREAMS": 20,
     "MAX_ANSWERS": 5,
+    "END_SECONDS": 30,
+    "RUN_SECONDS": 7 * 24 * 60 * 60,
     "APPROVAL_SECONDS": 24 * 60 * 60,
     "THROTTLE_RATE": "60/min",
     "READ_THROTTLE_RATE": "600/min",

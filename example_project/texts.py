@@ -6,7 +6,7 @@ STATUSES = {
     "in_window": (_("sent"), _("The model is sent this message.")),
     "pinned": (_("pinned"), _("The system message: it is always sent, in front of all others.")),
     "summary": (_("summary"), _("Stands for the messages that it summarizes.")),
-    "refilled": (_("sent again"), _("It had left the memory, and came back with an earlier version.")),
+    "refilled": (_("sent again"), _("It had left the memory, and came back.")),
     "evicted": (_("evicted"), _("It has left the memory, which was full or was cleared. It stays in the history.")),
     "summarized": (_("summarized"), _("It has left the memory. The summary has its gist.")),
     "does_not_fit": (_("does not fit"), _("It is in the memory, but the window is too small for it.")),

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.chat turn|streams|dropped``: see README.md."""
+"""``python -m benchmarks.chat turn|streams|dropped|overload``: see README.md."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ QUESTIONS = {
     "turn": ("sqlite", "postgresql", "postgresql-pool", "mariadb"),
     "streams": ("postgresql-pool",),
     "dropped": ("sqlite", "postgresql-pool", "mariadb"),
+    "overload": ("postgresql",),
 }
 """The configurations of the settings that each question is asked of."""
 
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--sizes", nargs="+", type=int, default=(10, 1_000, 100_000), help="lengths of history: turn")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: for debugging, not for figures")
     parser.add_argument("--streams", type=int, default=200, help="the number of concurrent streams")
+    parser.add_argument("--bursts", nargs="*", type=int, default=(20, 300, 500, 800, 1_000), help="questions at once")
     parser.add_argument("--clients", type=int, default=1_000, help="the number of clients")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--write", action="store_true", help="write the tables to README.md")
@@ -82,7 +84,7 @@ def _ask(options: argparse.Namespace) -> Any:
     django.setup()
 
     # needs django.setup()
-    from benchmarks.chat import dropped, streams, turn
+    from benchmarks.chat import dropped, overload, streams, turn
     from benchmarks.databases import database
 
     server = settings.ON.partition("-")[0]
@@ -94,6 +96,8 @@ def _ask(options: argparse.Namespace) -> Any:
                 return streams.ask(server, options.streams)
             case "dropped":
                 return dropped.ask(server, options.clients, options.seed)
+            case "overload":
+                return overload.ask(server, options.bursts)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ class Dropping:
         findings.check("task left", tasks, holds=not tasks)
         findings.check("thread left", threads, holds=len(threads) <= OWN_THREADS)
         findings.check("connection left", watch.connections_now, holds=watch.connections_now <= most)
-        for key in watch.streams_now:
+        for key in watch.runs_now:
             findings.add("answer marked as running without a task", key)
 
 

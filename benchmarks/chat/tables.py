@@ -35,10 +35,10 @@ def write(question: str, found: dict[str, Any], report: Report) -> int:
         case "turn":
             for on, by_size in found.items():
                 report.section(f"chat-turn-{on}", _turns(on, by_size))
-        case "streams":
+        case "streams" | "overload":
             for on, asked in found.items():
                 rows = [[name, *row] for name, row in asked["rows"]]
-                report.section(f"chat-streams-{on}", table(["", *asked["head"]], rows))
+                report.section(f"chat-{question}-{on}", table(["", *asked["head"]], rows))
         case "dropped":
             report.section("chat-dropped", _dropped(found))
     faults = [f"{NAMES[on]}: {line}" for on, each in found.items() for line in each.get("findings", ())]

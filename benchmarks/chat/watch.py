@@ -17,7 +17,10 @@ COUNTS = {
     ),
     "mariadb": "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id()",
 }
-STREAMS = "SELECT memory_id FROM chatmemory_chat_answerstream"
+RUNS = (
+    "SELECT memory_id FROM chatmemory_conversation c JOIN chatmemory_chat_run r ON r.conversation_id = c.id "
+    "WHERE r.active IS NOT NULL"
+)
 
 
 class Watch(threading.Thread):
@@ -29,7 +32,7 @@ class Watch(threading.Thread):
         self.connections = 0
         """The maximum."""
         self.connections_now = 0
-        self.streams_now: list[str] = []
+        self.runs_now: list[str] = []
         """The conversations with an answer marked as running."""
         self.threads: list[int] = []
         """The number at each look."""
@@ -49,7 +52,7 @@ class Watch(threading.Thread):
         while not self._ended.wait(0.05):
             self.kib = max(self.kib, self._server.kib())
             self.threads.append(self._server.threads())
-            self.streams_now = [key for (key,) in _asked(connection, STREAMS)]
+            self.runs_now = [key for (key,) in _asked(connection, RUNS)]
             if self._name == "sqlite":
                 self.connections_now = self._server.opened(str(settings.DATABASES[self._name]["NAME"]))
             else:

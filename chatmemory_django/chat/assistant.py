@@ -1,7 +1,8 @@
 """
 Assistants: a chat model with a memory for each conversation, a system message, and tools.
 
-An answer is a turn: it is stored when it is complete, or not at all.
+What happens in an answer is stored as it happens: calls before they run, results as they come, the text at the end. See
+docs/answers.md.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ from chatmemory_django.chat.answers.titles import TitleFunction, first_words
 from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
 from chatmemory_django.chat.approvals.approving import May, may_decide
-from chatmemory_django.chat.approvals.resuming import Pending, Resumed, django_store, end_waiting
+from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
+from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.memory.turns import Persist, Turn
+from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
-from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.provider import get_chat_memory, refilling
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -76,28 +78,40 @@ class Assistant:
 
     The memory is configured by the setting ``MEMORY``, unless a class is given as *memory*; *memory_options* are passed
     to either. *system_message* is a text, a Django ``Template`` that is rendered with ``memory_id``, ``owner`` and
-    ``request``, or a function of the memory id. *tools* are functions that the model can call. Each answer calls the
-    model at most *max_rounds* times. *persist* is ``"late"`` to store question and answer together, or ``"early"`` to
-    store the question first. An answer that takes more than *timeout* seconds is cancelled. A cancelled answer is not
-    stored, unless *keep_partial* is true: then what there is of it is stored with ``"partial"`` in its metadata.
+    ``request``, or a function with any of the parameters ``memory_id``, ``owner``, ``request`` and ``question``.
+    *context* is a function with such parameters, or several: what they return is sent in front of the question, and
+    never stored. *tools* are functions that the model can call. Each answer calls the model at most *max_rounds* times.
+    The model is sent at most *max_result_tokens* of each result: by default a quarter of a window of tokens, and all of
+    it in a window of messages; the row has all of it.
+
+    A call is stored before it runs, and its result when it ends; both stay, however the answer ends. *persist* is
+    ``"early"`` to store the question first, or ``"late"`` to store it with the first calls or, if there are none, with
+    the answer. An answer that takes more than *timeout* seconds is cancelled. Text that was not complete then is not
+    stored, unless *keep_partial* is true: then it is stored with ``"partial"`` in its metadata.
+
     *title* is a function of the question and the first answer of a conversation; it returns the conversation's title,
     and may be asynchronous. Without it, the title is the question's first words; with None, there is none. A
     conversation that has a title keeps it. *name* is the assistant's name in OpenTelemetry's spans.
 
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
-    which no other user can access; *request*, which is passed to tools; *client_message_id*, which identifies the
-    message: the same message sent again is answered, or answered again; an edited one replaces the earlier version.
-    One without an answer that is not the newest message, or that the memory was cleared of, is asked once more at the
-    end. *answer_id* is the client message id of the answer, unless another message has it; *after*, the message to
-    continue from; and *persist* and *keep_partial* override the assistant's own. To regenerate an answer, pass None as
-    the message, and the question's sequence as *after*.
+    which no other user can access; *request*, which is passed to tools and functions; *client_message_id*, which
+    identifies the message: the same one sent again has the stored answer if that has ended, and goes on from the last
+    stored result if not, so that no call runs twice; an edited one replaces the earlier version. One without an answer
+    that is not the newest message, or that the memory was cleared of, is asked once more at the end. *answer_id* is the
+    client message id of the answer, unless another message has it; *after*, the message to continue from; and *persist*
+    and *keep_partial* override the assistant's own. To regenerate an answer, pass None as the message, and the
+    question's sequence as *after*; one that has not ended goes on.
 
     An answer ends early if it calls a ``Tool`` that needs an approval: it is stored as far as it has come, and goes on
     with a ``Resume`` as the message; with any other message, the calls count as denied. ``chat`` and ``achat`` then
     raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are ``ApprovalRequested``.
 
     Raises:
-        ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up.
+        ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up;
+            ``InvalidRequestError``: the model's server has rejected the question, which later requests leave out.
+        QuestionTooLongError: The question does not fit in the memory's window; nothing is stored.
+        AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
+        BusyError: Another answer is in progress in the conversation.
         ApprovalRequiredError: The answer waits for approvals, see above.
         NotPendingError: There is nothing to resume: the calls were decided, have expired, or are gone.
         PermissionDenied: The conversation belongs to another user.
@@ -151,7 +165,8 @@ class Assistant:
         """Return the memory of a conversation."""
         if self.memory is None:
             return get_chat_memory(memory_id, owner=owner, **self.memory_options)
-        return self.memory(**{"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options})
+        options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
+        return refilling(self.memory(**options))  # not passed: a function may not know the option
 
     @overload
     def chat(self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]) -> str: ...
@@ -164,7 +179,7 @@ class Assistant:
         """
         Return the answer: its text or, if *returns* is another type that pydantic supports, a value of that type.
 
-        If the model's answer does not have that type, ``InvalidAnswerError`` is raised and nothing is stored.
+        If the model's answer does not have that type, ``InvalidAnswerError`` is raised, and it is not stored.
         """
         answer = Text() if returns is str else Typed(returns)
 
@@ -204,7 +219,7 @@ class Assistant:
     def stream(
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> Generator[AssistantEvent, None, None]:
-        """Yield the answer as it is generated. It is stored at the end; closing the generator cancels it."""
+        """Yield the answer as it is generated. Its text is stored at the end; closing the generator cancels it."""
         events = private(self._stream(self.model.stream, memory_id, message, options, Text()))
         return telemetry.traced(events, self)
 
@@ -223,9 +238,9 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> Generator[AssistantEvent, None, None]:
-        way = InThisThread(ask, self.timeout)
-        exchange = self.begin(memory_id, message, options, answer)
-        return in_this_thread(self._answered(exchange, way, memory_id, options, answer))
+        way, lease = InThisThread(ask, self.timeout), Lease()
+        exchange = self.begin(memory_id, message, options, answer, lease)
+        yield from in_this_thread(self._answered(exchange, way, lease, memory_id, options, answer))
 
     async def _astream(
         self,
@@ -235,34 +250,38 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
-        way = InEventLoop(ask, self.timeout)
-        exchange = await in_thread(self.begin, memory_id, message, options, answer)
-        async with aclosing(self._answered(exchange, way, memory_id, options, answer)) as events:
+        way, lease = InEventLoop(ask, self.timeout), Lease()
+        exchange = await in_thread(self.begin, memory_id, message, options, answer, lease)
+        async with aclosing(self._answered(exchange, way, lease, memory_id, options, answer)) as events:
             async for event in events:
                 yield event
 
     async def _answered(
-        self, exchange: Exchange, way: Way, memory_id: object, options: ChatOptions, answer: Text
+        self, exchange: Exchange, way: Way, lease: Lease, memory_id: object, options: ChatOptions, answer: Text
     ) -> AsyncGenerator[AssistantEvent, None]:
         """Yield the events of *exchange*, and store how it ends."""
+        state = State.DONE
         try:
             async with aclosing(self.events(exchange, way, memory_id, options)) as events:
                 async for event in events:
                     yield event
             if not exchange.pending:
                 answer.read(exchange.response)
-            if not exchange.was_stored:
-                await way.end(exchange)
+            await way.end(exchange)
+            state = State.WAITING if exchange.pending else state
         except BaseException as exc:
-            if self._keeps_part(options) and exchange.add_part():
-                await way.stored(exchange.save_part, has_failed=isinstance(exc, Exception))
+            state = State.FAILED if isinstance(exc, Exception) else State.STOPPED
+            if self._keeps_part(options) and not exchange.is_complete:
+                await way.stored(exchange.finish, keeps_part=True, has_failed=isinstance(exc, Exception))
             raise
         finally:
             if exchange.ledger.has_new:
                 await way.stored(exchange.ledger.write)
+            if lease.has_to_end:
+                await way.stored(lease.end, state, exchange.turn.question)
         for request in exchange.pending:
             yield request
-        if self.title and not exchange.was_stored:
+        if self.title and not (exchange.was_stored or exchange.pending):
             await way.entitle(exchange, self.title)
 
     async def events(
@@ -293,8 +312,7 @@ class Assistant:
                 with exchange.ledger.call(request):
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
-                            exchange.note(event)
-                            yield event
+                            yield exchange.noted(event)
             except InvalidRequestError as exc:
                 await way.stored(exchange.reject, exc)
                 raise
@@ -331,45 +349,64 @@ class Assistant:
         message: UserInput,
         options: ChatOptions,
         answer: Text,
+        lease: Lease,
         *,
         may: May | None = None,
-        take: Callable[[], int | None] = lambda: None,
     ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
 
         It is open unless the system message has to be made. It is all one step: an async caller then switches threads
-        only once. *may* is whether who asks may decide on calls that wait, by default whether the owner may. *take* is
-        called before calls that were approved are run, and returns the fence of the conversation, see ``Turn.fence``.
+        only once. *may* is whether who asks may decide on calls that wait, by default whether the owner may.
         """
         memory = self.chat_memory(memory_id, options.get("owner"))
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
-        ledger = Ledger(self.model, memory, options.get("owner"))
-        if isinstance(message, Resume):
-            ledger.check()
-            return self._resume(memory, Resumed(memory, message, take), ledger, answer, options)
-        question, free_id = self._question(memory, message, options)
-        if question.stored is not None and question.stored.is_decided:
-            return self.begin(memory_id, Resume(), options, answer, may=may, take=take)
-        if question.stored is not None and question.stored.has_ended:
-            question.stored.show(memory)
-            return self._exchange(memory, memory.turn(), question, ledger, answer, options)
-        ledger.check()
-        begun = None if question.stored is None else question.stored.begun()
-        turn = memory.turn(after=question.after, begun=begun).begin()
         may = may or partial(may_decide, options.get("owner"))
-        has_ended, waiting = end_waiting(memory, turn, may if question.after is None and begun is None else None)
-        if has_ended:
-            turn = memory.turn().begin()
-        exchange = self._exchange(memory, turn, question, ledger, answer, options, answer_id=free_id, waiting=waiting)
-        if not (self._system or self._context):
-            exchange.open(self._text)
+        try:
+            exchange = self._begun(memory, message, options, answer, lease, may)
+            if not (exchange.is_open or exchange.was_stored or self._system or self._context):
+                exchange.open(self._text)
+        except BaseException:
+            lease.end(State.FAILED, None)
+            raise
         return exchange
 
+    def _begun(
+        self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
+    ) -> Exchange:
+        ledger = Ledger(self.model, memory, options.get("owner"))
+        fence = lease.take(memory) if self.tools else lease.fence
+        exchange = partial(
+            Exchange,
+            memory,
+            ledger,
+            lease.take,
+            fence,
+            model=self.model,
+            is_early=self._is_early(options),
+            tools=[tool.specification for tool in self.tools.values()],
+            max_rounds=self.max_rounds,
+            max_result_tokens=self.max_result_tokens,
+            response_format=answer.response_format,
+            may=may,
+        )
+        if isinstance(message, Resume):
+            ledger.check()
+            return self._resume(memory, Resumed(memory, message, fence), exchange, options)
+        question, answer_id = self._question(memory, message, options)
+        if question.stored is not None and question.stored.is_decided:
+            return self._begun(memory, Resume(), options, answer, lease, may)
+        if question.stored is not None and question.stored.stands:
+            question.stored.show(memory)
+            return exchange(memory.turn(), question)
+        ledger.check()
+        begun = None if question.stored is None else question.stored.begun()
+        return exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
+
     def _resume(
-        self, memory: ChatMemory, resumed: Resumed, ledger: Ledger, answer: Text, options: ChatOptions
+        self, memory: ChatMemory, resumed: Resumed, exchange: Callable[..., Exchange], options: ChatOptions
     ) -> Exchange:
         """Return the exchange of an answer that goes on, or of one about calls that other messages follow."""
         stored = StoredAnswer.before(*resumed.asked_before)
@@ -377,12 +414,10 @@ class Assistant:
         if stored is not None and resumed.waiting is not None:
             question = Question(None, stored=stored._replace(pending=(), is_decided=False))
         turn = memory.turn(begun=None if question.stored is None else question.stored.begun()).begin()
-        turn.fence = resumed.fence
         resumed.show(turn)
-        _, waiting = end_waiting(memory, turn, None)
         answer_id = options.get("answer_id") if question.stored is None else None
         free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
-        return self._exchange(memory, turn, question, ledger, answer, options, resumed, free_id, waiting)
+        return exchange(turn, question, answer_id=free_id, resumed=resumed)
 
     def _question(
         self, memory: ChatMemory, message: str | UserMessage | None, options: ChatOptions
@@ -399,34 +434,6 @@ class Assistant:
         elif asked is None:
             question = unanswered(question, memory)
         return question, None if answer_id in {question.client_message_id, *taken} else answer_id
-
-    def _exchange(
-        self,
-        memory: ChatMemory,
-        turn: Turn,
-        question: Question,
-        ledger: Ledger,
-        answer: Text,
-        options: ChatOptions,
-        resumed: Resumed | None = None,
-        answer_id: str | None = None,
-        waiting: Pending | None = None,
-    ) -> Exchange:
-        return Exchange(
-            memory,
-            turn,
-            question,
-            ledger,
-            model=self.model,
-            is_early=self._is_early(options),
-            tools=[tool.specification for tool in self.tools.values()],
-            max_rounds=self.max_rounds,
-            max_result_tokens=self.max_result_tokens,
-            answer_id=answer_id,
-            response_format=answer.response_format,
-            resumed=resumed,
-            waiting=waiting,
-        )
 
     def _values(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
         """Return the values for tools, and for functions that make a text."""

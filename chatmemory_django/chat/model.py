@@ -143,7 +143,7 @@ class ChatResponse:
 
 
 OWNER = "owner"
-"""The user who approves calls by default: the owner of the conversation, unless the access policy has other rules."""
+"""Those who may approve the calls in a conversation: its owner, unless the access policy has other rules."""
 
 MAX_APPROVER_LENGTH = 255
 """How many characters ``approve_by`` has at most."""

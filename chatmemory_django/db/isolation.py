@@ -21,6 +21,7 @@ def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
     """
     if connection.vendor != "mysql":
         return False
+    connection.ensure_connection()  # which sets what it asks for
     level = connection.isolation_level  # type: ignore[attr-defined]
     return level == "read uncommitted" or (connection.in_atomic_block and level != "read committed")
 

@@ -75,6 +75,7 @@ class Turn:
         """The messages of an ``add`` that failed, as they were given and with their client message ids."""
         self._entries: dict[int, Entry] = {}
         """What was counted, by the identity of the message."""
+        self._newest: int | None = None
         self._is_retry = False
         self._has_evicted = False
         self._has_ended = False
@@ -109,6 +110,11 @@ class Turn:
         for message in unseen:  # not earlier: a reply that is never read here need not be counted
             begun.add(message, self._cost(message))
         return begun
+
+    @property
+    def question(self) -> int | None:
+        """The key of the first message that is stored of the turn."""
+        return self._stored[0] if self._stored else None
 
     @property
     def is_compacted(self) -> bool:
@@ -175,7 +181,7 @@ class Turn:
 
         """
         if self.write():
-            self._memory._after_eviction()
+            self.follow()
 
     async def aend(self, afterwards: Callable[[Awaitable[None]], Awaitable[None]] | None = None) -> None:
         """
@@ -183,10 +189,10 @@ class Turn:
         the turn is stored by then, and need not wait for it.
         """
         if await self._memory.store.run(self.write):
-            await (self.follow() if afterwards is None else afterwards(self.follow()))
+            await (self.afollow() if afterwards is None else afterwards(self.afollow()))
 
     def write(self) -> bool:
-        """Do the first step of ``aend``: store what has not been stored yet; return whether ``follow`` comes next."""
+        """Do the first step of ``end``: store what has not been stored yet; return whether ``follow`` comes next."""
         self._begun()
         if self._unwritten or (self._stored and not self._has_ended):
             self._write("end")
@@ -194,8 +200,12 @@ class Turn:
         has_evicted, self._has_evicted = self._has_evicted, False
         return has_evicted
 
-    def follow(self) -> Awaitable[None]:
-        """Return the second step of ``aend``: what the memory does after an eviction, for example summarizing."""
+    def follow(self) -> None:
+        """Do the second step of ``end``: what the memory does after an eviction, for example summarizing."""
+        self._memory._after_eviction()
+
+    def afollow(self) -> Awaitable[None]:
+        """Return the second step of ``aend``, see ``follow``."""
         return self._memory._aafter_eviction()
 
     def reject(self, count: int, reason: str) -> None:
@@ -205,18 +215,22 @@ class Turn:
             memory.store.reject(memory.id, keys, reason, memory.window(), fence=self.fence)
             self._conversation = getattr(getattr(self._conversation, "state", None), "id", self._conversation)
 
-    def save(self, phase: Literal["open", "round"] = "round") -> None:
+    def save(self, phase: Literal["open", "round"] = "round", *, only_newest: bool = False) -> None:
         """
         Store what the turn has added so far, but evict nothing: the turn goes on.
+
+        With *only_newest*, ``LeaseLostError`` if others have added something since the turn's last message.
 
         With *after*, what opens a turn becomes a branch of its own, and the first round continues from that. This can
         be retried after an error; what is stored stays if the turn never ends.
         """
         self._begun()
         if self._unwritten:
+            self._newest = self._stored[-1] if only_newest and self._stored else None
             self._write(phase)
 
     def _save(self, phase: Phase, calls: CallRecords | None = None) -> list[int]:
+        __traceback_hide__ = True
         new = self._unwritten
         after = self._after if phase != "open" or self._after is None else (self._stored or [self._after])[-1]
         keys = self._store(new, after=after, phase=phase, turn=self._stored, calls=calls)
@@ -262,7 +276,7 @@ class Turn:
         options["is_retry"], self._is_retry = self._is_retry, True
         self._note(self._begun())
         options["costs"] = [self._cost(each.message) for each in new]
-        options["fence"] = self.fence
+        options["fence"], options["newest"] = self.fence, self._newest
         appended = self._memory._append(new, conversation=self._conversation, **options)
         self._conversation, self._is_retry = appended.conversation, False
         self._has_evicted |= bool(appended.eviction.evicted)

@@ -72,6 +72,7 @@ class AppendOptions(TypedDict, total=False):
     archived: bool
     phase: Phase | None
     turn: Sequence[int]
+    newest: int | None
     is_retry: bool
     costs: Sequence[int | None]
     calls: CallRecords | None
@@ -88,6 +89,13 @@ class Reading(NamedTuple):
 
 class ConversationErasedError(RuntimeError):
     """The conversation was erased after it was read, so its messages are not stored."""
+
+
+class BusyError(RuntimeError):
+    """Another answer is being generated in this conversation."""
+
+    def __init__(self) -> None:
+        super().__init__("Another answer is being generated in this conversation; try again when it has ended.")
 
 
 class LeaseLostError(RuntimeError):
@@ -154,6 +162,7 @@ class ChatMemoryStore(ABC):
         archived: bool = False,
         phase: Phase | None = None,
         turn: Sequence[int] = (),
+        newest: int | None = None,
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
         calls: CallRecords | None = None,
@@ -173,7 +182,8 @@ class ChatMemoryStore(ABC):
         neither the memory nor the path changes until the next phase, with the same *after*. Without *is_retry*,
         the caller has just generated the client message ids, so no message can have one of them yet.
         *costs* are what the window has counted for *messages* already, None where it has not. *calls* are written in
-        the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one.
+        the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one;
+        nor with *newest*, if that is not the key of the newest message of the path.
 
         A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
         a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises
@@ -181,7 +191,7 @@ class ChatMemoryStore(ABC):
 
         Raises:
             ConversationErasedError: The memory no longer belongs to *conversation*, as ``read_memory`` returned it.
-            LeaseLostError: The conversation has another *fence*.
+            LeaseLostError: The conversation has another *fence*, or another *newest* message.
             MessageNotFoundError: The history has no message *after*.
 
         """
@@ -227,10 +237,10 @@ class ChatMemoryStore(ABC):
         """Continue from the newest message that descends from *to*, and return its key. Raises what ``rewind`` does."""
         raise self._no_branches()
 
-    def pop(self, memory_id: object) -> ChatMessage | None:
+    def pop(self, memory_id: object, window: Window | None = None) -> ChatMessage | None:
         """
-        Remove the newest message of the memory from it and from the history, and return it; None if the memory is
-        empty.
+        Remove the newest message of the memory, as *window* fills it again, from it and from the history, and return
+        it; None if the memory is empty.
         """
         raise self._no_branches()
 
@@ -248,8 +258,11 @@ class ChatMemoryStore(ABC):
 
         """
 
-    def evict(self, memory_id: object, count: int) -> list[int]:
-        """Evict the first *count* messages of the memory, or all if it has fewer; return their keys."""
+    def evict(self, memory_id: object, count: int, window: Window | None = None) -> list[int]:
+        """
+        Evict the first *count* messages of the memory, as *window* fills it again, or all if it has fewer; return their
+        keys.
+        """
         raise self._no_branches()
 
     def remove(self, memory_id: object, *keys: int, with_results: bool = False) -> list[int]:

@@ -37,13 +37,17 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 class TestRepeatedMessages:
     @asynchronous
-    async def test_a_message_posted_twice_is_stored_once(self, chat):
+    async def test_an_answered_message_posted_again_gets_the_stored_answer_under_its_id(self, chat):
         client = chat("One.", "Two.")
+        first = await client.say("Hi.", "u1")
 
-        await client.say("Hi.", "u1")
-        await client.say("Hi.", "u1")
+        again = await client.say("Hi.", "u1")
 
-        assert await client.texts() == ["Hi.", "Two."]
+        assert (text_of(first), text_of(again)) == ("One. ", "One.")
+        assert first[0]["messageId"] == again[0]["messageId"] == (await client.messages())[1]["id"]
+        assert again[-1]["type"] == first[-1]["type"] == "finish"
+        assert await client.texts() == ["Hi.", "One."]
+        assert len(client.model.requests) == 1
 
     @asynchronous
     async def test_an_edited_message_keeps_its_id(self, chat):
@@ -68,6 +72,16 @@ class TestRepeatedMessages:
 
         assert text_of(found) == "Two. "
         assert await client.texts() == ["Hi.", "Two."]
+
+    @asynchronous
+    async def test_so_is_that_of_an_edit_which_its_page_knows_by_the_id_of_the_first_version(self, chat):
+        client = chat("One.", "Edited.", "Edited, again.")
+        await client.say("First.", "u1")
+        await client.say("First, edited.", "u1", messageId="u1")
+
+        await client.regenerate(messages=[user("First, edited.", "u1")])
+
+        assert await client.texts() == ["First, edited.", "Edited, again."]
 
     @asynchronous
     async def test_an_answer_is_found_by_its_id_or_its_questions_id(self, chat):
@@ -150,12 +164,22 @@ class TestLostQuestions:
         await client.say("Second?", "u2")
         return client
 
-    @pytest.mark.parametrize("how", ["regenerate", "regenerate by id", "say", "json"])
-    def test_what_was_answered_meanwhile_stays(self, chat, how):
+    @pytest.mark.parametrize(
+        ("how", "last"),
+        [
+            ("regenerate", "One, again."),
+            ("regenerate by id", "One, again."),
+            ("say", "One."),
+            ("json", "One."),
+        ],
+    )
+    def test_what_was_answered_meanwhile_stays(self, chat, how, last):
+        """Once it has an answer, only to regenerate makes another one."""
+
         @asynchronous
         async def test() -> None:
             client = await self.lost(chat, DOWN, "One.", "One, again.")
-            for answer in ("", "One.", "One, again."):
+            for answer in ("", "One.", last):
                 match how:
                     case "regenerate":
                         await client.regenerate(messages=[user("First?", "u1")])
@@ -328,7 +352,7 @@ class TestCosts:
 
         test()
         at_once = connection.vendor == "postgresql"
-        question, answer, end = (1, 1, 1) if at_once else (4, 5, 4)
+        run, question, answer, end = (1, 1, 1, 1) if at_once else (4, 4, 5, 4)
         calls = 0 if at_once else 1  # that are recorded
         message = 2 * (accept == "application/json")
-        assert [len(each) for each in sent] == [2, 4 + question, answer + calls + message + end]
+        assert [len(each) for each in sent] == [2, run + 3 + question, answer + calls + message + end]

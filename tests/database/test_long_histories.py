@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import RequestFactory
 
-from chatmemory_django.chat.answers.questions import question_again
+from chatmemory_django.chat.answers.questions import Question, question_again
 from chatmemory_django.chat.http import views
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
@@ -123,8 +123,8 @@ def _handler_reads() -> int:
 LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
     "the newest messages": lambda ann, it, length: views._messages(RequestFactory().get("/"), it.memory_id),
     "an answer": lambda ann, it, length: views._message(SimpleNamespace(memory_id=it.memory_id), f"m{length}"),
-    "the newest question": lambda ann, it, length: question_again(it, None),
-    "the question of an answer": lambda ann, it, length: question_again(it, f"m{length}"),
+    "the newest question": lambda ann, it, length: question_again(it, None, Question(None)),
+    "the question of an answer": lambda ann, it, length: question_again(it, f"m{length}", Question(None)),
     "the alternatives of an answer": lambda ann, it, length: list(it.alternatives(length)),
     "the alternatives of a message": lambda ann, it, length: list(it.alternatives(length - 3)),
 }

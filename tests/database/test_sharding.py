@@ -76,7 +76,7 @@ from django.db import connections
 from django.test import AsyncClient, Client
 from django.test.utils import setup_databases, teardown_databases
 from rest_framework.authtoken.models import Token
-from chatmemory_django.chat.models import AnswerChunk, AnswerStream
+from chatmemory_django.chat.models import AnswerChunk, Run
 from chatmemory_django.encryption.models import OwnerKey
 from chatmemory_django.messages import Image, ImageContent, TextContent
 from chatmemory_django.chat.models import CallSum, ModelCall
@@ -138,7 +138,7 @@ def test_what_belongs_to_an_owner_is_in_one_database(site):
         assert "words" in asyncio.run(ask())
 
         assert texts("shard_1") == ["Again", "An answer of some words", "Hello", "Question"], texts("shard_1")
-        for model, count in ((Conversation, 2), (ModelCall, 1), (OwnerKey, 1), (AnswerStream, 0)):
+        for model, count in ((Conversation, 2), (ModelCall, 1), (OwnerKey, 1), (Run, 1)):
             assert [model.objects.using(each).count() for each in SHARDS] == [count, 0], model
         assert AnswerChunk.objects.using("shard_1").exists()
         assert "chatmemory_message" not in connections["default"].introspection.table_names()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.core.files.storage import storages
@@ -78,9 +78,11 @@ class InThisProcess(RuleBasedStateMachine):
         limit=limits,
         system_first=st.booleans(),
         evicts_more=st.booleans(),
+        refills=st.booleans(),
     )
-    def begin(self, keep_history, estimator, limit, system_first, evicts_more):
+    def begin(self, keep_history, estimator, limit, system_first, evicts_more, refills):
         self.evicts_more = evicts_more
+        self.refills = refills
         self.memory_id = f"machine {next(numbers)}"
         self.keeps_history = keep_history
         self.estimator = estimator
@@ -99,6 +101,7 @@ class InThisProcess(RuleBasedStateMachine):
             "store": store,
             "evict_to": self.low,
             "always_keep_system_message_first": self.system_first,
+            "refill": self.refills,
         }
         if self.estimator is None:
             return MessageWindowChatMemory(max_messages=lambda _: self.limit, **options)
@@ -106,7 +109,7 @@ class InThisProcess(RuleBasedStateMachine):
 
     @property
     def window(self) -> Window:
-        return Window(self.limit, self.estimator, self.system_first, evict_to=self.low)
+        return Window(self.limit, self.estimator, self.system_first, evict_to=self.low, refills=self.refills)
 
     @property
     def low(self) -> int | None:
@@ -163,11 +166,17 @@ class InThisProcess(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 4))
     def evict(self, count):
-        self.do(lambda oracle: oracle.evict(count), lambda memory: memory.evict(count))
+        self.do(lambda oracle: oracle.evict(count, self.window), lambda memory: memory.evict(count))
 
     @rule(messages=some_messages)
     def set(self, messages):
-        self.do(lambda oracle: oracle.set(self.window.fitting(messages)), lambda memory: memory.set(messages))
+        self.do(lambda oracle: oracle.set(messages, self.window), lambda memory: memory.set(messages))
+
+    @rule(drop=st.integers(0, 3), messages=some_messages)
+    def set_what_is_read(self, drop, messages):
+        """Do as programs do that read a memory, change the list, and set it."""
+        now = [*self.oracle.seen(self.window).memory_messages()[drop:], *messages]
+        self.do(lambda oracle: oracle.set(now, self.window), lambda memory: memory.set(now))
 
     @rule(drop=st.integers(0, 3), messages=some_messages)
     def use_another_algorithm(self, drop, messages):
@@ -194,11 +203,12 @@ class InThisProcess(RuleBasedStateMachine):
         data=st.data(),
         messages=some_messages,
         persist=st.sampled_from(["late", "early"]),
+        in_rounds=st.booleans(),
         on_a_branch=st.booleans(),
         fails=st.booleans(),
         in_between=st.sampled_from([None, "rewind", "switch", "clear", "evict", "remove"]),
     )
-    def take_a_turn(self, data, messages, persist, on_a_branch, fails, in_between):
+    def take_a_turn(self, data, messages, persist, in_rounds, on_a_branch, fails, in_between):
         after, to = self.some_sequence(data) if on_a_branch else None, self.some_sequence(data)
         arguments = () if in_between == "clear" else (to,)
 
@@ -207,21 +217,22 @@ class InThisProcess(RuleBasedStateMachine):
                 getattr(memory, in_between)(*arguments)
 
         def interrupt_oracle(oracle: Oracle) -> None:
-            self.forget(oracle)  # what an early turn has stored
             if in_between is not None:
-                moves = in_between in {"rewind", "switch"}
+                moves = in_between in {"rewind", "switch", "evict"}
                 getattr(oracle, in_between)(*arguments, *[self.window] * moves)
                 self.forget(oracle)
 
-        is_early = persist == "early" and (after is None or self.keeps_history)
+        stores = Stores(persist == "early", in_rounds, self.keeps_history)
         self.do(
-            lambda oracle: turn_of_the_oracle(oracle, self.window, is_early, after, messages, fails, interrupt_oracle),
-            lambda memory: turn_of(memory, persist, after, messages, fails, interrupt),
+            lambda oracle: turn_of_the_oracle(
+                oracle, self.window, stores, after, messages, fails, interrupt_oracle, self.forget
+            ),
+            lambda memory: turn_of(memory, persist, after, messages, fails, interrupt, in_rounds=in_rounds),
         )
 
     @rule()
     def pop(self):
-        self.do(lambda oracle: oracle.pop(), lambda memory: memory.pop())
+        self.do(lambda oracle: oracle.pop(self.window), lambda memory: memory.pop())
 
     @rule(data=st.data(), count=st.integers(1, 3), with_results=st.booleans())
     def remove(self, data, count, with_results):
@@ -277,14 +288,19 @@ class InThisProcess(RuleBasedStateMachine):
             return [(previous, messages)], "too large"
         return [(previous, messages)], oracle.put_summary(summary, covered, window)
 
-    @rule(limit=limits, estimator=estimators, system_first=st.booleans(), change=st.integers(0, 2))
-    def change_the_window(self, limit, estimator, system_first, change):
-        self.limit, self.estimator, self.system_first = (
+    @rule(estimator=estimators, system_first=st.booleans(), refills=st.booleans(), change=st.integers(0, 2))
+    def change_the_window(self, estimator, system_first, refills, change):
+        self.estimator, self.system_first, self.refills = (
             new if each == change else old
             for each, (new, old) in enumerate(
-                [(limit, self.limit), (estimator, self.estimator), (system_first, self.system_first)]
+                [(estimator, self.estimator), (system_first, self.system_first), (refills, self.refills)]
             )
         )
+        self.rebuild()
+
+    @rule(limit=limits)
+    def change_the_limit(self, limit):
+        self.limit = limit
         self.rebuild()
 
     @invariant()
@@ -300,7 +316,8 @@ class InThisProcess(RuleBasedStateMachine):
             assert [each.sent for each in explained if each.is_sent] == list(map(kept, shown))
             remembered = [(each.sequence, each.message) for each in explained if each.reason not in OUT]
             # In the order in which it is sent: as it is read, a system message can lead that does not lead as stored.
-            expected = [(sequence, kept(message)) for sequence, message in memory_of(self.oracle)]
+            filled = self.oracle.filled_again(self.window)
+            expected = [(sequence, kept(message)) for sequence, message in memory_of(filled)]
             assert sorted(remembered, key=itemgetter(0)) == sorted(expected, key=itemgetter(0))
             assert memory.store.get_messages(self.memory_id) == self.oracle.memory_messages()
             if self.keeps_history:
@@ -462,12 +479,16 @@ def turn_of(
     messages: list[ChatMessage],
     fails: bool,
     interrupt: Callable[[ChatMemory], None],
+    *,
+    in_rounds: bool = False,
 ):
     try:
         with memory.turn(persist, after=after) as turn:
             seen = [turn.messages]
             for message in messages:
                 turn.add(message)
+                if in_rounds:
+                    turn.save()
                 if message is messages[0]:
                     interrupt(memory)
             seen.append(turn.messages)
@@ -477,33 +498,60 @@ def turn_of(
     return seen
 
 
+class Stores(NamedTuple):
+    """What a turn stores before it ends: each user message if it *is_early*, and each message if it is *in_rounds*."""
+
+    is_early: bool
+    in_rounds: bool
+    keeps_history: bool
+
+    def aside(self, message: ChatMessage, after: int | None) -> bool:
+        """Return whether *message* is stored as a branch that nobody has entered yet, which needs a history."""
+        return self.is_early and isinstance(message, UserMessage) and after is not None and self.keeps_history
+
+    def now(self, message: ChatMessage, after: int | None) -> bool:
+        """Return whether *message* is stored at the end of the path."""
+        return self.in_rounds or (self.is_early and isinstance(message, UserMessage) and after is None)
+
+
 def turn_of_the_oracle(
     oracle: Oracle,
     window: Window,
-    is_early: bool,
+    stores: Stores,
     after: int | None,
     messages: list[ChatMessage],
     fails: bool,
     interrupt: Callable[[Oracle], None],
+    forget: Callable[[Oracle], None],
 ):
-    """Return the same for the oracle: an early turn stores what it has so far with each user message."""
+    """
+    Return the same for the oracle.
+
+    Nothing leaves the memory for what is stored before the turn ends. An equal system message may be one of before it.
+    """
     begun = oracle.seen(window, after)
     seen = [begun.memory_messages()]
     aside: list[int] = []
+    turn: list[int] = []
     unwritten: list[ChatMessage] = []
     for message in messages:
         unwritten.append(message)
-        if is_early and isinstance(message, UserMessage):
-            if after is None:
-                oracle.add(unwritten, window)
-            else:
-                aside += oracle.set_aside(unwritten, aside[-1] if aside else after)
+        if stores.aside(message, after):
+            aside += oracle.set_aside(unwritten, aside[-1] if aside else after, window)
             unwritten = []
+        if unwritten and stores.now(message, after):
+            keys = oracle.add(unwritten, window, after=after, completes=aside, evicts=False)
+            added = zip(keys, unwritten, strict=True)
+            turn += [*aside, *(key for key, each in added if not isinstance(each, SystemMessage))]
+            after, aside, unwritten = None, [], []
+        forget(oracle)
         if message is messages[0]:
             interrupt(oracle)
     begun.add(messages, window)
     seen.append(begun.memory_messages())
-    if not fails and (unwritten or aside):
+    if not fails and turn:
+        oracle.end_turn(turn, unwritten, window)
+    elif not fails and (unwritten or aside):
         oracle.add(unwritten, window, after=after, completes=aside)
     return seen
 

@@ -83,6 +83,50 @@ class TestOnEveryStore:
         assert stored_so_far == [QUESTION]
         assert any_memory.messages() == [QUESTION, ANSWER]
 
+    def test_what_an_early_turn_stores_evicts_nothing_before_its_end(self, any_memory):
+        any_memory.add(*(UserMessage(str(number)) for number in range(4)))
+
+        with any_memory.turn("early") as turn:
+            turn.add(QUESTION)
+            stored_so_far = any_memory.store.get_messages("c")
+            turn.add(ANSWER)
+
+        assert stored_so_far == [*(UserMessage(str(number)) for number in range(4)), QUESTION]
+        assert any_memory.store.get_messages("c") == [UserMessage("2"), UserMessage("3"), QUESTION, ANSWER]
+
+    def test_neither_does_what_a_turn_saves(self, any_memory):
+        any_memory.add(*(UserMessage(str(number)) for number in range(4)))
+
+        with any_memory.turn() as turn:
+            turn.add(QUESTION)
+            turn.save()
+            turn.add(ANSWER)
+            turn.save()
+            stored_so_far = any_memory.store.get_messages("c")
+
+        assert stored_so_far == [*(UserMessage(str(number)) for number in range(4)), QUESTION, ANSWER]
+        assert any_memory.store.get_messages("c") == stored_so_far[2:]
+
+    def test_the_next_write_evicts_for_what_a_failed_early_turn_has_stored(self, any_memory):
+        any_memory.add(*(UserMessage(str(number)) for number in range(4)))
+        with pytest.raises(TimeoutError), any_memory.turn("early") as turn:
+            turn.add(QUESTION)
+            raise TimeoutError
+
+        left, read = any_memory.store.get_messages("c"), any_memory.messages()
+        any_memory.add(ANSWER)
+
+        assert (len(left), read) == (5, left[1:])
+        assert any_memory.store.get_messages("c") == [*left[2:], ANSWER]
+
+    def test_a_system_message_that_came_after_an_early_question_keeps_its_place(self, any_memory):
+        with any_memory.turn("early") as turn:
+            turn.add(QUESTION)
+            any_memory.add(SystemMessage("Be brief."))
+            turn.add(ANSWER)
+
+        assert any_memory.messages() == [QUESTION, SystemMessage("Be brief."), ANSWER]
+
     def test_concurrently_added_messages_come_before_those_of_the_turn(self, any_memory):
         with any_memory.turn() as turn:
             turn.add(QUESTION)

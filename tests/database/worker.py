@@ -4,6 +4,7 @@ A process that writes to the database in ``DATABASE_URL``, for tests with severa
     python -m tests.database.worker add COUNT      add that many messages to the conversation "c", one by one
     python -m tests.database.worker pause COUNT N MORE    do that, then add a system message and MORE others at once,
                                                    and hang after N of its statements
+    python -m tests.database.worker take COUNT     take the conversation as often, each time for two messages of its own
     python -m tests.database.worker state COUNT    print the conversation as JSON, add that many more, print it again
     python -m tests.database.worker migrate
 """
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import time
+from uuid import uuid4
 
 import django
 
@@ -21,9 +23,11 @@ django.setup()
 from django.core.management import call_command  # noqa: E402  # after the setup
 from django.db import connection  # noqa: E402
 
+from chatmemory_django.chat.runs import leases  # noqa: E402
 from chatmemory_django.memory import MessageWindowChatMemory  # noqa: E402
-from chatmemory_django.messages import SystemMessage, UserMessage  # noqa: E402
+from chatmemory_django.messages import NewMessage, SystemMessage, UserMessage  # noqa: E402
 from chatmemory_django.models import Conversation  # noqa: E402
+from chatmemory_django.stores.base import LeaseLostError  # noqa: E402
 from chatmemory_django.stores.django import DjangoChatMemoryStore  # noqa: E402
 
 memory = MessageWindowChatMemory(max_messages=5, id="c", store=DjangoChatMemoryStore())
@@ -50,6 +54,22 @@ def pause(count: int, after: int, more: int) -> None:
 
     with connection.execute_wrapper(wrapper):
         memory.add(SystemMessage("Be brief."), *[UserMessage("hi")] * more)
+
+
+def take(count: int) -> None:
+    for number in range(count):
+        while not isinstance(taken := leases.take("default", "c", None, uuid4()), leases.Taken):
+            time.sleep(0.01)
+        try:
+            for step in ("begins", "ends"):
+                message = NewMessage(UserMessage(f"{os.getpid()} {number} {step}"))
+                memory.store.append_messages("c", [message], memory.window(), fence=taken.fence)
+                sys.stdout.write(f"{step}\n")
+                sys.stdout.flush()
+                time.sleep(0.02)
+        except LeaseLostError:
+            sys.stdout.write("lost\n")
+        leases.end(taken, leases.State.DONE)
 
 
 def state(count: int) -> None:
@@ -80,6 +100,8 @@ if __name__ == "__main__":
             add(int(count))
         case ["pause", count, after, more]:
             pause(int(count), int(after), int(more))
+        case ["take", count]:
+            take(int(count))
         case ["migrate"]:
             call_command("migrate", verbosity=0)
         case ["state", count]:

@@ -19,7 +19,7 @@ from django.core.management import CommandError, call_command, load_command_clas
 from django.db import connection, models
 from django.utils import timezone
 
-from chatmemory_django.chat.models import AnswerChunk, ModelCall
+from chatmemory_django.chat.models import AnswerChunk, ModelCall, Run
 from chatmemory_django.chat.runs.streams import KEEP
 from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
@@ -167,6 +167,19 @@ class TestPrune:
         assert AnswerChunk.objects.count() == 2
         run("prune_chatmemory", "--idle", 9)
         assert AnswerChunk.objects.get().answer_id == "new"
+
+    def test_prune_deletes_runs_that_ended_long_ago(self, settings):
+        settings.CHATMEMORY = {"CHAT": {"RUN_SECONDS": 60}}
+        key = a_conversation("c").pk
+        for age in (61, 59):
+            moment = timezone.now() - timedelta(seconds=age)
+            moments = {"lease": moment, "created_at": moment, "ended_at": moment}
+            Run.objects.create(conversation_id=key, fence=age, state=Run.State.DONE, **moments)
+
+        run("prune_chatmemory", "--idle", 9, "--dry-run")
+        assert Run.objects.count() == 2
+        run("prune_chatmemory", "--idle", 9)
+        assert Run.objects.get().fence == 59
 
     def test_a_dry_run_deletes_nothing(self):
         a_conversation("old")

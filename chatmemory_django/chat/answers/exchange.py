@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace as replaced
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -13,10 +14,18 @@ from msgspec.structs import replace
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
 from chatmemory_django.chat.answers.questions import Question
-from chatmemory_django.chat.answers.rejections import reason_of
+from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import to_send
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
-from chatmemory_django.chat.approvals.resuming import DECIDED, Pending, Resumed, request_approvals, unanswered_ids
+from chatmemory_django.chat.approvals.approving import May
+from chatmemory_django.chat.approvals.resuming import (
+    DECIDED,
+    Pending,
+    Resumed,
+    end_waiting,
+    request_approvals,
+    unanswered_ids,
+)
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
@@ -32,7 +41,7 @@ from chatmemory_django.chat.model import (
     ToolSpecification,
 )
 from chatmemory_django.chat.ui_messages.writing import call_id
-from chatmemory_django.db.threads import afterwards, in_thread
+from chatmemory_django.core.tool_calls import SHORTENED
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
@@ -64,31 +73,35 @@ class Exchange:
     The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
     In the last call, the model is asked to use no tools. If it *is_early*, the question is stored when it opens;
-    *take* is called before the first tool runs, and returns the fence of the conversation, see ``Turn.fence``.
+    *fence* is the conversation's, if it is taken, see ``Turn.fence``; otherwise, *take* does so before a tool runs.
     """
 
     def __init__(
         self,
         memory: ChatMemory,
+        ledger: Ledger,
+        take: Callable[[ChatMemory], int | None],
+        fence: int | None,
         turn: Turn,
         question: Question,
-        ledger: Ledger,
         *,
         model: ChatModel,
         is_early: bool,
         tools: Sequence[ToolSpecification],
         max_rounds: int,
         max_result_tokens: int | None,
-        answer_id: str | None,
         response_format: ResponseFormat | None,
-        take: Callable[[], int | None] = lambda: None,
+        may: May,
+        answer_id: str | None = None,
         resumed: Resumed | None = None,
-        waiting: Pending | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
-        self.turn = turn
+        self._take = take
+        self._fence = fence
+        self.turn: Turn
         """The turn, which the caller ends."""
+        self._use(turn)
         self.question = question
         self.ledger = ledger
         """The calls of the model, which the caller records."""
@@ -99,14 +112,14 @@ class Exchange:
         self._max_result_tokens = max_result_tokens
         self._answer_id = answer_id
         self._response_format = response_format
-        self._take = take
+        self._system: str | None = None
         self._context: str | None = None
         self._next: ChatRequest | None = None
         self._steps = 0 if question.stored is None else question.stored.steps
         self._asked_at = 0.0
         self._text: list[str] = []
         self._thinking: list[str] = []
-        self._has_stored_calls = False
+        self._has_stored_calls = self._has_part = False
         self.response: ChatResponse | None = None
         """The last response of the model."""
         self.results: list[ToolExecutionResultMessage] = []
@@ -120,18 +133,31 @@ class Exchange:
         self.pending: Sequence[ApprovalRequested] = ()
         """The calls for whose approval the answer waits."""
         self._held: Mapping[int, ApprovalRequested] = {}
-        self._waiting = waiting or Pending()
+        self._may = may
+        self._waiting = Pending()
         self._is_first = False
+        self._shortened: Mapping[str, Sequence[int]] = {}
+        """What ``SHORTENED`` is of the model's next message."""
+        self.rejected: Rejection | None = None
+        """Why the model's server has rejected the question."""
+        stored = question.stored  # it is read here, since an event loop must not
+        self.asked = question.message if stored is None else stored.asked()
+        """The question."""
+        self._stored_events = [] if stored is None or resumed is not None else list(stored.events())
+
+    def _use(self, turn: Turn) -> None:
+        turn.fence = self._fence
+        self.turn = turn
 
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
+        for event in self._stored_events:
+            self.response = event if isinstance(event, ChatResponse) else self.response
+            yield event
         stored = self.question.stored
         if stored is None or self.resumed is not None:
             return
-        for event in stored.events():
-            self.response = event if isinstance(event, ChatResponse) else self.response
-            yield event
-        self.is_complete, self.pending = stored.has_ended, stored.pending
+        self.is_complete, self.pending = stored.stands, stored.pending
         if not self.is_complete:
             self.response = None
 
@@ -145,18 +171,31 @@ class Exchange:
             QuestionTooLongError: They do not fit in the window; nothing is stored.
 
         """
-        self.is_open, self._context = True, context
+        self.is_open, self._system, self._context = True, system, context
+        if self._steps:  # what the process that has begun it still does is nothing any more
+            self.take()
+        _, self._waiting = end_waiting(self.memory, self.turn, None)
+        self._add_opening()
         if self.resumed is not None:  # what comes next are the results of its calls
             if self.resumed.waiting is None:
                 self._context = DECIDED if context is None else f"{context}\n\n{DECIDED}"
             return
-        if system is not None and SystemMessage(system) not in self.turn.messages:
-            self.turn.add(SystemMessage(system))
-        if self.question.message is not None:
-            self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))
         self._next = self._request()
+        if self.question.stored is None and self.question.after is None:
+            has_ended, self._waiting = end_waiting(self.memory, self.turn, self._may)
+            if has_ended:
+                self._use(self.memory.turn().begin())
+                self._add_opening()
+                self._next = self._request()
         if self._is_early and self.turn.can_open and self.question.message is not None:
             self.turn.save("open")
+
+    def _add_opening(self) -> None:
+        memory, _ = self.turn.whole()
+        if self._system is not None and SystemMessage(self._system) not in memory.messages():
+            self.turn.add(SystemMessage(self._system))
+        if self.question.message is not None and self.resumed is None:
+            self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))
 
     def next_request(self) -> ChatRequest | None:
         """Return the next request to the model, or None once it has answered, or the answer waits."""
@@ -191,6 +230,12 @@ class Exchange:
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )
+        self._shortened = {
+            each.message.id: list(sent.shortened[each.key])
+            for each in entries
+            if each.key >= begun and each.key in sent.shortened
+            if isinstance(each.message, ToolExecutionResultMessage) and each.message.id
+        }
         if sent.left_out or self.turn.is_compacted:
             telemetry.note_compacted()
         return ChatRequest(
@@ -213,8 +258,8 @@ class Exchange:
             return
         if not self._rounds_left:
             raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
-        if self.turn.fence is None:
-            self.turn.fence = self._take()
+        self.take()
+        self._name_calls()
         self._add(self.response.ai_message, self._metadata(self.response))
         self._has_stored_calls, self.results = True, []
         if self._held:
@@ -222,45 +267,41 @@ class Exchange:
         with self.ledger.recorded_with(self.turn):
             self.turn.save()
 
+    def take(self) -> None:
+        """Take the conversation for this answer, unless it is taken: another one then stores nothing any more."""
+        self._fence = self.turn.fence = self._take(self.memory)
+
     def store_result(self, result: ToolExecutionResultMessage) -> None:
         """Store the *result* of a call."""
+        self._add_result(result)
+        self.turn.save()
+        self.results.append(result)
+
+    def _add_result(self, result: ToolExecutionResultMessage) -> None:
         if self.resumed is not None:
             self.resumed.store_with(self.turn, result)
         self.turn.add(result)
-        self.turn.save()
-        self.results.append(result)
 
     def reject(self, error: InvalidRequestError) -> None:
         """
         Leave out of later requests what the model's server did not accept: the question or, if tools have run, the
         results of the last round. They stay in the history.
         """
-        results = len(self.results)
-        has_question = self._is_early and self.turn.can_open
+        stored = self.question.stored
+        results = len(self.results) or (0 if stored is None else stored.last_results)
+        has_question = (stored is not None and not stored.question.is_complete) or self._is_early
         if results or (has_question and not self._steps):
-            self.turn.reject(results or 1, reason_of(error, None if results else self.asked))
+            reason = reason_of(error, None if results else self.asked)
+            self.turn.reject(results or 1, reason)
+            self.rejected = None if results else reason
 
     def store_late(self, result: ToolExecutionResultMessage) -> None:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
         try:
-            self.store_result(result)
+            self._add_result(result)
+            self.turn.save(only_newest=True)
         except (LeaseLostError, ConversationErasedError, NotPendingError):
             logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
-
-    def end(self) -> None:
-        """End the turn, and record the calls with it."""
-        with self.ledger.recorded_with(self.turn):
-            self.turn.end()
-
-    def write(self) -> bool:
-        """Do the first step of ``aend``; return what ``Turn.write`` does."""
-        with self.ledger.recorded_with(self.turn):
-            return self.turn.write()
-
-    async def aend(self) -> None:
-        """See ``end``. What the memory does after the turn is stored may go on by itself."""
-        if await in_thread(self.write):
-            await afterwards(self.turn.follow())
 
     @property
     def calls(self) -> Sequence[ToolExecutionRequest]:
@@ -269,17 +310,21 @@ class Exchange:
 
     def hold(self, approvers: Mapping[int, str]) -> None:
         """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
-        if self.response is None or not approvers:
+        self._name_calls()
+        self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
+
+    def _name_calls(self) -> None:
+        """Give each of the calls an id of its own, by which its result is found whenever that is stored."""
+        if self.response is None:
             return
-        message = self.response.ai_message
         ids: list[str] = []
         waiting = unanswered_ids(self.turn)
-        for position, call in enumerate(self.calls):  # a result that is stored later is found by the id of its call
+        for position, call in enumerate(self.calls):
             name = call_id(call.id, ids, self._steps + 1, position)
             ids.append(f"{name}-{uuid4().hex[:8]}" if name in waiting else name)
         calls = [replace(call, id=name) for call, name in zip(self.calls, ids, strict=True)]
-        self.response = ChatResponse(replace(message, tool_execution_requests=calls), self.response.metadata)
-        self._held = {at: ApprovalRequested(uuid4(), calls[at], approver) for at, approver in approvers.items()}
+        message = replace(self.response.ai_message, tool_execution_requests=calls)
+        self.response = ChatResponse(message, self.response.metadata)
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
@@ -299,11 +344,10 @@ class Exchange:
         """The question and its answer, once the model has given the first answer of the memory."""
         if not (self.is_complete and self._is_first) or self.pending or self.response is None:
             return None
-        asked = self.asked
-        return None if asked is None else (asked, self.response.ai_message)
+        return None if self.asked is None else (self.asked, self.response.ai_message)
 
-    def note(self, event: ChatEvent) -> None:
-        """Record an event of the model."""
+    def noted(self, event: ChatEvent) -> ChatEvent:
+        """Record an event of the model, and return it with what is known of the request."""
         self.ledger.note(event)
         match event:
             case PartialText():
@@ -311,37 +355,41 @@ class Exchange:
             case PartialThinking():
                 self._thinking.append(event.text)
             case ChatResponse():
-                self.response = event
+                event = self.response = self._with_request(event)
                 self._latency_ms = self._elapsed_ms()
+        return event
 
-    @property
-    def asked(self) -> UserMessage | None:
-        """The question."""
-        stored = self.question.stored
-        return self.question.message if stored is None else stored.asked()
+    def _with_request(self, response: ChatResponse) -> ChatResponse:
+        if not self._shortened:
+            return response
+        attributes = {**response.metadata.attributes, SHORTENED: self._shortened}
+        return ChatResponse(response.ai_message, replaced(response.metadata, attributes=attributes))
 
     @property
     def was_stored(self) -> bool:
-        """Whether the answer had ended before, so that nothing of it is stored now."""
+        """Whether the answer had ended or waited before, so that nothing of it is stored now."""
         stored = self.question.stored
-        return stored is not None and stored.has_ended
+        return stored is not None and stored.stands
 
-    def save_part(self, *, has_failed: bool) -> None:
-        """Store what ``add_part`` has added; unless the answer *has_failed*, the turn ends with it."""
-        with self.ledger.recorded_with(self.turn):
-            if has_failed:
-                self.turn.save()
-            else:
-                self.turn.end()
-
-    def add_part(self) -> bool:
+    def finish(self, *, keeps_part: bool, has_failed: bool) -> bool:
         """
-        Add what there is of the model's answer to the turn, marked as partial; calls that are not stored are left out.
+        Store how the answer ends, whatever has become of it, and return what ``Turn.write`` does.
 
-        Returns whether there is anything.
+        If it is not complete, what there is of the last text is stored if the caller *keeps_part*; unless the answer
+        *has_failed*, it ends with that. After an error, this can be called again.
         """
-        if self._has_stored_calls or self.is_complete:
+        if self.was_stored or self.pending or not (self.is_complete or (keeps_part and self._add_part())):
             return False
+        with self.ledger.recorded_with(self.turn):
+            if self.is_complete or not has_failed:
+                return self.turn.write()
+            self.turn.save()
+        return False
+
+    def _add_part(self) -> bool:
+        """Add what there is of the model's text to the turn, once, marked as partial; return whether there is any."""
+        if self._has_part or self._has_stored_calls:
+            return self._has_part
         if self.response is None:
             text, thinking = "".join(self._text), "".join(self._thinking)
             metadata: Mapping[str, Any] = {"latency_ms": self._elapsed_ms()}
@@ -350,7 +398,8 @@ class Exchange:
             metadata = self._metadata(self.response)
         if text or thinking:
             self._add(AiMessage(text or None, thinking or None), {**metadata, "partial": True})
-        return bool(text or thinking)
+            self._has_part = True
+        return self._has_part
 
     def _add(self, message: AiMessage, metadata: Mapping[str, Any]) -> None:
         name = None if self._steps else self._answer_id

@@ -72,21 +72,24 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
 
 
 def unanswered(question: Question, memory: ChatMemory) -> Question:
-    """Return *question*, which is to be answered anew, or its answer to go on with if that has not ended."""
+    """Return *question*, which is to have another answer, or its answer to go on with if that has not ended."""
     conversation = conversation_of(memory)
     if conversation is None:
         return question
     asked = conversation.history(all_branches=True).filter(sequence=question.after or 0, type=MessageType.USER).first()
     answer = None if asked is None else StoredAnswer.of(conversation, asked)
-    if answer is None or not answer.rows or answer.has_ended or not answer.is_newest:
+    if answer is None:
         return question
-    return _going_on(answer)
+    if answer.pending:
+        return Question(None, stored=answer)
+    goes_on = answer.rows and not answer.has_ended and answer.is_newest
+    return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.another())
 
 
 def _again(conversation: Conversation, row: Message, versions: Sequence[Message] = ()) -> Question | None:
     """Return how the question *row* is asked again where it is; None if it has to be asked once more at the end."""
     answer = StoredAnswer.of(conversation, row)
-    if answer.has_ended:
+    if answer.stands:
         return Question(None, row.sequence, stored=answer)
     if answer.rows:
         is_there = answer.is_newest and row.cleared_before is None and row.sequence > conversation.forgotten_through
@@ -108,14 +111,19 @@ def taken_ids(memory: ChatMemory, *client_message_ids: str | None) -> set[str]:
     return {name for name in named.values_list("messages__client_message_id", flat=True) if name is not None}
 
 
-def question_again(conversation: Conversation, name: str | None) -> Question | None:
+def question_again(conversation: Conversation, name: str | None, posted: Question) -> Question | None:
     """
     Return the question to answer again, or None if there is none.
 
     It is the message *name* or, if that is an answer's id, the question before the answer; without an id, it is the
-    newest question. One that has no answer is returned as it was asked: where it is answered is decided when the answer
-    begins, since another one may be in progress now.
+    *posted* one or, without that, the newest one. One whose answer has not ended is returned as it was asked: where it
+    is answered is decided when the answer begins, since another one may be in progress now.
     """
+    row = _posted_before(conversation, posted) if name in {None, posted.client_message_id} else None
+    if row is not None and StoredAnswer.of(conversation, row).has_ended:
+        return Question(None, row.sequence)
+    if row is not None or (name is None and posted.message is not None):
+        return posted
     row = _newest_question(conversation) if name is None else _message_of(conversation, name)
     for _ in range(MAX_STEPS):
         if row is None or row.type == MessageType.USER:
@@ -128,6 +136,13 @@ def question_again(conversation: Conversation, name: str | None) -> Question | N
     if isinstance(message, UserMessage) and not StoredAnswer.of(conversation, row).has_ended:
         return Question(message, None, ui_id(row))
     return Question(None, row.sequence)
+
+
+def _posted_before(conversation: Conversation, posted: Question) -> Message | None:
+    """Return the version of the *posted* question that has its content; None if it has no id, or is a new version."""
+    name = posted.client_message_id
+    versions = [] if name is None else versions_of(conversation, name)
+    return next((row for row in versions if _is_same(row, posted.message)), None)
 
 
 def _is_same(row: Message, message: UserMessage | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple, Self
 
 from chatmemory_django.chat.approvals.waiting import can_go_on, newest_waiting
@@ -70,11 +71,24 @@ class StoredAnswer(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is whole, was stopped, or waits: the model is not asked again."""
+        """Whether it is whole, or was stopped."""
         steps = [row for row in self.rows if row.type == MessageType.AI]
-        if not steps:
-            return False
-        return bool(self.pending) or not (_calls(steps[-1:]) or self._is_broken(steps[-1]))
+        return bool(steps) and not (_calls(steps[-1:]) or self._is_broken(steps[-1]))
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has ended, or waits: then the model is not asked again."""
+        return self.has_ended or bool(self.pending)
+
+    @property
+    def last_results(self) -> int:
+        """How many results are the last of the rows with which it goes on."""
+        ends = (row.type == MessageType.TOOL_EXECUTION_RESULT for row in reversed(self.kept))
+        return sum(takewhile(bool, ends))
+
+    def another(self) -> Self:
+        """Return the answer to the same question before it has begun."""
+        return self._replace(rows=(), pending=())
 
     @property
     def kept(self) -> Sequence[Message]:
@@ -110,7 +124,7 @@ class StoredAnswer(NamedTuple):
 
     def events(self) -> Iterator[ChatResponse | ToolExecutionResultMessage]:
         """Yield the events that the answer has had, each message of the model as a whole."""
-        rows = self.rows if self.has_ended else self.kept
+        rows = self.rows if self.stands else self.kept
         for row, message in zip(rows, _whole(self.conversation, rows), strict=True):
             if isinstance(message, AiMessage):
                 yield ChatResponse(message, ChatResponseMetadata.of_json(row.metadata or {}))

@@ -9,6 +9,7 @@ from chatmemory_django.chat.ui_messages import message_sequence, ui_id
 from chatmemory_django.core.limits import EDIT, MAX_CLIENT_MESSAGE_ID_LENGTH
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models.alternatives import children_of
 
 AGAIN = "#again-"
 """Separates the client message id of a question from the sequence of the row that could not be answered where it is."""
@@ -34,7 +35,7 @@ def versions_of(conversation: Conversation, client_message_id: str) -> list[Mess
     while asked:
         rows = list(asked)
         for row in asked:
-            rows += _edits(conversation.alternatives(row.sequence), row.client_message_id or client_message_id)
+            rows += _edits(_beside(conversation, row), row.client_message_id or client_message_id)
         versions += rows
         asked = list(history.filter(client_message_id__in=map(id_again, rows)))
     return _in_order(versions)
@@ -50,6 +51,18 @@ def id_again(row: Message) -> str:
     if len(name) + len(suffix) + ROOM > MAX_CLIENT_MESSAGE_ID_LENGTH:
         name = hashlib.sha256(name.encode()).hexdigest()[:32]
     return name + suffix
+
+
+def _beside(conversation: Conversation, row: Message) -> MessageQuerySet:
+    """Return the rows beside *row*, and those with a new system message between them and what they follow."""
+    history = conversation.history(all_branches=True).order_by("sequence")
+    parents, found = {conversation.parent_of(row.sequence) or 0}, set[int]()
+    while parents:
+        children = {child for parent in parents for child in children_of(history, parent)} - found
+        found |= children
+        systems = history.filter(sequence__in=children, type=MessageType.SYSTEM)
+        parents = set(systems.values_list("sequence", flat=True))
+    return history.filter(sequence__in=found - {row.sequence})
 
 
 def _edits(rows: MessageQuerySet, client_message_id: str) -> list[Message]:

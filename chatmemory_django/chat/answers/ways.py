@@ -18,7 +18,7 @@ from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.titles import TitleFunction, aentitle, entitle
 from chatmemory_django.chat.model import ChatEvent, ChatRequest, ModelTimeoutError
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool
-from chatmemory_django.db.threads import apart, in_slow_thread, in_thread
+from chatmemory_django.db.threads import afterwards, apart, in_slow_thread, in_thread
 from chatmemory_django.messages import ToolExecutionRequest, ToolExecutionResultMessage
 
 _T = TypeVar("_T")
@@ -93,7 +93,8 @@ class InThisThread:
         self._deadline.check()
 
     async def end(self, exchange: Exchange) -> None:
-        exchange.end()
+        if exchange.finish(keeps_part=False, has_failed=False):
+            exchange.turn.follow()
 
     async def entitle(self, exchange: Exchange, title: TitleFunction) -> None:
         if exchange.first:
@@ -144,7 +145,8 @@ class InEventLoop:
                     apart(_store_late(exchange, task))
 
     async def end(self, exchange: Exchange) -> None:
-        await exchange.aend()
+        if await in_thread(exchange.finish, keeps_part=False, has_failed=False):
+            await afterwards(exchange.turn.afollow())
 
     async def entitle(self, exchange: Exchange, title: TitleFunction) -> None:
         if exchange.first:

@@ -178,8 +178,8 @@ def claim(
     or else of the newest answer or the oldest one that has any; with *newest*, of that or only of others.
 
     Calls that have waited too long are not run. Without any, all calls have results, and the model is to be asked.
-    *fence* is that of the conversation since the caller has taken it for an answer: a process that runs a call there
-    since before that is dead, and the call is not run again.
+    *fence* is that of the conversation since the caller has taken it for an answer: a process that has
+    run a call there since before that is dead, and the call is not run again.
 
     Raises:
         NotPendingError: No answer waits, or all that it waits for is decisions, or calls that run.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -62,10 +62,10 @@ class Resumed:
     """
     An answer that goes on: the decided calls, which nobody else runs, and then their results.
 
-    *take* takes the conversation for this answer, and returns its fence, see ``Turn.fence``.
+    *fence* is the conversation's, which is taken for this answer, see ``Turn.fence``.
     """
 
-    def __init__(self, memory: ChatMemory, resume: Resume, take: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(self, memory: ChatMemory, resume: Resume, fence: int | None) -> None:
         store = django_store(memory)
         self._memory_id = str(memory.id)
         self._conversations = store.named(memory.id)
@@ -74,7 +74,7 @@ class Resumed:
                 by = store.owner if resume.by is None else resume.by
                 approving.decide(self._conversations, self._memory_id, resume.decisions, by)
             named = [each.id for each in resume.decisions]
-            self._claim = approving.claim(self._conversations, self._memory_id, named, take())
+            self._claim = approving.claim(self._conversations, self._memory_id, named, fence)
             if resume.decisions and not (self._claim.approved or self._claim.ended):
                 raise NotPendingError("The same was decided before.")  # noqa: TRY301  # like those of the operations
         except NotPendingError:
@@ -205,4 +205,4 @@ def _store(memory: ChatMemory, messages: Sequence[ChatMessage]) -> None:
     # Not ``memory.add``: a model that summarizes would be called in the transaction.
     turn = memory.turn().begin()
     turn.add(*messages)
-    turn.write()
+    turn.save()

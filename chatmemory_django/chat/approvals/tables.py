@@ -52,7 +52,7 @@ class ToolApproval(models.Model):
     # The message of the model, and which of its calls it is.
     sequence = models.PositiveIntegerField(_("sequence"))
     position = models.PositiveSmallIntegerField()
-    # "owner", or the permission that it takes, as the tool gave it: the faces do not know the assistant.
+    # "owner", or the permission of those who decide: as the tool gave it, since the faces do not know its assistant.
     approve_by = models.CharField(max_length=MAX_APPROVER_LENGTH, default=OWNER)
     requested_at = models.DateTimeField(default=timezone.now)
     # Null until it is decided.
@@ -62,7 +62,7 @@ class ToolApproval(models.Model):
     decided_by = models.CharField(max_length=255, blank=True, default="")
     reason = EncryptedTextField(blank=True, default="")
     state = models.CharField(max_length=7, choices=State.choices, default=State.WAITING)
-    # That of the conversation since the call runs: with another one, its process is dead.
+    # That of the conversation since the call runs: whatever takes the conversation knows then that its process is dead.
     fence = models.PositiveBigIntegerField(default=0, editable=False)
 
     objects: models.Manager[ToolApproval] = models.Manager()

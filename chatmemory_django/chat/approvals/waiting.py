@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.models import Q
-from django.utils.module_loading import import_string
 
 from chatmemory_django.chat.approvals.tables import ToolApproval
 from chatmemory_django.chat.model import OWNER, ApprovalRequested
@@ -102,7 +101,8 @@ def has_died(approval: ToolApproval, conversation: Conversation) -> bool:
     """Return whether the process that ran a call is dead, so that nobody will store its result."""
     if approval.state != State.RUNNING:
         return False
-    return approval.fence != conversation.fence or not _is_answered(conversation)
+    runs: Any = conversation.runs  # of a higher layer
+    return approval.fence != conversation.fence or not runs.alive().exists()
 
 
 def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict[tuple[int, int], Approval]:
@@ -143,9 +143,3 @@ def _newest_answer(conversation: Conversation, caller: Message) -> Sequence[Mess
 def _calls(row: Message) -> Sequence[ToolExecutionRequest]:
     message = row.chat_message
     return message.tool_execution_requests if isinstance(message, AiMessage) else ()
-
-
-def _is_answered(conversation: Conversation) -> bool:
-    """Return whether a process generates an answer in *conversation* now."""
-    streams = import_string("chatmemory_django.chat.runs.streams.streams")()  # by its name: it is of a higher layer
-    return streams.find(conversation.memory_id, str(conversation.owner_id or "")) is not None

@@ -146,10 +146,10 @@ class Account:
         """Return the records of *calls*, for a store that can write them with the answer."""
         return CallRecords([_values(call, self.owner) for call in calls], self.database)
 
-    def write(self, calls: Sequence[Call]) -> None:
-        """Record *calls*, in one statement; if that fails, it is logged."""
+    def write(self, calls: Sequence[Call]) -> bool:
+        """Record *calls*, in one statement; return whether they are. If that fails, it is logged."""
         if not calls:
-            return
+            return True
         try:
             try:
                 self._insert(calls, self.owner)
@@ -157,6 +157,8 @@ class Account:
                 self._insert(calls, None)
         except Exception:
             logger.exception("%d calls of models could not be recorded.", len(calls))
+            return False
+        return True
 
     def _insert(self, calls: Sequence[Call], owner: Any) -> None:
         connection, values = connections[self.database], [_values(call, owner) for call in calls]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -87,23 +87,25 @@ class Ledger:
 
     def write(self) -> None:
         """Record the calls that are not recorded yet."""
-        if self.has_new:
-            self._account.write(self._taken())
+        if new := self._calls[self._written :]:
+            self._note_written(new, are_written=self._account.write(new))
 
     @contextmanager
     def recorded_with(self, turn: Turn) -> Iterator[None]:
-        """Record the calls in the transaction in which the block stores *turn*; after it, if that was not possible."""
-        new = self._taken()
+        """
+        Record the calls in the transaction in which the block stores *turn*; after it, if that was not possible.
+
+        If neither is, the next attempt records them.
+        """
+        new = self._calls[self._written :]
         records = self._account.records(new)
         turn.record(records)
         try:
             yield
         finally:
-            if not records.are_written:
-                self._account.write(new)
+            self._note_written(new, are_written=records.are_written or self._account.write(new))
 
-    def _taken(self) -> list[Call]:
-        """Return the calls that are not recorded yet, which the caller records."""
-        new, self._written = self._calls[self._written :], len(self._calls)
-        telemetry.note_usage(self._calls, new)
-        return new
+    def _note_written(self, calls: Sequence[Call], *, are_written: bool) -> None:
+        if are_written:
+            self._written += len(calls)
+            telemetry.note_usage(self._calls, calls)

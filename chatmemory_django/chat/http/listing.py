@@ -7,10 +7,13 @@ from datetime import datetime
 from itertools import dropwhile
 from typing import Any, NamedTuple
 
+from django.utils.translation import gettext
+
 from chatmemory_django import conf
 from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.http.files import Files, with_addresses
 from chatmemory_django.chat.ui_messages import to_ui_messages
+from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
@@ -45,12 +48,13 @@ class _Shown(NamedTuple):
         return cls(row.sequence, row.client_message_id, row.metadata, row.created_at, without, size)
 
 
-def newest_messages(conversation: Conversation, files: Files) -> list[dict[str, Any]]:
+def newest_messages(conversation: Conversation, files: Files, *, is_answering: bool) -> list[dict[str, Any]]:
     """
     Return the newest messages on the path as ``UIMessage``s, oldest first, with the addresses of their *files*.
 
     They begin with a question, and are those of at most ``MAX_MESSAGES`` rows and ``MAX_PAGE_CHARACTERS``. If that is
     only a part of the last answer, its question, its first row, which gives it its id, and its last ones are returned.
+    *is_answering* is whether the last answer is being generated.
     """
     history = conversation.history().defer("verbatim")
     most = int(conf.chat()["MAX_MESSAGES"])
@@ -71,7 +75,8 @@ def newest_messages(conversation: Conversation, files: Files) -> list[dict[str, 
     shown.reverse()
     if len(shown) < len(found):
         shown = _from_question(conversation, shown, files)
-    return to_ui_messages(shown, shown_approvals(conversation, shown))
+    approvals = shown_approvals(conversation, shown)
+    return to_ui_messages(shown, approvals, is_answering=is_answering, unknown=gettext(OUTCOME_UNKNOWN))
 
 
 def _parts(found: Sequence[tuple[int, int]]) -> Iterator[dict[int, int]]:

@@ -8,7 +8,7 @@ listen to it.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial, wraps
 from http import HTTPStatus
@@ -18,7 +18,6 @@ from uuid import uuid4
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, router, transaction
-from django.db.models import F
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.utils import formats, timezone
 from django.utils.module_loading import import_string
@@ -36,6 +35,7 @@ from chatmemory_django.access import (
 )
 from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.questions import Question, question_again
+from chatmemory_django.chat.answers.rejections import Rejection
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
@@ -49,17 +49,28 @@ from chatmemory_django.chat.http.files import Files, question_at, stored_file
 from chatmemory_django.chat.http.listing import newest_messages
 from chatmemory_django.chat.http.posted import read_body
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
-from chatmemory_django.chat.model import OWNER, ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
-from chatmemory_django.chat.runs.answers import Answer, BusyError, Seat, TooManyError, answers
+from chatmemory_django.chat.model import (
+    OWNER,
+    ChatModelError,
+    ContextLengthError,
+    InvalidRequestError,
+    ModelTimeoutError,
+    RateLimitError,
+)
+from chatmemory_django.chat.runs.answer import PING, Answer
+from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
+from chatmemory_django.chat.runs.leases import BusyError, Lease, State
+from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
-from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
+from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
+from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.files import ConversationKey, file_in
 from chatmemory_django.storages import StorageError
-from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
+from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError, MessageNotFoundError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -87,6 +98,9 @@ def answering(*methods: str) -> Callable[[View], View]:
                 logger.error("%s", exc)  # noqa: TRY400  # the reason is enough, once for each request
                 unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
                 response = _refusal(unavailable)
+            except NoThreadError:  # which is logged once
+                busy = NotAllowedError(503, "There are too many questions now; try again.", **{"Retry-After": "5"})
+                response = _refusal(busy)
             response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
             return response
 
@@ -102,7 +116,7 @@ def answering(*methods: str) -> Callable[[View], View]:
 @sensitive_variables()
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
-    asked = await in_thread(_asked, request)
+    asked = await in_thread_soon(_asked, request)
     maker = Maker(asked.memory_id, "" if asked.owner is None else str(asked.owner.pk), uuid4().hex)
     wants_json = _wants_json(request)
     work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
@@ -114,9 +128,13 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     except TooManyError as exc:
         raise _too_many(exc) from None
     if isinstance(answer.failure, BudgetExceededError):  # before the model was called
+        await answers().stop(maker)  # by then, it has left nothing
         raise _over_budget(answer.failure)
     if isinstance(answer.failure, NotPendingError):
         raise _nothing_waits()
+    if isinstance(answer.failure, QuestionTooLongError):
+        await answers().stop(maker)
+        raise NotAllowedError(*explained(answer.failure))
     if seat is not None:
         return await _stream(request, answer.listen(), seat)
     await leave_thread()
@@ -125,8 +143,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     if isinstance(answer.failure, BudgetExceededError):
         raise _over_budget(answer.failure)
     if answer.failure is not None:
-        status, text = explained(answer.failure)
-        raise NotAllowedError(status, text)
+        raise NotAllowedError(*explained(answer.failure, work.rejected))
     if work.message is None:
         raise NotAllowedError(409, "The answer was stopped before it had any text.")
     return JsonResponse({"message": work.message})
@@ -139,7 +156,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     maker = await _maker(request, chat_id)
     if maker is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await _stream(request, answers().listen(maker), _seat(maker))
+    return await _stream(request, _with_end(answers().listen(maker)), _seat(maker))
 
 
 @answering("POST")
@@ -156,7 +173,12 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
 @sensitive_variables()
 async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
-    return JsonResponse(await in_thread(_messages, request, chat_id), safe=False)
+    user, memory_id = await in_thread(_entered, request, chat_id)
+    read = partial(_messages, request, chat_id, user, memory_id)
+    shown = await in_thread(read, is_answering=True)
+    if _has_open_calls(shown) and await answers().find(memory_id, str(user.pk)) is None:
+        shown = await in_thread(read, is_answering=False)  # once more: the answer may have ended since then
+    return JsonResponse(shown, safe=False)
 
 
 @answering("GET")
@@ -220,8 +242,8 @@ def _checked(request: HttpRequest) -> _Asked:
         raise NotAllowedError(400, f"{exc.where}: {exc}") from None
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
-    if posted.is_regenerate and (posted.message_id is not None or question.message is None):
-        again = None if conversation is None else question_again(conversation, posted.message_id)
+    if posted.is_regenerate:
+        again = None if conversation is None else question_again(conversation, posted.message_id, question)
         question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
@@ -286,13 +308,19 @@ async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
     return await answers().find(memory_id, str(user.pk))
 
 
-def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
-    user, memory_id = _entered(request, chat_id)
+def _messages(
+    request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
+) -> list[dict[str, Any]]:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if conversation is None:
         return []
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
-    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id))
+    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id), is_answering=is_answering)
+
+
+def _has_open_calls(shown: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the last of the messages *shown* has calls without a result."""
+    return bool(shown) and any(part.get("state") == "input-available" for part in shown[-1]["parts"])
 
 
 def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
@@ -336,13 +364,13 @@ class _Work:
         self.message: dict[str, Any] | None = None
         """The answer as a ``UIMessage``, if there is one."""
 
-    def begin(self) -> None:
+    def begin(self, answer: Answer) -> None:
         asked = self._asked
         self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
         message = Resume() if asked.is_decided else asked.question.message
         with self._traced():
             self._exchange = self._assistant.begin(
-                asked.memory_id, message, self._options, Text(), may=asked.may, take=self._take
+                asked.memory_id, message, self._options, Text(), Lease(answer.taken), may=asked.may
             )
         stored = self._exchange.question.stored
         waiting = None if self._exchange.resumed is None else self._exchange.resumed.waiting
@@ -352,12 +380,6 @@ class _Work:
         elif stored is not None and stored.id is not None:  # it goes on under its own name
             self._answer_id = stored.id
             self._ui = UiStream(stored.id)
-
-    def _take(self) -> int | None:
-        """Return the fence of the conversation, which no other answer has now, raised."""
-        rows = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=self._asked.memory_id)
-        rows.update(fence=F("fence") + 1, version=F("version") + 1)
-        return rows.values_list("fence", flat=True).first()
 
     async def make(self, answer: Answer) -> None:
         answer.put(_encoded(self._ui.start()))
@@ -374,31 +396,39 @@ class _Work:
     def end(self, answer: Answer) -> str:
         with self._traced():
             last = self._end(answer)
+        self._end_operation(answer)
+        return last
+
+    def give_up(self, answer: Answer) -> str:
+        self._end_operation(answer)
+        return _encoded(self._last(answer)) + DONE
+
+    def _end_operation(self, answer: Answer) -> None:
         if self._operation is not None:
             if answer.failure is not None:
                 self._operation.fail(answer.failure)
             self._operation.end()
-        return last
 
     def _end(self, answer: Answer) -> str:
         exchange = self._exchange
         try:
-            keeps_part = answer.is_stopping or self._assistant.keep_partial
-            if exchange is not None and exchange.was_stored:
-                pass
-            elif exchange is not None and not exchange.is_complete and keeps_part and exchange.add_part():
-                raisable(exchange.save_part)(has_failed=not answer.is_stopping)
-            elif exchange is not None and exchange.is_complete:
-                self._has_evicted = raisable(exchange.write)()
-                self._is_stored = True
-                if exchange.first and self._assistant.title is first_words:  # at once: it takes no time
+            if exchange is not None and not isinstance(answer.failure, LeaseLostError):
+                keeps_part = answer.is_stopping or self._assistant.keep_partial
+                finish = partial(exchange.finish, keeps_part=keeps_part, has_failed=not answer.is_stopping)
+                self._has_evicted = raisable(finish)()
+                self._is_stored = exchange.is_complete and not (exchange.was_stored or exchange.pending)
+                answer.state = State.WAITING if exchange.pending else answer.state
+                answer.question = exchange.turn.question
+                if self._is_stored and exchange.first and self._assistant.title is first_words:  # it takes no time
                     entitle(exchange.memory, *exchange.first, first_words)
-            for request in () if exchange is None or not exchange.is_complete else exchange.pending:
-                answer.put(_encoded(self._ui.feed(request)))
+                for request in exchange.pending:
+                    answer.put(_encoded(self._ui.feed(request)))
             if self._returns_message:
                 self.message = _message(self._asked, self._answer_id)
-        except Exception as exc:  # noqa: BLE001  # a site's estimators and fields may raise anything
-            answer.failure = exc
+        except Exception as exc:
+            if isinstance(exc, AWAY) and not self._is_stored:
+                raise
+            answer.failure = exc  # a site's estimators and fields may raise anything
             empty_frames(exc)
         if exchange is not None:
             exchange.ledger.write()
@@ -410,9 +440,14 @@ class _Work:
             return
         with self._traced():
             if self._has_evicted:
-                await afterwards(exchange.turn.follow())
+                await afterwards(exchange.turn.afollow())
             if exchange.first and title is not None and title is not first_words and self._is_stored:
                 await afterwards(aentitle(exchange.memory, *exchange.first, title))
+
+    @property
+    def rejected(self) -> Rejection | None:
+        """Why the model's server has rejected the question, if it has."""
+        return None if self._exchange is None else self._exchange.rejected
 
     def _traced(self) -> AbstractContextManager[object]:
         return nullcontext() if self._operation is None else self._operation.active()
@@ -422,16 +457,18 @@ class _Work:
         if exc is None:
             is_whole = self._exchange is not None and self._exchange.is_complete
             return self._ui.finish() if is_whole else self._ui.abort()
-        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | NotPendingError)
+        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | LeaseLostError | NotPendingError)
         log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
         log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
-        return self._ui.error(explained(exc)[1])
+        return self._ui.error(explained(exc, self.rejected)[1])
 
 
 def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     """Return the answer with this id as it is stored, all its rows as one message; None if there is none."""
     rows = Message.objects.using(router.db_for_write(Message))
-    named = rows.filter(conversation__memory_id=asked.memory_id, client_message_id=answer_id).order_by()
+    sequence = message_sequence(answer_id)
+    which = {"client_message_id": answer_id} if sequence is None else {"sequence": sequence}
+    named = rows.filter(conversation__memory_id=asked.memory_id, **which).order_by()
     first = next(iter(named.values_list("conversation", "sequence")), None)
     if first is None:
         return None
@@ -439,12 +476,18 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     answer = list(rows.history().filter(conversation=conversation, sequence__gte=sequence).order_by("sequence"))
     has_calls = any(row.payload for row in answer)  # without one, a message is only a text
     approvals = shown_approvals(answer[0].conversation, answer) if has_calls else {}
-    return to_ui_messages(answer, approvals)[0]
+    return to_ui_messages(answer, approvals, unknown=_(OUTCOME_UNKNOWN))[0]
 
 
-def explained(error: Exception) -> tuple[int, str]:
-    """Return the HTTP status for an answer that failed with *error*, and a text for the user."""
+def explained(error: Exception, rejected: Rejection | None = None) -> tuple[int, str]:
+    """
+    Return the HTTP status for an answer that failed with *error*, and a text for the user.
+
+    *rejected* is why the model's server has rejected the question, if it has.
+    """
     match error:
+        case InvalidRequestError() if rejected is not None:
+            return 422, _rejection(rejected)
         case BudgetExceededError():
             until = formats.date_format(timezone.localtime(error.until), "DATETIME_FORMAT")
             return 429, _("Your budget for this chat is used up until %(until)s.") % {"until": until}
@@ -453,17 +496,43 @@ def explained(error: Exception) -> tuple[int, str]:
         case ModelTimeoutError():
             return 504, _("The model took too long. Try again.")
         case QuestionTooLongError():
-            return 413, _("Your message is too long for this chat. Send a shorter one.")
+            return 413, _(
+                "Your message is too long for this chat: with all that is sent along, it needs %(needed)s tokens, and "
+                "%(limit)s fit. Send a shorter one."
+            ) % _numbers(error)
         case AnswerTooLongError():
-            return 502, _("What the tools of this chat have returned is too long.")
+            return 502, _(
+                "What the tools of this chat have returned is too long: it needs %(needed)s tokens even shortened, and "
+                "%(limit)s fit."
+            ) % _numbers(error)
         case ContextLengthError():
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():
             return 502, _("The model gave no answer. Try again.")
-        case ConversationErasedError() | MessageNotFoundError() | NotPendingError():
+        case InterruptedAnswerError():
+            return 502, _("The answer was interrupted. Try again.")
+        case ConversationErasedError() | LeaseLostError() | MessageNotFoundError() | NotPendingError():
             return 409, _("The conversation has changed. Load it again.")
         case _:
             return 500, _("Something went wrong. Try again.")
+
+
+def _rejection(reason: Rejection) -> str:
+    """Return what a user can do about a question that the model's server has rejected."""
+    match reason:
+        case "too_long":
+            return _("Your message is too long for the model, with what was written before. Send a shorter one.")
+        case "content_filter":
+            return _("The model's filter does not allow this message. Change it, and send it again.")
+        case "file":
+            return _("The model does not take this file. Send your message without it.")
+        case "invalid":
+            return _("The model does not take this message. Change it, and send it again.")
+
+
+def _numbers(error: QuestionTooLongError | AnswerTooLongError) -> dict[str, str]:
+    numbers = {"needed": error.needed, "limit": error.limit}
+    return {name: formats.number_format(number, force_grouping=True) for name, number in numbers.items()}
 
 
 def _seat(maker: Maker) -> Seat:
@@ -479,6 +548,24 @@ async def _stream(
     if not isinstance(request, ASGIRequest):  # under WSGI, nothing can continue after this function returns
         return HttpResponse("".join([piece async for piece in pieces]), headers=HEADERS)
     return StreamingHttpResponse(_alone(pieces, seat), headers=HEADERS)
+
+
+async def _with_end(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """Yield *pieces*, and an error in place of the end that they may lack."""
+    last, error = "", None
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                last = last if piece == PING else piece
+                yield piece
+    except Exception as exc:  # noqa: BLE001  # whatever it is, the response has begun
+        logger.warning("A stream of an answer ended with %s.", type(exc).__name__)
+        error = exc
+    if not last.endswith(DONE):
+        if last and error is None:
+            error = InterruptedAnswerError()
+        chunks = [] if error is None else [{"type": "error", "errorText": explained(error)[1]}]
+        yield _encoded(chunks) + DONE
 
 
 async def _alone(pieces: AsyncGenerator[str, None], seat: Seat) -> AsyncGenerator[str, None]:

@@ -18,19 +18,6 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="AnswerStream",
-            fields=[
-                (
-                    "memory_id",
-                    chatmemory_django.models.ExactCharField(max_length=255, primary_key=True, serialize=False),
-                ),
-                ("answer_id", chatmemory_django.models.ExactCharField(max_length=64)),
-                ("owner_key", models.CharField(max_length=255)),
-                ("is_stopping", models.BooleanField(default=False)),
-                ("written_at", models.DateTimeField()),
-            ],
-        ),
-        migrations.CreateModel(
             name="AnswerChunk",
             fields=[
                 (
@@ -90,6 +77,47 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "tool approvals",
                 "ordering": ("sequence", "position"),
                 "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="Run",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("asked", "Asked"),
+                            ("running", "Running"),
+                            ("waiting", "Waiting"),
+                            ("done", "Done"),
+                            ("failed", "Failed"),
+                            ("stopped", "Stopped"),
+                            ("interrupted", "Interrupted"),
+                        ],
+                        default="running",
+                        max_length=11,
+                    ),
+                ),
+                ("active", models.BigIntegerField(null=True, unique=True)),
+                ("question", models.PositiveIntegerField(null=True)),
+                ("fence", models.PositiveBigIntegerField()),
+                ("lease", models.DateTimeField()),
+                ("is_stopping", models.BooleanField(default=False)),
+                ("created_at", models.DateTimeField()),
+                ("ended_at", models.DateTimeField(null=True)),
+                (
+                    "conversation",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="runs",
+                        to="chatmemory.conversation",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["ended_at"], name="chatmemory_chat_run_end")],
             },
         ),
         migrations.CreateModel(

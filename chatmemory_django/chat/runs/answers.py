@@ -2,8 +2,8 @@
 Answers in progress: each is a task that outlives the request, and any number of clients can listen to it.
 
 Each event loop has a registry of the answers that it is generating. Several times a second, the registry writes the new
-events of all of them at once to the ``streams``, where other processes can read and stop them. What an answer does with
-the database takes one call in a thread at its beginning and one at its end.
+events of all of them at once to the ``streams``, where other processes can read them, and looks whether one of them has
+to stop. What an answer does with the database takes one call in a thread at its beginning and one at its end.
 """
 
 from __future__ import annotations
@@ -11,19 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Iterator
-from contextlib import aclosing, contextmanager
-from contextvars import Context, copy_context
-from datetime import tzinfo
-from typing import NamedTuple, Protocol, Self, TypeVar
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing, suppress
+from contextvars import Context
+from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from django.utils import timezone, translation
+from django.db import DatabaseError, InterfaceError, OperationalError, router
 
 from chatmemory_django import conf
-from chatmemory_django.chat.runs.streams import Maker, Piece, decrypted, encrypted, streams
-from chatmemory_django.db.private import empty_frames
-from chatmemory_django.db.threads import close_thread_sensitive, in_background, in_thread, raisable
+from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs.answer import Answer, Locale, Work, apart, own_context
+from chatmemory_django.chat.runs.erasing import forget_ended
+from chatmemory_django.chat.runs.leases import BusyError, Progress, State, Taken
+from chatmemory_django.chat.runs.overload import in_thread_soon
+from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError, decrypted, encrypted, streams
+from chatmemory_django.db.threads import close_thread_sensitive, in_thread, raisable
+from chatmemory_django.models import Conversation
 
 logger = logging.getLogger(__name__)
 
@@ -31,155 +37,25 @@ INTERVAL = 0.25
 """Seconds between two writes, and between two reads of an answer that another process generates."""
 
 ALIVE_FOR = 1.5
-"""Seconds for which a process counts as alive after its last write; after that, it may be dead."""
+"""Seconds for which a process counts as alive after its last renewal; after that, it may be dead."""
 
-PING_AFTER = 15.0
-"""Seconds of silence after which listeners are sent a comment, so that proxies keep the connection open."""
+FIRST_PAUSE, MAX_PAUSE = 0.25, 4.0
+"""Seconds until an end that could not be stored is tried again: at first, and at most; each pause is twice as long."""
 
-PING = ": ping\n\n"
-"""A comment that keeps the connection open."""
-
-OF_THE_REQUEST = frozenset(
-    {"asgiref.local", "thread_sensitive_context", "deadlock_context", "async_single_thread_context"}
-)
-"""The names of context variables of asgiref that refer to a thread or a connection which ends with the request."""
-
-_T = TypeVar("_T")
-
-
-class BusyError(RuntimeError):
-    """Another answer is being generated in this conversation."""
+AWAY = (OperationalError, InterfaceError)
+"""The errors of a database that may be there again in a moment."""
 
 
 class TooManyError(RuntimeError):
     """The user has as many answers in progress, or streams open, as one user may have."""
 
 
+class InterruptedAnswerError(RuntimeError):
+    """The stream has no end: the process that generated the answer is dead, or the answer was taken from it."""
+
+
 class Seat:
     """A stream that a user has open: whatever holds this object keeps the place taken."""
-
-
-class Locale(NamedTuple):
-    """The language and the time zone of a request, which its answer keeps; Django has them in variables of asgiref."""
-
-    language: str | None
-    time_zone: tzinfo
-
-    @classmethod
-    def current(cls) -> Self:
-        """Return those that are active now."""
-        return cls(translation.get_language(), timezone.get_current_timezone())
-
-    def activate(self) -> None:
-        """Activate both for the rest of this task."""
-        if self.language is not None:
-            translation.activate(self.language)
-        timezone.activate(self.time_zone)
-
-
-class Work(Protocol):
-    """How an answer is generated: the calls of its three steps, of which the first and the last are made in threads."""
-
-    def begin(self) -> None:
-        """Store the question. If this fails, the answer has a ``failure``."""
-
-    async def make(self, answer: Answer) -> None:
-        """Put the events of *answer* into it: this can be interrupted. If it fails, the answer has a ``failure``."""
-
-    def end(self, answer: Answer) -> str:
-        """Store *answer*, whatever has become of it, and return its last events."""
-
-    async def follow(self) -> None:
-        """Start what the conversation does after an answer, for which no one waits."""
-
-
-class Answer:
-    """An answer that is being generated in this event loop."""
-
-    def __init__(self, maker: Maker) -> None:
-        self.maker = maker
-        self.events: list[str] = []
-        """The events of its stream so far, encoded as they are sent."""
-        self.is_stopping = False
-        """Whether the answer was asked to stop."""
-        self.failure: Exception | None = None
-        """The exception that ended the answer, if there was one."""
-        self.is_being_made = False
-        """Whether the model is at work: only then can the answer be interrupted."""
-        self.is_leased = False
-        """Whether the streams have it as in progress, which has to be renewed."""
-        self.listeners = 0
-        """How many clients listen to it here, if another process generates it."""
-        self._has_ended = False
-        self._changed = asyncio.Event()
-        self._written = 0
-        self._pieces = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def put(self, events: str) -> None:
-        """Append *events* to the stream, and wake all listeners."""
-        self.events.append(events)
-        self._wake()
-
-    def end(self) -> None:
-        """End the stream: listeners return once they have read all events."""
-        self._has_ended = True
-        self._wake()
-
-    def start(self, making: Awaitable[None]) -> None:
-        """Start generating the answer in a task of its own, independent of the request."""
-        self._task = _apart(making, _own_context())
-
-    @contextmanager
-    def being_made(self) -> Iterator[None]:
-        """Mark the part of the work that can be interrupted; what comes before and after always runs to its end."""
-        self.is_being_made = True
-        if self.is_stopping:
-            self._cancel()
-        try:
-            yield
-        finally:
-            self.is_being_made = False
-
-    def stop(self) -> None:
-        """Interrupt the answer. Calling this again has no effect."""
-        if not self.is_stopping:
-            self.is_stopping = True
-            self._cancel()
-
-    def new(self, count: int | None = None, last: str = "") -> Piece:
-        """Return those of the first *count* events that are not written yet, or of all, and *last*."""
-        return Piece(self._pieces, "".join(self.events[self._written : count]) + last)
-
-    def note_written(self, count: int) -> None:
-        """Record that the first *count* events are written."""
-        self._pieces += count > self._written
-        self._written = count
-
-    async def listen(self) -> AsyncGenerator[str, None]:
-        """Yield the stream from its beginning to its end, with comments during silence."""
-        position = 0
-        while True:
-            changed = self._changed
-            if position < len(self.events):
-                new, position = "".join(self.events[position:]), len(self.events)
-                yield new
-            elif self._has_ended:
-                return
-            else:
-                try:
-                    async with asyncio.timeout(PING_AFTER):
-                        await changed.wait()
-                except TimeoutError:
-                    yield PING
-
-    def _cancel(self) -> None:
-        if self.is_being_made and self._task is not None:
-            self._task.cancel()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 class Answers:
@@ -193,6 +69,7 @@ class Answers:
         self._beginning: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._writing = threading.Lock()
         self._writer: asyncio.Task[None] | None = None
+        self._has_failed = False
 
     async def begin(self, maker: Maker, work: Work, *, wait: float) -> Answer:
         """
@@ -200,17 +77,17 @@ class Answers:
 
         If another answer is in progress in the conversation, this waits for up to *wait* seconds, then raises
         ``BusyError``. If the owner has ``MAX_ANSWERS`` in progress, in all processes together, it raises
-        ``TooManyError``.
+        ``TooManyError``; if this process has too much to do, ``NoThreadError``.
         """
         loop, locale = asyncio.get_running_loop(), Locale.current()
         end = loop.time() + wait
         while True:
             # In a task, too: a client that disconnects now must not leave an answer that nothing generates.
-            begun = await asyncio.shield(_apart(self._begin(maker, work, locale), _own_context()))
+            begun = await asyncio.shield(apart(self._begin(maker, work, locale), own_context()))
             if isinstance(begun, Answer):
                 return begun
             if loop.time() >= end and begun < ALIVE_FOR:
-                raise BusyError("Another answer is being generated in this conversation; try again when it has ended.")
+                raise BusyError
             await asyncio.sleep(INTERVAL)
 
     def seat(self, owner_key: str) -> Seat:
@@ -224,10 +101,15 @@ class Answers:
 
     async def find(self, memory_id: str, owner_key: str) -> Maker | None:
         """Return the answer in progress in the owner's conversation, in any process, or None."""
-        return await in_thread(self._streams.find, memory_id, owner_key)
+        run = await in_thread(lambda: leases.find(_database(owner_key), memory_id, owner_key))
+        return None if run is None else Maker(memory_id, owner_key, run.hex)
 
     def listen(self, maker: Maker) -> AsyncGenerator[str, None]:
-        """Return the stream of an answer from its beginning to its end, in whichever process it is generated."""
+        """
+        Return the stream of an answer from its beginning to its end, in whichever process it is generated.
+
+        If its process dies, or loses it, this ends with an ``InterruptedAnswerError``.
+        """
         answer = self._made.get(maker)
         return self._listen_elsewhere(maker) if answer is None else answer.listen()
 
@@ -236,21 +118,22 @@ class Answers:
         answer = self._made.get(maker)
         rest = self.listen(maker)
         if answer is None:
-            await in_thread(self._streams.stop, maker)
+            await in_thread(lambda: leases.stop(_database(maker.owner_key), UUID(maker.answer_id)))
         else:
             answer.stop()
-        async for _ in rest:
-            pass
+        with suppress(InterruptedAnswerError):
+            async for _ in rest:
+                pass
 
     async def _begin(self, maker: Maker, work: Work, locale: Locale) -> Answer | float:
-        """Start an answer, and return it; if another one is in progress, return the seconds since its last write."""
+        """Start an answer, and return it; if another one is in progress, return the seconds since its last renewal."""
         beginning = self._beginning.setdefault(maker.owner_key, threading.Lock())
         answer = self._made[maker] = Answer(maker)
         if self._writer is None or self._writer.done():
-            self._writer = _apart(self._write_on(), Context())  # of no request: it writes the answers to all
+            self._writer = apart(self._write_on(), Context())  # of no request: it writes the answers to all
         silent_for: float | None = 0.0
         try:
-            silent_for = await in_thread(self._open, answer, work, beginning)
+            silent_for = await in_thread_soon(self._open, answer, work, beginning)
         finally:
             if silent_for is not None:
                 del self._made[maker]
@@ -261,27 +144,17 @@ class Answers:
         return answer
 
     def _open(self, answer: Answer, work: Work, beginning: threading.Lock) -> float | None:
-        """Take the lease of *answer*, and begin its *work*; return what ``Streams.begin`` does."""
+        """Take a run for *answer*, and begin its *work*; if another one is in progress, return what ``take`` does."""
         with beginning:  # otherwise, of several that begin at once, each could count the others and be refused
-            silent_for = self._take(answer.maker)
-        if silent_for is None:
-            answer.is_leased = True
-            try:
-                raisable(work.begin)()
-            except Exception as exc:  # noqa: BLE001  # the answer reports it
-                answer.failure = exc
-                empty_frames(exc)
-        return silent_for
-
-    def _take(self, maker: Maker) -> float | None:
-        """Do what ``Streams.begin`` does; ``TooManyError`` if the owner has too many answers in progress."""
-        silent_for = self._streams.begin(maker)
-        most = conf.chat()["MAX_ANSWERS"]
-        # Counted after it is there, since other processes may begin some at the same time.
-        if silent_for is None and self._streams.running(maker.owner_key) > most:
-            self._streams.end(maker, Piece(0, ""))
-            raise TooManyError(f"You have {most} answers in progress; wait for one of them, or stop it.")
-        return silent_for
+            taken = _take(answer.maker)
+        if not isinstance(taken, Taken):
+            return taken
+        answer.taken, answer.is_written = taken, True
+        try:
+            raisable(work.begin)(answer)
+        except Exception as exc:  # noqa: BLE001  # the answer reports it
+            answer.fail(exc)
+        return None
 
     async def _listen_elsewhere(self, maker: Maker) -> AsyncGenerator[str, None]:
         """Yield the stream of an answer that another process generates; all who listen to it here share one reader."""
@@ -301,24 +174,27 @@ class Answers:
 
     async def _follow(self, answer: Answer) -> None:
         """Read the stream of *answer* as long as it goes on and anyone listens."""
-        position, is_running = 0, True
+        position, progress = 0, Progress.RUNS
         try:
-            while is_running and answer.listeners:
-                pieces, is_running = await in_thread(self._read, answer.maker, position)
+            while progress is Progress.RUNS and answer.listeners:
+                progress, pieces = await in_thread(self._read, answer.maker, position)
                 position += len(pieces)
                 if pieces:
                     answer.put("".join(pieces))
-                if is_running:
+                if progress is Progress.RUNS:
                     await asyncio.sleep(INTERVAL)
+            if progress is Progress.LOST:
+                answer.failure = InterruptedAnswerError("The process that generated the answer is gone.")
         except Exception as exc:  # noqa: BLE001  # for those who listen
             answer.failure = exc
         finally:
             del self._followed[answer.maker]
             answer.end()
 
-    def _read(self, maker: Maker, position: int) -> tuple[list[str], bool]:
-        stored, is_running = self._streams.read(maker, position)
-        return decrypted(maker, stored), is_running
+    def _read(self, maker: Maker, position: int) -> tuple[Progress, list[str]]:
+        # First, to miss no last piece: who ends a run has written it.
+        progress = leases.progress(_database(maker.owner_key), UUID(maker.answer_id))
+        return progress, decrypted(maker, self._streams.read(maker, position))
 
     async def _make(self, answer: Answer, work: Work, locale: Locale) -> None:
         locale.activate()
@@ -327,60 +203,124 @@ class Answers:
                 await asyncio.sleep(0)  # an answer that was stopped before now ends here
                 await work.make(answer)
         except asyncio.CancelledError:
+            answer.state = State.STOPPED if answer.is_stopping else State.INTERRUPTED
             if not answer.is_stopping:
                 raise
         except Exception as exc:  # noqa: BLE001  # the answer reports it
-            answer.failure = exc
-            empty_frames(exc)
+            answer.fail(exc)
         finally:
-            try:
-                last = await in_thread(self._end, answer, work)
-                await work.follow()
-                answer.put(last)  # only now that the next answer can begin
-            except Exception as exc:
-                answer.failure = exc
-                logger.exception("An answer in the conversation %r failed.", answer.maker.memory_id)
-            finally:
-                del self._made[answer.maker]
-                answer.end()
-                await close_thread_sensitive()
+            await self._finish(answer, work)
 
-    def _end(self, answer: Answer, work: Work) -> str:
-        """End *work*, and then the stream of *answer* with the events that this returns, and return them."""
+    async def _finish(self, answer: Answer, work: Work) -> None:
+        """End *answer*, and then its stream, whatever happens."""
         last = ""
         try:
-            last = work.end(answer)
+            last = await self._ended(answer, work)
+            await work.follow()
+        except Exception:
+            logger.exception("What follows an answer in the conversation %r failed.", answer.maker.memory_id)
         finally:
-            with self._writing:  # after a write in progress
-                answer.is_leased = False
-            try:
-                self._streams.end(answer.maker, encrypted(answer.maker, answer.new(last=last)))
-            except Exception:
-                logger.exception("The end of an answer in %r could not be written.", answer.maker.memory_id)
-        return last
+            answer.put(last)  # only now that the next answer can begin
+            del self._made[answer.maker]
+            answer.end()
+            await close_thread_sensitive()
+
+    async def _ended(self, answer: Answer, work: Work) -> str:
+        """End *answer*, and return its last events. While the database is away, try again for ``END_SECONDS``."""
+        end, pause = time.monotonic() + conf.chat()["END_SECONDS"], FIRST_PAUSE
+        try:
+            while True:
+                try:
+                    return await in_thread(self._end, answer, work)
+                except AWAY as exc:
+                    if time.monotonic() + pause > end:
+                        raise
+                    if pause == FIRST_PAUSE:
+                        text = "The end of an answer in %r could not be stored (%s); this is tried again."
+                        logger.warning(text, answer.maker.memory_id, type(exc).__name__)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE)
+        except Exception as exc:
+            answer.fail(exc)
+            logger.exception("An answer in the conversation %r was given up.", answer.maker.memory_id)
+            return work.give_up(answer)
+        finally:
+            if answer.taken is not None:
+                leases.leave(answer.taken)
+
+    def _end(self, answer: Answer, work: Work) -> str:
+        """End *work*, once, and then the run and the stream of *answer* with the events that this returns."""
+        if answer.last is None:
+            answer.last = raisable(work.end)(answer)
+        with self._writing:  # after a write in progress
+            answer.is_written = False
+        taken, state = answer.taken, answer.state if answer.failure is None else State.FAILED
+        try:
+            last = encrypted(answer.maker, answer.new(last=answer.last))
+            if taken and not self._streams.end(answer.maker, last, taken, state, answer.question):
+                forget_ended(self._streams, taken.using, [answer.maker.memory_id])
+        except AWAY:
+            raise
+        except Exception:
+            logger.exception("The end of an answer in %r could not be written.", answer.maker.memory_id)
+        return answer.last
 
     async def _write_on(self) -> None:
         while self._made:
             await asyncio.sleep(INTERVAL)
-            leased = [answer for answer in self._made.values() if answer.is_leased]
+            written = [answer for answer in self._made.values() if answer.is_written]
             try:
-                if leased:
-                    stopping = await in_thread(self._write, leased)
-                    for answer in leased:
-                        if answer.maker in stopping:
-                            answer.stop()
-            except Exception:
-                logger.exception("Answers in progress could not be written; the next write tries again.")
+                stopping = await in_thread(self._write, written) if written else {}
+            except Exception as exc:  # noqa: BLE001  # whatever it is, the next write may succeed
+                self._note_failure(exc)
+                continue
+            for answer in written:
+                self._heed(answer, stopping)
 
-    def _write(self, answers: list[Answer]) -> set[Maker]:
-        """Write the new events of those *answers* that have not ended; return which have to stop."""
-        with self._writing:
-            counts = {answer: len(answer.events) for answer in answers if answer.is_leased}
-            pieces = {answer.maker: encrypted(answer.maker, answer.new(count)) for answer, count in counts.items()}
-            stopping = self._streams.write(pieces) if pieces else set()
-            for answer, count in counts.items():
-                answer.note_written(count)
+    def _heed(self, answer: Answer, stopping: Mapping[UUID, bool]) -> None:
+        """Stop *answer* if it has to, or if its run is not its own any more: then it is not among *stopping*."""
+        run = answer.taken and answer.taken.run
+        if not answer.is_written or run is None:
+            return  # it has ended since
+        if run not in stopping:
+            answer.lose()
+        elif stopping[run]:
+            answer.stop()
+
+    def _write(self, answers: Collection[Answer]) -> Mapping[UUID, bool]:
+        """Write the new events of those *answers* that have not ended; return which runs go on, and have to stop."""
+        try:
+            self._write_events(answers)
+        except StreamsUnavailableError as exc:  # which runs have to stop is known all the same
+            self._note_failure(exc)
+        else:
+            self._has_failed = False
+        places: defaultdict[str, dict[UUID, str]] = defaultdict(dict)
+        for answer in answers:
+            if answer.taken is not None and answer.is_written:
+                places[answer.taken.using][answer.taken.run] = answer.maker.memory_id
+        stopping: dict[UUID, bool] = {}
+        for using, memory_ids in places.items():
+            stopping.update(leases.stopping(using, memory_ids))
+            if lost := [memory_id for run, memory_id in memory_ids.items() if run not in stopping]:
+                forget_ended(self._streams, using, lost)
         return stopping
+
+    def _write_events(self, answers: Collection[Answer]) -> None:
+        with self._writing:
+            counts = {answer: len(answer.events) for answer in answers if answer.is_written}
+            new = {answer: count for answer, count in counts.items() if answer.has_new(count)}
+            pieces = {each.maker: encrypted(each.maker, each.new(count)) for each, count in new.items()}
+            if pieces:
+                self._streams.write(pieces)
+            for answer, count in new.items():
+                answer.note_written(count)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Log the first of several failures to write."""
+        if not self._has_failed:
+            logger.error("Answers in progress could not be written; the next writes try again.", exc_info=error)
+        self._has_failed = True
 
 
 _registries: WeakKeyDictionary[asyncio.AbstractEventLoop, Answers] = WeakKeyDictionary()
@@ -391,20 +331,24 @@ def answers() -> Answers:
     return _registries.setdefault(asyncio.get_running_loop(), Answers())
 
 
-def _own_context() -> Context:
-    """Return the context of the request, with what routers and instrumentation keep there, for a task of its own."""
-    context = Context()
-    for variable, value in copy_context().items():
-        if variable.name not in OF_THE_REQUEST:
-            context.run(variable.set, value)
-    return context
+def _database(owner_key: str) -> str:
+    """Return the database of the owner's conversations, and so of the runs in them."""
+    return router.db_for_write(Conversation, owner_key=owner_key)
 
 
-def _apart(making: Awaitable[_T], context: Context) -> asyncio.Task[_T]:
-    """Return a task for *making* that outlives the request, in *context*."""
-
-    async def awaited() -> _T:
-        with in_background():
-            return await making
-
-    return asyncio.create_task(awaited(), context=context)
+def _take(maker: Maker) -> Taken | float:
+    """Do what ``leases.take`` does; ``TooManyError`` if the owner has too many answers in progress."""
+    using, most = _database(maker.owner_key), conf.chat()["MAX_ANSWERS"]
+    taken = leases.take(using, maker.memory_id, maker.owner_key or None, UUID(maker.answer_id))
+    if not isinstance(taken, Taken):
+        return taken
+    try:
+        # Counted after it is there, since other processes may begin some at the same time.
+        are_too_many = leases.running(using, maker.owner_key or None) > most
+    except DatabaseError:
+        leases.leave(taken)
+        raise
+    if are_too_many:
+        leases.end(taken, State.FAILED)
+        raise TooManyError(f"You have {most} answers in progress; wait for one of them, or stop it.")
+    return taken

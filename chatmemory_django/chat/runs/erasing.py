@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from django.db import router, transaction
 
-from chatmemory_django.chat.models import AnswerStream
-from chatmemory_django.chat.runs.streams import DatabaseStreams, streams
+from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs.streams import DatabaseStreams, Streams, streams
+from chatmemory_django.chat.runs.tables import AnswerChunk
 
 
 def forget_streams(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
-    """Delete the streams of *conversations*: of ended answers if messages were removed, of all if they are *erased*."""
+    """
+    Delete the streams of *conversations*: of ended answers if messages were removed, of all if they are *erased*.
+
+    The runs of erased conversations are deleted with them, so their processes find out that they have to stop.
+    """
+    memory_ids = list(conversations.values())
     kept = streams()
     if isinstance(kept, DatabaseStreams):
-        kept.using = router.db_for_write(AnswerStream, beside=using)
+        kept.using = router.db_for_write(AnswerChunk, beside=using)
+    if kept.using == using:
+        if erased:
+            kept.forget(memory_ids)
+        else:
+            forget_ended(kept, using, memory_ids)
 
     def forget() -> None:  # not a partial: Django 5.2 logs errors with the name of the function
-        kept.forget(list(conversations.values()), erased=erased)
+        forget_ended(kept, using, memory_ids)
 
-    if kept.using == using:
-        forget()
-    else:
-        # If this fails, it is logged; what has ended by then expires, and no one else finds it.
+    if erased or kept.using != using:
+        # In any case of erased ones: a process may have written a piece in the meantime. If this fails, it is logged;
+        # what is left then expires, and no one else finds it.
         transaction.on_commit(forget, using=using, robust=True)
+
+
+def forget_ended(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
+    """Delete the streams in these conversations but of the answers in progress."""
+    kept.forget(memory_ids, but=[run.hex for run in leases.alive(using, memory_ids)])

@@ -121,14 +121,16 @@ class Command(ConversationsCommand):
             self.stdout.write(f"{'Would have deleted' if dry_run else 'Deleted'} the records of {count:,} calls.")
 
     def delete_rest(self, using: str, verbosity: int, *, may_block: bool) -> None:
-        """Delete what approvals, streams and the search index still hold of deleted messages."""
+        """Delete what approvals, streams and the search index still hold of deleted messages, and runs of long ago."""
         if apps.is_installed("chatmemory_django.chat"):
             from chatmemory_django.chat.approvals.tables import forget_left_approvals  # its tables exist only then
-            from chatmemory_django.chat.models import AnswerStream
+            from chatmemory_django.chat.models import AnswerChunk
+            from chatmemory_django.chat.runs import leases
             from chatmemory_django.chat.runs.streams import delete_old
 
             forget_left_approvals(using)
-            delete_old(router.db_for_write(AnswerStream, beside=using))  # may be another than that of conversations
+            leases.prune(using, conf.chat()["RUN_SECONDS"])
+            delete_old(router.db_for_write(AnswerChunk, beside=using))  # may be another than that of conversations
         if apps.is_installed("chatmemory_django.search"):
             with self.progress("steps of the search index", None, verbosity) as progress:
                 for _ in forget_deleted(using, Message._meta.db_table, may_block=may_block):

@@ -10,9 +10,9 @@ import msgspec
 from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.models.columns import Columns, to_message
-from chatmemory_django.stores.base import Appended, MessageNotFoundError, Phase
+from chatmemory_django.stores.base import Appended, LeaseLostError, MessageNotFoundError, Phase
 from chatmemory_django.stores.django.changes import Change, Cut
-from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
+from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, has_counts, read_eviction
 from chatmemory_django.stores.django.relocations import Relocation, relocate, stored_rows
 from chatmemory_django.stores.django.rows import NewRow, Row, State, memory_columns, new_row
 from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, WINDOW, Snapshot
@@ -40,6 +40,7 @@ class Addition:
         archived: bool = False,
         phase: Phase | None = None,
         turn: Sequence[int] = (),
+        newest: int | None = None,
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
     ) -> None:
@@ -48,6 +49,7 @@ class Addition:
         self._archived = archived
         self._phase = phase
         self._turn = turn
+        self._newest = newest
         self._is_retry = is_retry
         self._window = window
         new = new_messages(messages)
@@ -66,6 +68,8 @@ class Addition:
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
         """Decide how the memory changes."""
         state, window = snapshot.state, self._window
+        if self._newest not in {None, snapshot.head if self._newest else None}:
+            raise LeaseLostError(f"Others have added messages to {snapshot.key!r} meanwhile; nothing is stored.")
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
         # Without the lock this is unknown: then the UPDATE checks the ids, and a retry comes back with the lock.
         known = snapshot.sequences_of(names) if names and snapshot.is_locked else {}
@@ -127,7 +131,8 @@ class Addition:
         change = self._change(state, eviction, added, uncounted, relocation, aside, cuts, taken_up, completes)
         if self._phase is not None and not ends:
             before = snapshot.held if self._turn else ()
-            new = (entry for entry in eviction.added[begun:] if entry.type != MessageType.SYSTEM)
+            gone = {entry.key for entry in (*eviction.replaced, *eviction.passed_by)}
+            new = (entry for entry in eviction.added[begun:] if entry.key not in gone)
             change = change._replace(held=None if before is None else (*before, *new))
         return Appended(eviction, keys, state.id), change
 
@@ -170,10 +175,10 @@ class Addition:
 
     def _held(self, snapshot: Snapshot) -> Sequence[Entry]:
         """Return what was added since the turn has begun, and evicted nothing: it is added again when the turn ends."""
+        first, pinned = min(self._turn), snapshot.state.pinned_sequence
         if snapshot.held is not None:
-            return snapshot.held
-        rows = snapshot.memory(self._window.counter, sequence__gte=min(self._turn))
-        rows = [row for row in rows if row.part == WINDOW and row.type != MessageType.SYSTEM]
+            return [entry for entry in snapshot.held if entry.key >= first and entry.key != pinned]
+        rows = [row for row in snapshot.memory(self._window.counter, sequence__gte=first) if row.part == WINDOW]
         return [entry_of(row, self._window, self._counted) for row in rows]
 
     def _from_front(self, snapshot: Snapshot, held: Sequence[Entry]) -> Eviction:
@@ -183,7 +188,7 @@ class Addition:
         systems: list[Entry] = []
         if not window.keeps_all and any(message.type == MessageType.SYSTEM for message in self._messages):
             rows = snapshot.memory(window.counter, type=MessageType.SYSTEM.value)
-            systems = [entry_of(row, window) for row in rows if row.part != SUMMARY]
+            systems = [entry_of(row, window) for row in rows if row.part != SUMMARY and row.sequence not in later]
         summary = None if state.summary_sequence is None else Entry(state.summary_sequence, MessageType.SYSTEM)
         return Eviction(
             window,
@@ -235,6 +240,8 @@ class Addition:
             has_lost_system=state.has_lost_system or passed_systems,
             **memory_columns(eviction, count),
         )
+        if self._archived and rows:  # they are left out on purpose
+            after = after._replace(kept_out_through=rows[-1].sequence)
         kept = [row for row in uncounted if row.sequence not in gone]  # usually none
         counts = counts_of(kept, self._counted) if kept else {}
         # Others may have continued from messages stored aside; then these were in the memory, and stay there.
@@ -262,14 +269,6 @@ def _check_unique(rows: Sequence[NewRow]) -> None:
         columns = Columns(row.type, row.text, row.payload)
         if row.client_message_id is not None and contents.setdefault(row.client_message_id, columns) != columns:
             raise ValueError(f"Two messages have the client message id {row.client_message_id!r}; ids must be unique.")
-
-
-def has_counts(snapshot: Snapshot, window: Window) -> bool:
-    """Return whether *window* can use the counters of the conversation, without reading its memory."""
-    state = snapshot.state
-    if not window.is_additive:
-        return False
-    return not state.memory_messages or window.counter in {"", state.counted_by}
 
 
 def _entries(snapshot: Snapshot, window: Window, summary: Entry | None) -> Iterator[Entry]:

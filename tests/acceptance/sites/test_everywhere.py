@@ -13,7 +13,7 @@ from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.calls import record_call
-from chatmemory_django.chat.models import AnswerStream, ModelCall
+from chatmemory_django.chat.models import ModelCall, Run
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.messages import (
     AiMessage,
@@ -389,7 +389,7 @@ class TestChat:
 
         texts = {each.owner.username: [row.text for row in each.history()] for each in Conversation.objects.all()}
         assert texts == {"ann": ["Brief", "Tea?", "Please", "Milk?", "Two"], "bob": ["Brief", "Mine?", "Two"]}
-        assert not AnswerStream.objects.exists()
+        assert not Run.objects.filter(active__isnull=False).exists()
 
 
 class TestOpenAI:

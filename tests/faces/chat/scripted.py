@@ -14,7 +14,7 @@ from chatmemory_django.chat.model import (
     PartialThinking,
     TokenUsage,
 )
-from chatmemory_django.chat.runs import answers
+from chatmemory_django.chat.runs.answer import Answer as Answered
 from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest
 
 METADATA = ChatResponseMetadata(
@@ -100,19 +100,22 @@ class ScriptedModel(ChatModel):
 class Saying:
     """The work of an answer of one event, *last*, after the test's own *make*."""
 
-    def __init__(self, last: str, make: Callable[[answers.Answer], Awaitable[None]] | None = None) -> None:
+    def __init__(self, last: str, make: Callable[[Answered], Awaitable[None]] | None = None) -> None:
         self._last = last
         self._make = make
 
-    def begin(self) -> None:
+    def begin(self, answer: Answered) -> None:
         pass
 
-    async def make(self, answer: answers.Answer) -> None:
+    async def make(self, answer: Answered) -> None:
         if self._make is not None:
             await self._make(answer)
 
-    def end(self, answer: answers.Answer) -> str:
+    def end(self, answer: Answered) -> str:
         return self._last
+
+    def give_up(self, answer: Answered) -> str:
+        return f"Given up: {type(answer.failure).__name__}."
 
     async def follow(self) -> None:
         pass

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
@@ -19,9 +20,12 @@ from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatModel, ChatRequest, ChatResponse
-from chatmemory_django.chat.models import AnswerStream
-from chatmemory_django.chat.runs.answers import Answer, answers
-from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker
+from chatmemory_django.chat.models import Run
+from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs.answer import Answer
+from chatmemory_django.chat.runs.answers import answers
+from chatmemory_django.chat.runs.leases import Taken
+from chatmemory_django.chat.runs.streams import Maker
 from chatmemory_django.messages import AiMessage
 from tests.asgi import run
 from tests.faces.chat.scripted import Saying
@@ -49,28 +53,14 @@ class HeldModel(ChatModel):
         return self.do_chat(request)
 
 
-class HeldStreams(DatabaseStreams):
-    """Streams whose ``begin`` returns once the test lets it."""
+class Held(Saying):
+    """The work of an answer whose beginning takes until the test lets it end."""
 
     has_begun, may_return = threading.Event(), threading.Event()
 
-    def begin(self, maker: Maker) -> float | None:
-        silent_for = super().begin(maker)
+    def begin(self, answer: Answer) -> None:
         self.has_begun.set()
         assert self.may_return.wait(PATIENCE)
-        return silent_for
-
-
-class AskedStreams(DatabaseStreams):
-    """Streams that signal when an answer cannot begin."""
-
-    is_busy = threading.Event()
-
-    def begin(self, maker: Maker) -> float | None:
-        silent_for = super().begin(maker)
-        if silent_for is not None:
-            self.is_busy.set()
-        return silent_for
 
 
 class UsesDatabase(MiddlewareMixin):
@@ -155,13 +145,23 @@ def held_now(connections: list[BaseDatabaseWrapper]) -> list[BaseDatabaseWrapper
     ]
 
 
-def test_a_request_holds_no_connection_while_it_waits_for_another_answer(settings, token, model, connected):
-    settings.CHATMEMORY["CHAT"] |= {"STREAMS": f"{__name__}.AskedStreams", "WAIT_SECONDS": PATIENCE}
-    AskedStreams.is_busy.clear()
+def test_a_request_holds_no_connection_while_it_waits_for_another_answer(
+    settings, token, model, connected, monkeypatch
+):
+    settings.CHATMEMORY["CHAT"]["WAIT_SECONDS"] = PATIENCE
+    is_busy, take = threading.Event(), leases.take
+
+    def noted(*args) -> Taken | float:
+        taken = take(*args)
+        if not isinstance(taken, Taken):
+            is_busy.set()
+        return taken
+
+    monkeypatch.setattr(leases, "take", noted)
 
     async def ask() -> list[BaseDatabaseWrapper]:
         async with asked(token, "text/event-stream"), asked(token, "text/event-stream"):
-            assert await asyncio.to_thread(AskedStreams.is_busy.wait, PATIENCE)
+            assert await asyncio.to_thread(is_busy.wait, PATIENCE)
             found = await held(connected)
             model.may_answer.set()
         await of_others()
@@ -187,27 +187,26 @@ def test_a_request_holds_no_connection_while_its_answer_is_generated(settings, t
     assert len(connected) > 1
 
 
-def test_a_client_that_disconnects_as_its_answer_begins_leaves_no_orphaned_answer(settings, model):
-    settings.CHATMEMORY["CHAT"]["STREAMS"] = f"{__name__}.HeldStreams"
-    maker = Maker("c", "1", "a")
+def test_a_client_that_disconnects_as_its_answer_begins_leaves_no_orphaned_answer(model):
+    maker = Maker("c", str(User.objects.create_user("ann").pk), uuid4().hex)
     made = []
 
     async def make(answer: Answer) -> None:
         made.append(answer.maker)
 
     async def drop() -> None:
-        beginning = asyncio.create_task(answers().begin(maker, Saying("Bye.", make), wait=0))
-        assert await asyncio.to_thread(HeldStreams.has_begun.wait, PATIENCE)
+        beginning = asyncio.create_task(answers().begin(maker, Held("Bye.", make), wait=0))
+        assert await asyncio.to_thread(Held.has_begun.wait, PATIENCE)
         beginning.cancel()
         with suppress(asyncio.CancelledError):
             await beginning
-        HeldStreams.may_return.set()
+        Held.may_return.set()
         await of_others()
 
     run(drop())
 
     assert made == [maker]
-    assert not AnswerStream.objects.exists()
+    assert not Run.objects.exists()
 
 
 def test_a_stream_has_no_thread_of_its_own(token, model):

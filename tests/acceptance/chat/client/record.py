@@ -29,7 +29,7 @@ from chatmemory_django.chat.model import (
     PartialToolCall,
     TokenUsage,
 )
-from chatmemory_django.chat.runs.answers import PING
+from chatmemory_django.chat.runs.answer import PING
 from chatmemory_django.chat.ui_messages import Approval, from_ui_message, to_ui_messages
 from chatmemory_django.core.tool_calls import NOT_RUN
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage

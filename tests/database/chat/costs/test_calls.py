@@ -197,21 +197,41 @@ class TestAnswers:
         assert recorded() == [("other", "m", None, None, "failed", "ZeroDivisionError", None)]
         assert "What a call of a model used could not be estimated." in caplog.text
 
-    def test_an_answer_that_is_asked_for_again_is_another_call(self, ann):
+    def test_an_answered_question_that_is_sent_again_is_no_call(self, ann):
         assistant = Assistant(ScriptedModel("Yes"))
         for _ in range(2):
             assistant.chat("c", "Tea?", owner=ann, client_message_id="u1")
 
+        assert recorded() == [COMPLETED]
+
+    def test_an_answer_that_is_regenerated_is_another_call(self, ann):
+        assistant = Assistant(ScriptedModel("Yes"))
+        assistant.chat("c", "Tea?", owner=ann)
+        assistant.chat("c", None, after=1, owner=ann)
+
         assert recorded() == [COMPLETED, COMPLETED]
 
-    def test_an_answer_takes_one_statement_more(self, ann):
-        """One more for an answer that is stored, whatever the number of its rounds."""
-        for model in (ScriptedModel("Yes"), ScriptedModel(CALLS, "Yes")):
+    @pytest.mark.parametrize("ask", FORMS)
+    def test_a_call_is_recorded_before_the_tools_run_that_it_calls(self, ann, ask):
+        """So nothing that a tool does, not even the end of the process, loses it."""
+        seen = []
+
+        def look(place: str) -> str:
+            """Look."""
+            seen.append(recorded())
+            return place
+
+        ask(Assistant(ScriptedModel(CALLS, "Yes"), tools=[look]), ann)
+
+        assert seen == [[COMPLETED]]
+
+    def test_a_round_takes_one_statement_more(self, ann):
+        for rounds, model in ((1, ScriptedModel("Yes")), (2, ScriptedModel(CALLS, "Yes"))):
             with CaptureQueriesContext(connection) as captured:
                 chat(Assistant(model, tools=[look], title=None), ann)
 
             written = [each["sql"] for each in captured if "chatmemory_chat_modelcall" in each["sql"]]
-            assert len(written) == 1
+            assert len(written) == rounds
 
     def test_no_text_is_recorded(self, ann):
         chat(Assistant(ScriptedModel(f"It is {SECRET}")), ann)
@@ -231,16 +251,18 @@ class TestAnswers:
         assert "1 calls of models could not be recorded." in caplog.text
         assert [message.text for message in get_chat_memory("c").messages()[1:]] == ["Yes"]
 
-    def test_the_record_is_committed_with_the_answer(self, ann):
-        for model in (ScriptedModel("Yes"), ScriptedModel(CALLS, "Yes")):
+    def test_the_record_is_committed_with_the_round(self, ann):
+        for rounds, model in ((1, ScriptedModel("Yes")), (2, ScriptedModel(CALLS, "Yes"))):
             with CaptureQueriesContext(connection) as captured:
                 chat(Assistant(model, tools=[look], title=None), ann)
 
             statements = [each["sql"] for each in captured]
-            [record] = [place for place, sql in enumerate(statements) if "chatmemory_chat_modelcall" in sql]
-            if connection.vendor == "postgresql":
-                assert "chatmemory_message" in statements[record]
-            else:
+            records = [place for place, sql in enumerate(statements) if "chatmemory_chat_modelcall" in sql]
+            assert len(records) == rounds
+            for record in records:
+                if connection.vendor == "postgresql":
+                    assert "chatmemory_message" in statements[record]
+                    continue
                 # What comes before the record and belongs to its transaction.
                 begun = max(place for place, sql in enumerate(statements[:record]) if sql.startswith("BEGIN"))
                 before = statements[begun:record]

@@ -22,22 +22,22 @@ from django.utils.deprecation import MiddlewareMixin
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.access import AccessPolicy
-from chatmemory_django.chat.answers.too_long import QuestionTooLongError
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.http.views import _with_end
 from chatmemory_django.chat.model import (
     ChatEvent,
     ChatModel,
     ChatRequest,
     ChatResponse,
-    ContextLengthError,
     ModelTimeoutError,
     PartialText,
     RateLimitError,
     UnavailableError,
 )
-from chatmemory_django.chat.models import AnswerChunk, AnswerStream
-from chatmemory_django.chat.runs.answers import Answers
-from chatmemory_django.chat.runs.streams import DEAD_AFTER
+from chatmemory_django.chat.models import AnswerChunk, Run
+from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs.answers import INTERVAL, Answers, InterruptedAnswerError
+from chatmemory_django.chat.runs.leases import DEAD_AFTER
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.db.threads import all_afterwards
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, UserMessage
@@ -376,8 +376,6 @@ class TestErrors:
             (DOWN, "The model gave no answer. Try again."),
             (RateLimitError("429 from org-123", 7), "The model has too much to do. Try again in a moment."),
             (ModelTimeoutError("60 s"), "The model took too long. Try again."),
-            (QuestionTooLongError(8_193, 8_192), "Your message is too long for this chat. Send a shorter one."),
-            (ContextLengthError("8193 tokens"), "The conversation is too long for the model."),
             (ZeroDivisionError("a site's own"), "Something went wrong. Try again."),
         ],
     )
@@ -437,21 +435,31 @@ class TestErrors:
         assert stopped.json() == {"stopped": True}
         assert (await asked)[-1]["type"] == "abort"
 
-    @pytest.mark.parametrize(("method", "where"), [("post", ""), ("get", "/c/stream"), ("post", "/c/stop")])
-    def test_without_redis_the_chat_cannot_be_used_for_now(self, chat, settings, method, where):
+    def test_without_redis_an_answer_is_completed_and_who_listens_elsewhere_gets_an_error(
+        self, chat, ann, settings, caplog
+    ):
         async def test() -> None:
-            client = chat("Yes.")
+            gate = asyncio.Event()
+            client = chat(ScriptedModel("one two", gate=gate))
             settings.CHATMEMORY["CHAT"] |= {
                 "STREAMS": "chatmemory_django.chat.runs.redis_streams.RedisStreams",
                 "REDIS_URL": "redis://127.0.0.1:1/0",
             }
-            body = ({"id": "c", "message": user("Hi.")},) if method == "post" else ()
-            response = await getattr(client, method)(*body, where)
-            assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
-            assert response.content == b"The chat cannot be used now; try again."
-            assert not client.model.requests
+            async with under_way(client, "Count.") as asked:
+                elsewhere = Answers()
+                maker = await elsewhere.find(f"{ann.pk}:c", str(ann.pk))
+                heard = parsed(await _joined(_with_end(elsewhere.listen(maker))))
+                await asyncio.sleep(3 * INTERVAL)
+                gate.set()
+                found = await asked
+            assert heard == [{"type": "error", "errorText": "Something went wrong. Try again."}]
+            assert text_of(found) == "one two "
+            assert await client.texts() == ["Count.", "one two"]
+            assert (await client.get("/c/stream")).status_code == 204
 
         run(test())
+        assert caplog.text.count("Answers in progress could not be written") == 1
+        assert "The end of an answer" in caplog.text
 
     @asynchronous
     async def test_tools_and_system_messages_have_the_time_zone_of_the_request(self, chat, settings):
@@ -820,8 +828,9 @@ class TestStreams:
     async def test_an_answer_whose_process_died_does_not_block_the_chat(self, chat, ann):
         client = chat("Yes.")
         await client.say("Hi.")
-        dead = {"answer_id": "dead", "written_at": timezone.now() - timedelta(seconds=DEAD_AFTER + 1)}
-        await AnswerStream.objects.acreate(memory_id=f"{ann.pk}:c", owner_key=ann.pk, **dead)
+        dead = await sync_to_async(leases.take)("default", f"{ann.pk}:c", ann.pk, uuid4())
+        leases.leave(dead)
+        await Run.objects.aupdate(lease=timezone.now() - timedelta(seconds=DEAD_AFTER + 1))
 
         assert (await client.get("/c/stream")).status_code == 204
         assert text_of(await client.say("Still there?")) == "Yes. "
@@ -850,7 +859,7 @@ class TestStreams:
         assert client.model.open_streams == 0
         assert not await Message.objects.aexists()
         assert not await AnswerChunk.objects.aexists()
-        assert not await AnswerStream.objects.aexists()
+        assert not await Run.objects.aexists()
 
     @asynchronous
     async def test_listeners_elsewhere_notice_that_the_conversation_was_erased(self, chat, ann):
@@ -861,7 +870,8 @@ class TestStreams:
             maker = await elsewhere.find(chat_id, str(ann.pk))
             listening = asyncio.create_task(_joined(elsewhere.listen(maker)))
             response = await AsyncClient().delete(f"/api/conversations/{chat_id}/", headers=client._headers)
-            await listening
+            with pytest.raises(InterruptedAnswerError):
+                await listening
             await asked
 
         assert response.status_code == 204

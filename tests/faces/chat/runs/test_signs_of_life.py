@@ -1,53 +1,64 @@
-"""Heartbeats: several times a second, a process records which answers it is generating."""
+"""Signs of life: while a process generates an answer, or stores it, nobody takes it for dead."""
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from uuid import uuid4
 
 import pytest
+from django.contrib.auth import get_user_model
 
-from chatmemory_django.chat.models import AnswerStream
-from chatmemory_django.chat.runs.answers import Answer, Answers
+from chatmemory_django.chat.models import Run
+from chatmemory_django.chat.runs import renewals
+from chatmemory_django.chat.runs.answer import Answer
+from chatmemory_django.chat.runs.answers import Answers
 from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker, Piece
 from tests.asgi import run
 from tests.faces.chat.scripted import Saying
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PATIENCE = 30
 """Seconds after which a test gives up waiting."""
 
-FIRST, SECOND = Maker("one", "1", "a"), Maker("two", "1", "b")
+
+@pytest.fixture
+def maker(monkeypatch: pytest.MonkeyPatch) -> Maker:
+    monkeypatch.setattr(renewals, "RENEW", 0.02)
+    return Maker("one", str(get_user_model().objects.create_user("ann").pk), uuid4().hex)
 
 
 class SlowStreams(DatabaseStreams):
-    """Streams in which the end of the first answer is written only after the second has sent a heartbeat."""
+    """Streams in which the end of the first answer is written only after the second has written a piece."""
 
     is_ending, is_alive = threading.Event(), threading.Event()
 
-    def write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
-        if self.is_ending.is_set() and SECOND in pieces:
+    def write(self, pieces) -> None:
+        if self.is_ending.is_set() and any(maker.memory_id == "two" for maker in pieces):
             self.is_alive.set()
-        return super().write(pieces)
+        super().write(pieces)
 
-    def end(self, maker: Maker, last: Piece) -> None:
-        if maker == FIRST:
+    def end(self, maker: Maker, last: Piece, *args) -> bool:
+        if maker.memory_id == "one":
             self.is_ending.set()
             assert self.is_alive.wait(PATIENCE)
-        super().end(maker, last)
+        return super().end(maker, last, *args)
 
 
-def test_an_answer_that_ends_slowly_does_not_delay_other_heartbeats(settings):
+def test_an_answer_that_ends_slowly_does_not_delay_the_pieces_of_others(settings, maker):
     settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.SlowStreams"}}
+    second = maker._replace(memory_id="two", answer_id=uuid4().hex)
 
     async def slow(answer: Answer) -> None:
+        await asyncio.to_thread(SlowStreams.is_ending.wait, PATIENCE)
+        answer.put("Hi. ")
         await asyncio.to_thread(SlowStreams.is_alive.wait, PATIENCE)
 
     async def talk() -> None:
         answers = Answers()
         listening = [
-            (await answers.begin(maker, work, wait=0)).listen()
-            for maker, work in ((SECOND, Saying("Bye.", slow)), (FIRST, Saying("Bye.")))
+            (await answers.begin(each, work, wait=0)).listen()
+            for each, work in ((second, Saying("Bye.", slow)), (maker, Saying("Bye.")))
         ]
         for each in listening:
             async for _ in each:
@@ -56,43 +67,34 @@ def test_an_answer_that_ends_slowly_does_not_delay_other_heartbeats(settings):
     run(talk())
 
     assert SlowStreams.is_alive.is_set()
-    assert not AnswerStream.objects.exists()
-
-
-class HeardStreams(DatabaseStreams):
-    """Streams that signal each heartbeat."""
-
-    is_alive = threading.Event()
-
-    def write(self, pieces: Mapping[Maker, Piece]) -> set[Maker]:
-        self.is_alive.set()
-        return super().write(pieces)
+    assert not Run.objects.filter(active__isnull=False).exists()
 
 
 class SlowlyStored(Saying):
-    """The work of an answer whose question and answer are stored only after a heartbeat each."""
+    """The work of an answer whose question and answer are stored only after a renewal each."""
 
-    heartbeats = 0
+    renewals = 0
 
-    def begin(self) -> None:
-        self.wait()
+    def begin(self, answer: Answer) -> None:
+        self.wait(answer)
 
     def end(self, answer: Answer) -> str:
-        self.wait()
+        self.wait(answer)
         return super().end(answer)
 
-    def wait(self) -> None:
-        HeardStreams.is_alive.clear()
-        self.heartbeats += HeardStreams.is_alive.wait(PATIENCE)
+    def wait(self, answer: Answer) -> None:
+        assert answer.taken is not None
+        leases = Run.objects.filter(pk=answer.taken.run).values_list("lease", flat=True)
+        before = leases.get()
+        self.renewals += wait_until(lambda: leases.get() > before)
 
 
-def test_an_answer_is_alive_while_it_is_being_stored(settings):
-    settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.HeardStreams"}}
+def test_an_answer_is_alive_while_it_is_being_stored(maker):
     work = SlowlyStored("Bye.")
 
     async def talk() -> list[str]:
-        return [piece async for piece in (await Answers().begin(FIRST, work, wait=0)).listen()]
+        return [piece async for piece in (await Answers().begin(maker, work, wait=0)).listen()]
 
     assert run(talk()) == ["Bye."]
-    assert work.heartbeats == 2
-    assert not AnswerStream.objects.exists()
+    assert work.renewals == 2
+    assert not Run.objects.filter(active__isnull=False).exists()

@@ -2,13 +2,16 @@
 
 import asyncio
 import threading
+from uuid import uuid4
 
 import pytest
+from django.contrib.auth import get_user_model
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatResponse
-from chatmemory_django.chat.models import AnswerChunk, AnswerStream
-from chatmemory_django.chat.runs.answers import Answer, Answers, Locale, Work
+from chatmemory_django.chat.models import AnswerChunk, Run
+from chatmemory_django.chat.runs.answer import Answer, Locale, Work
+from chatmemory_django.chat.runs.answers import Answers
 from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker, Piece
 from chatmemory_django.db.threads import BACKGROUND_THREADS, in_background, in_thread
 from chatmemory_django.models import Conversation
@@ -20,7 +23,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PATIENCE = 30
 """Seconds after which a test gives up waiting."""
 
-MAKER = Maker("c", "1", "a")
+
+@pytest.fixture
+def maker() -> Maker:
+    return Maker("c", str(get_user_model().objects.create_user("ann").pk), uuid4().hex)
 
 
 class HeldStreams(DatabaseStreams):
@@ -28,10 +34,10 @@ class HeldStreams(DatabaseStreams):
 
     has_written, may_return = threading.Event(), threading.Event()
 
-    def end(self, maker: Maker, last: Piece) -> None:
+    def end(self, maker: Maker, last: Piece, *args) -> bool:
         self.has_written.set()
         assert self.may_return.wait(PATIENCE)
-        super().end(maker, last)
+        return super().end(maker, last, *args)
 
 
 class Impatient(Answers):
@@ -49,33 +55,40 @@ async def listened(answer: Answer) -> str:
         return "".join([piece async for piece in answer.listen()])
 
 
-def test_an_answer_stopped_while_its_end_is_written_ends(settings):
+class Storing(Saying):
+    """The work of an answer that has stored something, so that its conversation stays."""
+
+    def begin(self, answer: Answer) -> None:
+        Conversation.objects.update(version=2)
+
+
+def test_an_answer_stopped_while_its_end_is_written_ends(settings, maker):
     settings.CHATMEMORY = {"CHAT": {"STREAMS": f"{__name__}.HeldStreams"}}
 
     async def stop() -> str:
-        answer = await Answers().begin(MAKER, Saying("Bye."), wait=0)
+        answer = await Answers().begin(maker, Storing("Bye."), wait=0)
         assert await asyncio.to_thread(HeldStreams.has_written.wait, PATIENCE)
         answer.stop()
         HeldStreams.may_return.set()
         return await listened(answer)
 
     assert run(stop()) == "Bye."
-    assert not AnswerStream.objects.exists()
+    assert Run.objects.get().state == "done"
     assert [chunk.data for chunk in AnswerChunk.objects.all()] == ["Bye."]
 
 
-def test_an_answer_stopped_before_its_task_starts_ends():
+def test_an_answer_stopped_before_its_task_starts_ends(maker):
     made = []
 
     async def make(answer: Answer) -> None:
         made.append(answer)
 
     async def stop() -> str:
-        return await listened(await Impatient().begin(MAKER, Saying("Bye.", make), wait=0))
+        return await listened(await Impatient().begin(maker, Storing("Bye.", make), wait=0))
 
     assert run(stop()) == "Bye."
     assert made == []
-    assert not AnswerStream.objects.exists()
+    assert Run.objects.get().state == "stopped"
 
 
 def test_an_answer_stopped_after_its_end_but_before_it_is_stored_is_stored():

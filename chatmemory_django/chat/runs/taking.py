@@ -1,0 +1,134 @@
+"""How a run is taken: the fence of its conversation is raised, and the run inserted, or neither."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, QuerySet
+
+from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, before
+from chatmemory_django.db.isolation import note_lock
+from chatmemory_django.db.moments import DatabaseNow
+from chatmemory_django.db.retries import is_duplicate
+from chatmemory_django.models import Conversation, ConversationQuerySet
+from chatmemory_django.models.conversations import create_once
+
+
+class Taken(NamedTuple):
+    """A run that this process has taken, and has to end."""
+
+    run: UUID
+    conversation: int
+    """The key of its conversation."""
+    fence: int
+    """The fence of the conversation, which each write of the run has to require."""
+    using: str
+    is_new: bool = False
+    """Whether the conversation was created for it: it is deleted if the run ends before anything was written."""
+
+
+class Taking:
+    """The attempts to take the conversation *key* of *owner*, None for any, for *run* in the database *using*."""
+
+    def __init__(self, using: str, key: str, owner: Any, run: UUID) -> None:
+        self._key = key
+        self._owner = owner
+        self._run = run
+        self._connection = connections[using]
+        self._conversations = Conversation.objects.using(using).filter(memory_id=key)
+        self._runs = Run.objects.using(using)
+
+    def take(self) -> Taken | float:
+        """Return the run, or the seconds since the one in progress was last renewed. Create what does not exist."""
+        taken = self._taken()
+        if taken is not None:
+            return taken
+        conversation, owner = next(iter(self._conversations.values_list("pk", "owner")), (None, None))
+        if conversation is None:
+            create_once(self._connection.alias, self._key, self._owner)
+            taken = self._taken()
+            return 0.0 if taken is None else taken._replace(is_new=True)
+        to_key = Conversation._meta.get_field("owner").to_key
+        if self._owner is not None and to_key(owner) != to_key(self._owner):
+            raise PermissionDenied(f"The conversation {self._key!r} belongs to another user.")
+        return self._taken_from_the_dead(conversation)
+
+    def _taken_from_the_dead(self, conversation: int) -> Taken | float:
+        """Return what ``take`` does, where another run seems to be in progress in *conversation*."""
+        there = self._runs.filter(active=conversation)
+        silent_for = next(iter(there.values_list(DatabaseNow() - F("lease"), flat=True)), None)
+        seconds = 0.0 if silent_for is None else max(0.0, silent_for.total_seconds())
+        if seconds < DEAD_AFTER:
+            return seconds
+        return self._taken(there.filter(lease__lt=before(DEAD_AFTER))) or 0.0
+
+    def _taken(self, dead: QuerySet[Run] | None = None) -> Taken | None:
+        """Take the conversation, from *dead* runs if there are any; return None if there is nothing to take."""
+        is_one_statement = self._connection.vendor == "postgresql" and dead is None
+        try:
+            with self._transaction(is_one_statement):
+                if not is_one_statement and not self._own().update(fence=F("fence") + 1):
+                    return None
+                note_lock(self._connection, self._key)
+                if dead is not None:
+                    ended = {"state": Run.State.INTERRUPTED, "active": None, "ended_at": DatabaseNow()}
+                    dead.update(**ended)
+                return self._inserted(raises=is_one_statement)
+        except IntegrityError as exc:
+            if not is_duplicate(exc):
+                raise
+            return None  # the fence is as it was
+
+    def _transaction(self, is_one_statement: bool) -> AbstractContextManager[None]:
+        """Return a transaction, or a savepoint, as a run that is there already must break no transaction of others."""
+        if is_one_statement and not self._connection.in_atomic_block:
+            return nullcontext()
+        return transaction.atomic(using=self._connection.alias)
+
+    def _own(self) -> ConversationQuerySet:
+        return self._conversations if self._owner is None else self._conversations.filter(owner=self._owner)
+
+    def _inserted(self, *, raises: bool) -> Taken | None:
+        """Insert the run with the fence of the conversation, which the same statement *raises* where that is needed."""
+        connection, run = self._connection, Run._meta.get_field("id").get_db_prep_save(self._run, self._connection)
+        named, values = self._named()
+        row = [run, Run.State.RUNNING.value, False]
+        with connection.cursor() as cursor:
+            cursor.execute(_insert(connection, named, raises=raises), [*values, *row] if raises else [*row, *values])
+            if connection.features.can_return_columns_from_insert:
+                inserted = cursor.fetchall()
+            else:
+                inserted = self._runs.filter(pk=self._run).values_list("conversation", "fence")
+        for conversation, fence in inserted:
+            return Taken(self._run, conversation, fence, connection.alias)
+        return None
+
+    def _named(self) -> tuple[str, list[Any]]:
+        """Return the condition that a row is the conversation, and its values."""
+        if self._owner is None:
+            return "memory_id = %s", [self._key]
+        owner = Conversation._meta.get_field("owner").get_db_prep_save(self._owner, self._connection)
+        return "memory_id = %s AND owner_id = %s", [self._key, owner]
+
+
+def _insert(connection: BaseDatabaseWrapper, named: str, *, raises: bool) -> str:
+    """Return the INSERT of the run of a conversation; if it *raises* the fence, nothing else is running there then."""
+    run, conversation = (connection.ops.quote_name(model._meta.db_table) for model in (Run, Conversation))
+    now, _ = Run.objects.all().query.get_compiler(connection.alias).compile(DatabaseNow())
+    source = "raised" if raises else f"{conversation} WHERE {named}"
+    sql = (
+        f"INSERT INTO {run} (id, conversation_id, state, active, fence, lease, is_stopping, created_at) "  # noqa: S608  # names
+        f"SELECT %s, id, %s, id, fence, {now}, %s, {now} FROM {source}"
+    )
+    if connection.features.can_return_columns_from_insert:
+        sql += " RETURNING conversation_id, fence"
+    if not raises:
+        return sql
+    is_free = f"NOT EXISTS (SELECT 1 FROM {run} WHERE active = {conversation}.id)"  # noqa: S608  # as above
+    raised = f"UPDATE {conversation} SET fence = fence + 1 WHERE {named} AND {is_free} RETURNING id, fence"  # noqa: S608
+    return f"WITH raised AS ({raised}) {sql}"

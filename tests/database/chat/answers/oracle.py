@@ -1,0 +1,375 @@
+"""
+The judge of answers: what design §16 promises, sentence by sentence, against the log of the world and the tables.
+
+It knows nothing of how answers are made. Each finding is a sentence that begins with what was promised and broken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chatmemory_django.chat.models import ToolApproval
+from chatmemory_django.messages import AiMessage, MessageType
+from chatmemory_django.models import Conversation, Message
+from tests.database.chat.answers.world import MARKED, MAX_ROUNDS, REJECTIONS, Act, Outcome, Question
+
+UNCHANGED = (
+    "window_start",
+    "memory_messages",
+    "memory_tokens",
+    "next_sequence",
+    "parent_sequence",
+    "pinned_sequence",
+    "total_messages",
+    "forgotten_through",
+    "version",
+)
+"""What of a conversation a refused question leaves as it was."""
+
+APPROVED_TOOL = "refund"
+
+
+class Tables:
+    """What the tables hold of a conversation now."""
+
+    def __init__(self, memory_id: str) -> None:
+        self.conversation = Conversation.objects.filter(memory_id=memory_id).first()
+        self.rows: dict[int, Message] = {}
+        self.parents: dict[int, int] = {}
+        self.memory: set[int] = set()
+        self.state: Any = None
+        if self.conversation is None:
+            return
+        before = 0
+        for row in self.conversation.history(all_branches=True).order_by("sequence"):
+            self.rows[row.sequence] = row
+            self.parents[row.sequence] = before if row.parent_sequence is None else row.parent_sequence
+            before = row.sequence
+        self.memory = {row.sequence for row in self.conversation.memory()}
+        self.state = self._state()
+
+    def _state(self) -> Any:
+        """Return what a refused question must not change."""
+        approvals = list(ToolApproval.objects.filter(conversation=self.conversation.pk).order_by("pk").values())
+        rows = Message.objects.filter(conversation=self.conversation.pk).order_by("sequence").values()
+        return [getattr(self.conversation, name) for name in UNCHANGED], approvals, list(rows)
+
+    def question_of(self, sequence: int) -> int:
+        """Return the sequence of the question that a row belongs to; 0 if there is none."""
+        while sequence and self.rows[sequence].type != MessageType.USER:
+            sequence = self.parents[sequence]
+            sequence = sequence if sequence in self.rows else 0
+        return sequence
+
+    def asked(self, question: Question) -> Message | None:
+        """Return the newest row of *question*, one on the path before all others."""
+        found = [row for row in self.rows.values() if row.type == MessageType.USER and _is_of(row.text, question)]
+        return max(found, key=lambda row: (row.on_path, row.sequence), default=None)
+
+    def answer_to(self, row: Message) -> list[Message]:
+        """Return the rows of the answer on the path."""
+        return [
+            each
+            for each in self.rows.values()
+            if each.on_path and each.type != MessageType.SYSTEM and self.question_of(each.sequence) == row.sequence
+        ][1:]
+
+    def ended(self, question: Question) -> str | None:
+        """Return the text with which the answer to *question* has ended; None if it has not."""
+        row = self.asked(question)
+        answer = [] if row is None or not row.on_path or not row.is_complete else self.answer_to(row)
+        if not answer or answer[-1].type != MessageType.AI or calls_of(answer[-1]):
+            return None
+        return answer[-1].text
+
+    def calls(self) -> list[tuple[int, int, str, str]]:
+        """Return the calls in the history: sequence, position, token, and name of the tool."""
+        return [
+            (row.sequence, position, json.loads(call.arguments or "{}").get("token", ""), call.name or "")
+            for row in self.rows.values()
+            for position, call in enumerate(calls_of(row))
+        ]
+
+
+def calls_of(row: Message) -> Sequence[Any]:
+    message = row.chat_message
+    return message.tool_execution_requests if isinstance(message, AiMessage) else ()
+
+
+def _is_of(text: str, question: Question) -> bool:
+    found = MARKED.search(text)
+    return found is not None and found[1] == question.name
+
+
+@dataclass
+class Chat:
+    """What has happened in a conversation."""
+
+    memory_id: str
+    options: dict[str, int]
+    questions: list[Question] = field(default_factory=list)
+    waiting: tuple[str, ...] = ()
+    waits_for: Question | None = None
+    """What its answer waits for, as it was shown last, and the question."""
+    effects: list[tuple[str, int]] = field(default_factory=list)
+    """The tokens of the calls that had an effect, each with the number of the act."""
+    lived: dict[int, bool] = field(default_factory=dict)
+    """The numbers of the acts, and whether nothing cut their tools off."""
+    seen: set[str] = field(default_factory=set)
+    """The results that a reader was shown."""
+    approved: set[str] = field(default_factory=set)
+    """The ids of the approvals that somebody has given."""
+    acts: list[Act] = field(default_factory=list)
+    killed_at: float = -math.inf
+    """When a process was killed in it the last time, by the monotonic clock."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether everything fits in its memory."""
+        return min(self.options.values()) >= 10_000
+
+
+def judge(
+    chat: Chat, done: Sequence[tuple[Act, Outcome]], lines: Sequence[dict[str, Any]], before: Tables
+) -> Iterator[str]:
+    """
+    Yield what is wrong in *chat* after one act, or several at once.
+
+    *lines* are the news of the log, *before* are the tables before.
+    """
+    now, is_alone = Tables(chat.memory_id), len(done) == 1
+    chat.effects += [(line["token"], line["act"]) for line in lines if line["kind"] == "effect"]
+    for act, outcome in done:
+        has_left = outcome.kind == "left" and act.way != "post"
+        chat.lived[act.number] = not has_left and outcome.kind not in {"killed", "hangs", "stopped"}
+        chat.seen |= set(outcome.seen)
+        chat.approved |= {name for name, approved in act.decisions if approved}
+        asked = [line for line in lines if line["act"] == act.number and line["kind"] == "request"]
+        yield from _requests(chat, act, asked, lines)
+        yield from _outcome(act, outcome, asked, is_alone=is_alone)
+        yield from _rejected(act, outcome, asked, before, now)
+        if outcome.kind == "refused" and asked:
+            yield "of a question that is refused, the model is not asked"
+        if is_alone:
+            yield from _alone(chat, act, outcome, asked, before, now)
+    yield from _effects(chat, now)
+    yield from _history(chat, now)
+
+
+def _alone(
+    chat: Chat, act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], before: Tables, now: Tables
+) -> Iterator[str]:
+    """What can only be judged if nothing else happened at the same time."""
+    ended = before.ended(act.question)
+    if outcome.kind == "refused" and before.state != now.state:
+        yield f"a refused question changes nothing: {act.persist} as {act.way}"
+    if outcome.kind == "answered" and outcome.text.rstrip() != (now.ended(act.question) or "").rstrip():
+        yield f"the answer that is returned is stored: {outcome.text!r}, {now.ended(act.question)!r}"
+    if act.kind == "retry" and ended is not None:
+        yield from _answered_before(outcome, asked, ended, before, now)
+    is_waiting = act.kind == "retry" and chat.waiting and chat.waits_for is act.question
+    if is_waiting and outcome.kind in {"answered", "waits"} and (asked or {*outcome.asked} != {*chat.waiting}):
+        yield "a retry of a question whose answer waits gets the same requests for approval, without the model"
+    if chat.is_large and asked and act.kind == "ask":
+        yield from _remembers(before, asked[0])
+    if asked:  # else nothing was written
+        yield from _window(chat, act, outcome, before, now)
+
+
+def _effects(chat: Chat, now: Tables) -> Iterator[str]:
+    """What happened is remembered: a call is stored before it runs, and its result when it ends."""
+    stored = Counter(token for *_, token, _ in now.calls())
+    ran = Counter(token for token, _ in chat.effects)
+    wanted = Counter(tuple(token.split(".")[:4]) for token in ran)
+    results = Counter(token for token in ran for row in now.rows.values() if _has_result(row, token))
+    shown = {token for token in ran if any(_names(text, token) for text in chat.seen)}
+    approved = _approved(chat, now)
+    for token, act in chat.effects:
+        if ran[token] > 1:
+            yield f"a call has its effect once: {token} had it {ran[token]} times"
+        if wanted[tuple(token.split(".")[:4])] > 1:
+            yield f"an effect is repeated only if that is asked for by name: {token}"
+        if stored[token] != 1:
+            yield f"the history knows each effect: {token} is in {stored[token]} calls"
+        must_be_there = (chat.lived[act] or token in shown) and stored[token]
+        if results[token] > 1 or (must_be_there and results[token] != 1):
+            yield f"each call that has ended has its result: {token} has {results[token]}"
+        if stored[token] and not approved.get(token, True):
+            yield f"what needs an approval waits for it: {token}"
+
+
+def _approved(chat: Chat, now: Tables) -> dict[str, bool]:
+    """Return the calls that need an approval, and whether somebody has given it."""
+    tokens = {(sequence, position): token for sequence, position, token, _ in now.calls()}
+    asked = ToolApproval.objects.filter(conversation__memory_id=chat.memory_id)
+    given = {tokens.get((each.sequence, each.position), ""): str(each.pk) in chat.approved for each in asked}
+    return {token: given.get(token, False) for *_, token, name in now.calls() if name == APPROVED_TOOL}
+
+
+def _names(text: str, token: str) -> bool:
+    return f"{token} " in f"{text} "
+
+
+def _has_result(row: Message, token: str) -> bool:
+    return row.type == MessageType.TOOL_EXECUTION_RESULT and _names(_text(row), token)
+
+
+def _text(row: Message) -> str:
+    return getattr(row.chat_message, "text", None) or row.text
+
+
+def _history(chat: Chat, now: Tables) -> Iterator[str]:
+    """Each row belongs to the question before it, and each result to a call; one answer at a time."""
+    names = {question.name for question in chat.questions}
+    answered: Counter[int] = Counter()
+    for sequence, row in now.rows.items():
+        if row.type == MessageType.USER:
+            if not any(f"[{name}]" in row.text for name in names):
+                yield f"only what was asked is in the history: {sequence}"
+            continue
+        if row.type == MessageType.SYSTEM:
+            continue
+        question = now.rows.get(now.question_of(sequence))
+        name = question and MARKED.search(question.text)[1]
+        own = [row.text] if row.text and row.type == MessageType.AI else []
+        own += [f"[{json.loads(call.arguments or '{}').get('token', '').split('.')[0]}]" for call in calls_of(row)]
+        if name is None or any(f"[{name}]" not in text for text in own):
+            yield f"after each question come the rows of its own answer alone: {sequence} is not of {name}"
+        if row.type != MessageType.TOOL_EXECUTION_RESULT:
+            continue
+        caller = now.parents[sequence]
+        while caller in now.rows and now.rows[caller].type in {MessageType.TOOL_EXECUTION_RESULT, MessageType.SYSTEM}:
+            caller = now.parents[caller]
+        answered[caller] += 1
+        if caller not in now.rows or answered[caller] > len(calls_of(now.rows[caller])):
+            yield f"each result belongs to a call: {sequence} has none"
+
+
+def _requests(chat: Chat, act: Act, asked: Sequence[dict[str, Any]], lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What is sent: the present system message, the question, and all that its answer has done."""
+    for request in asked:
+        sent = request["sent"]
+        systems = [text for kind, text, _ in sent if kind == "SYSTEM"]
+        if sent[0][:2] != ["SYSTEM", act.system] or len(systems) != 1:
+            yield f"the present system message is first in what is sent, and alone: {sent[0][:2]}, {len(systems)}"
+        users = [index for index, (kind, *_) in enumerate(sent) if kind == "USER"]
+        if not users or act.question.text not in sent[users[-1]][1]:
+            yield f"the present question is in each request: {act.question.name} is not"
+        yield from _paired(sent)
+        done = [call[2] for kind, _, calls in sent[users[-1] if users else 0 :] if kind == "AI" for call in calls]
+        known = {json.loads(arguments)["token"] for arguments in done}
+        earlier = [token for token, _ in chat.effects if token.split(".")[:2] == _key(act)]
+        earlier = [token for token in earlier if token not in _after(lines, request)]
+        if missing := [token for token in earlier if token not in known]:
+            yield f"the model is sent what this answer has done so far: {missing[0]} is not sent"
+
+
+def _key(act: Act) -> list[str]:
+    return [act.question.name, str(act.generation)]
+
+
+def _after(lines: Sequence[dict[str, Any]], request: dict[str, Any]) -> set[str]:
+    """Return the tokens of the effects that came after *request*."""
+    later = lines[next(index for index, line in enumerate(lines) if line is request) :]
+    return {line["token"] for line in later if line["kind"] == "effect"}
+
+
+def _paired(sent: Sequence[Any]) -> Iterator[str]:
+    """Behind each message with calls is one result for each of them, and no result is anywhere else."""
+    index = 0
+    while index < len(sent):
+        kind, _, calls = sent[index]
+        index += 1
+        if kind == "TOOL_EXECUTION_RESULT":
+            yield "each result that is sent stands behind its call"
+        if kind != "AI" or not calls:
+            continue
+        results = sent[index : index + len(calls)]
+        index += len(calls)
+        got = Counter(str(each[2][0] or each[2][1]) for each in results if each[0] == "TOOL_EXECUTION_RESULT")
+        if got != Counter(str(call[0] or call[1]) for call in calls):
+            yield "each call that is sent has exactly one result directly behind its message"
+
+
+def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_alone: bool) -> Iterator[str]:
+    """Nothing fails that nothing has made fail."""
+    raised = [request["raised"] for request in asked if request["raised"]]
+    rounds = max(len(act.question.rounds), sum(bool(request["calls"]) for request in asked))
+    is_gone = act.kind == "decide" and act.question.was_killed
+    match outcome.kind:
+        case "hangs":
+            yield "each act ends: this one hangs"
+        case "killed" if act.kill is None:
+            yield "only who is killed dies"
+        case "busy" if is_alone:
+            yield "who asks alone is not refused for another answer in progress"
+        case "busy" if asked:
+            yield "of who is refused for another answer in progress, the model is not asked"
+        case "error" if is_alone and not (raised or rounds >= MAX_ROUNDS or is_gone):
+            yield f"nothing fails by itself: {act.kind} has failed with {outcome.text[:120]}"
+        case "refused" if not act.question.is_too_long:
+            yield "only a question that is too long is refused as too long"
+        case "answered" if act.question.is_too_long:
+            yield "a question that is too long for the window is refused"
+        case "answered" if outcome.text != act.question.answer and act.cut is None and act.kind != "retry":
+            yield f"an answer is whole: {outcome.text!r}"
+
+
+def _answered_before(
+    outcome: Outcome, asked: Sequence[dict[str, Any]], ended: str, before: Tables, now: Tables
+) -> Iterator[str]:
+    """An id that was answered gets the stored answer, and no model is called."""
+    if asked:
+        yield "an id that was answered gets the stored answer without the model: it was asked"
+    elif outcome.kind == "answered" and outcome.text.rstrip() != ended.rstrip():
+        yield f"an id that was answered gets the stored answer: {outcome.text!r}, {ended!r}"
+    if before.rows.keys() != now.rows.keys():
+        yield "an id that was answered adds nothing to the history"
+
+
+def _remembers(before: Tables, request: dict[str, Any]) -> Iterator[str]:
+    """What happened before, and is in the memory, is sent."""
+    texts = " ".join(f"{text} {json.dumps(calls)}" for _, text, calls in request["sent"])
+    for sequence in sorted(before.memory & before.rows.keys()):
+        row = before.rows[sequence]
+        tokens = [json.loads(call.arguments)["token"] for call in calls_of(row)]
+        wanted = tokens if row.type != MessageType.USER else [row.text]
+        wanted += [row.text] if row.type == MessageType.AI and row.text else []
+        if any(each not in texts for each in wanted):
+            yield f"what is in the memory is sent with the next question: {sequence}, {row.type}, is not"
+
+
+def _rejected(
+    act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], before: Tables, now: Tables
+) -> Iterator[str]:
+    """A question that the vendor rejected at the first request stays in the history, and out of the memory."""
+    own = [token for *_, token, _ in now.calls() if token.split(".")[:2] == _key(act)]
+    is_first = outcome.kind == "error" and len(asked) == 1 and not own and before.ended(act.question) is None
+    if not is_first or asked[0]["raised"] not in REJECTIONS or not (act.way == "post" or act.persist == "early"):
+        return
+    row = now.asked(act.question)
+    if row is None:
+        yield "a rejected question stays in the history"
+    elif row.sequence in now.memory:
+        yield f"a rejected question is no longer in the memory: {act.persist} as {act.way}"
+
+
+def _window(chat: Chat, act: Act, outcome: Outcome, before: Tables, now: Tables) -> Iterator[str]:
+    """The window moves in the write that ends an answer, and only there."""
+    if now.conversation is None:
+        return
+    if now.conversation.memory_messages != len(now.memory):
+        yield f"the counter of the memory is right: {now.conversation.memory_messages}, not {len(now.memory)}"
+    if outcome.kind == "answered" and len(now.memory) > chat.options.get("max_messages", len(now.memory)):
+        yield f"once an answer has ended, the memory fits in its window: {len(now.memory)} messages"
+    if outcome.kind == "answered" and now.conversation.memory_tokens > chat.options.get("max_tokens", 10**9):
+        yield f"once an answer has ended, the memory fits in its window: {now.conversation.memory_tokens} tokens"
+    was_whole = before.conversation is not None and all(row.is_complete for row in before.rows.values() if row.on_path)
+    is_open = was_whole and act.kind == "ask" and not chat.waiting and now.ended(act.question) is None
+    if is_open and now.conversation.window_start != before.conversation.window_start:
+        yield f"an answer that has not ended has evicted nothing: {act.persist} as {act.way}"

@@ -1,0 +1,486 @@
+"""
+The world around answers: a model that does what the question asks for, tools that act outside of the database, and all
+the ways to ask. What the model is sent and what the tools do goes to a log, a file that a killed process leaves behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator, Sequence
+from contextlib import aclosing, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from django.contrib.auth.models import User
+from django.db.backends.signals import connection_created
+from django.test import AsyncClient, Client
+from rest_framework.authtoken.models import Token
+
+from chatmemory_django.chat import model as models
+from chatmemory_django.chat.answers.too_long import QuestionTooLongError
+from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Decision, NotPendingError, Resume
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse, PartialText
+from chatmemory_django.chat.runs.answers import BusyError
+from chatmemory_django.chat.tools import Tool, ToolError
+from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage
+from tests.asgi import run
+from tests.estimators import ADDITIVE_WORDS
+
+# What is assumed of the package besides the imports above, all in one place.
+MAX_ROUNDS = 5
+TOO_LONG = "Your message is too long"
+"""How the text for users begins if a question was refused."""
+ANOTHER = "Another answer"
+"""How the text of 409 begins if another answer is in progress; any other 409 is about the conversation itself."""
+LEASED_FOR = 6.0
+"""Seconds after which nobody takes the answer of a killed process for one in progress any more."""
+CHAT = {
+    "ASSISTANT": f"{__name__}.assistant_of",
+    "THROTTLE_RATE": None,
+    "READ_THROTTLE_RATE": None,
+    "MAX_ANSWERS": 1_000,
+    "MAX_STREAMS": 1_000,
+}
+"""The settings of the chat endpoint."""
+
+WAYS = ("chat", "achat", "stream", "astream", "post")
+REJECTIONS = ("InvalidRequestError", "ContextLengthError")
+ERRORS = ("RateLimitError", "UnavailableError", "ModelTimeoutError", "BrokenStreamError", *REJECTIONS)
+MARKED = re.compile(r"\[(q\d+)\] (\S*) ids=(\w+)(?: rejected=(\w+))?")
+
+
+@dataclass
+class Question:
+    """
+    A question with what the model is to do in its text: rounds of calls, each a letter for a tool, and then a text.
+
+    *rejected* is the error of a model that refuses each request which has this question anywhere.
+    """
+
+    name: str
+    client_id: str
+    rounds: tuple[str, ...] = ()
+    ids: str = "own"
+    rejected: str | None = None
+    is_too_long: bool = False
+    generation: int = 0
+    """How many times it was asked once more: each time, every call may run once more."""
+    was_killed: bool = False
+
+    @property
+    def text(self) -> str:
+        text = f"[{self.name}] {'|'.join(self.rounds)} ids={self.ids}"
+        text += f" rejected={self.rejected}" if self.rejected else ""
+        return text + " word" * 400 if self.is_too_long else text
+
+    @property
+    def answer(self) -> str:
+        return f"[{self.name}] This is the whole answer."
+
+
+class Kill(NamedTuple):
+    """SIGKILL before or after the *number*-th statement, effect or request to the model of this process."""
+
+    where: str
+    number: int
+    is_before: bool
+
+
+@dataclass
+class Act:
+    """One thing that somebody does in a conversation."""
+
+    number: int
+    kind: str
+    memory_id: str
+    options: dict[str, int]
+    """Those of the memory."""
+    question: Question
+    way: str = "chat"
+    persist: Any = "early"
+    system: str = "Be brief."
+    errors: dict[int, str] = field(default_factory=dict)
+    """What the model raises instead of its n-th answer in this act."""
+    words_before_error: int = 0
+    cut: int | None = None
+    """After how many events the reader closes the stream, leaves, or stops the answer."""
+    stops: bool = False
+    kill: Kill | None = None
+    after: int | None = None
+    """The sequence of the question to regenerate."""
+    decisions: Sequence[tuple[str, bool]] = ()
+    by_staff: bool = False
+    generation: int = 0
+
+    @property
+    def pause(self) -> float:
+        """How slow the model and the tools are: a reader must have the time to do something meanwhile."""
+        return 0.0 if self.cut is None or self.way != "post" else 0.01
+
+    def __str__(self) -> str:
+        """Return what differs from the defaults."""
+        known = Act(0, "", "", {}, self.question)
+        others = (f"{name}={value!r}" for name, value in vars(self).items() if value != getattr(known, name))
+        return f"{', '.join(others)}: {self.question.text[:80]}"
+
+
+class Outcome(NamedTuple):
+    """What came of an act: answered, waits, refused, busy, error, left (by its reader), stopped, killed or hangs."""
+
+    kind: str
+    text: str = ""
+    asked: tuple[str, ...] = ()
+    """The ids of the approvals for which the answer waits."""
+    seen: tuple[str, ...] = ()
+    """The results that its reader was shown."""
+
+
+class World:
+    """The log, and what goes on in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "log"
+        self.log.touch()
+        self.act: Act | None = None
+        self.counts: Counter[str] = Counter()
+        self._read = 0
+
+    def note(self, kind: str, **others: Any) -> None:
+        """Append a line, which stays whatever happens to this process."""
+        line = json.dumps({"kind": kind, "act": self.act and self.act.number, **others})
+        file = os.open(self.log, os.O_WRONLY | os.O_APPEND)
+        os.write(file, f"{line}\n".encode())
+        os.close(file)
+
+    def news(self) -> list[dict[str, Any]]:
+        """Return the lines since this was last called."""
+        with self.log.open("rb") as file:
+            file.seek(self._read)
+            lines = file.read()
+        self._read += len(lines)
+        return [json.loads(line) for line in lines.splitlines()]
+
+    @contextmanager
+    def moment(self, where: str) -> Iterator[None]:
+        """Do the block, unless this process is to die before it; die after it if that is due."""
+        self.counts[where] += 1
+        kill = self.act and self.act.kill
+        is_due = kill is not None and kill[:2] == (where, self.counts[where])
+        if is_due and kill.is_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
+        if is_due:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _execute(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    with world.moment("statement"):
+        return execute(sql, params, many, context)
+
+
+def _watch(connection: Any, **_: Any) -> None:
+    """Let each statement of *connection* be a moment at which this process may die."""
+    if _execute not in connection.execute_wrappers:
+        connection.execute_wrappers.append(_execute)
+
+
+world: World
+
+
+def begin(folder: Path) -> World:
+    """Make a new world, that of this process and its children."""
+    global world  # the site's assistant has to find it
+    world = World(folder)
+    connection_created.connect(_watch, dispatch_uid=_watch.__qualname__)
+    User.objects.get_or_create(username="ann")
+    User.objects.get_or_create(username="staff", is_superuser=True, is_staff=True)
+    return world
+
+
+def act_on(token: str) -> str:
+    pause = world.act.pause if world.act else 0  # what a stop has cut off may run on after the act
+    with world.moment("effect"):
+        world.note("effect", token=token)
+    time.sleep(pause)
+    return f"paid {token}"
+
+
+def pay(token: str) -> str:
+    """Pay."""
+    return act_on(token)
+
+
+async def apay(token: str) -> str:
+    """Pay, and let others go on meanwhile."""
+    await asyncio.sleep(0.002)
+    return act_on(token)
+
+
+def trip(token: str) -> str:
+    """Pay, and fail."""
+    act_on(token)
+    raise ToolError(f"tripped {token}")
+
+
+def read(token: str) -> str:
+    """Pay for a long text."""
+    return f"{act_on(token)} {'word ' * 400}"
+
+
+def refund(token: str) -> str:
+    """Pay what somebody has to approve."""
+    return act_on(token)
+
+
+TOOLS = {"p": pay, "a": apay, "t": trip, "r": read, "f": Tool(refund, needs_approval=True)}
+NAMES = {letter: getattr(tool, "name", None) or tool.__name__ for letter, tool in TOOLS.items()}
+
+
+class Model(ChatModel):
+    """A model that reads in the request what it is asked for, and what of it was done."""
+
+    def do_chat(self, request: ChatRequest) -> ChatResponse:
+        return list(self._events(request))[-1]
+
+    def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
+        yield from self._events(request)
+
+    async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        for event in self._events(request):
+            await asyncio.sleep(world.act.pause)
+            yield event
+
+    def _events(self, request: ChatRequest) -> Iterator[ChatEvent]:
+        """Yield the answer; what is sent is noted at once, and what is raised before it is raised."""
+        act, number = world.act, world.counts["request"]
+        users = [index for index, each in enumerate(request.messages) if isinstance(each, UserMessage)]
+        asked = MARKED.search(request.messages[users[-1]].single_text if users else "")
+        error = act.errors.get(number)
+        rejected = (MARKED.search(request.messages[index].single_text) for index in users)
+        error = next((each[4] for each in rejected if each and each[4]), error)
+        answer = AiMessage(f"[{act.question.name}] I was asked nothing.")
+        if asked is not None and error is None:
+            done = [each for each in request.messages[users[-1] :] if isinstance(each, AiMessage)]
+            answer = self._answer(asked, sum(bool(each.tool_execution_requests) for each in done), number)
+        with world.moment("request"):
+            world.note(
+                "request",
+                sent=[_noted(message) for message in request.messages],
+                raised=error,
+                calls=[call.arguments for call in answer.tool_execution_requests],
+            )
+            words = (answer.text or "").split()
+            for word in words if error is None else [f"[{asked and asked[1]}]"] * act.words_before_error:
+                yield PartialText(f"{word} ")
+            if error is not None:
+                raise getattr(models, error)("The model failed, as it was to.")
+        yield ChatResponse(answer)
+
+    def _answer(self, asked: re.Match[str], done: int, number: int) -> AiMessage:
+        name, rounds, ids, act = asked[1], asked[2].split("|") if asked[2] else [], asked[3], world.act
+        if done >= len(rounds):
+            return AiMessage(f"[{name}] This is the whole answer.")
+        calls = []
+        for position, letter in enumerate(rounds[done]):
+            token = f"{name}.{act.generation}.{done}.{position}.{act.number}.{number}"
+            call_id = {"own": token, "same": "call", "round": f"call-{position}", "none": None}[ids]
+            name_ = NAMES.get(letter, "unknown")
+            calls.append(ToolExecutionRequest(call_id, name_, json.dumps({"token": token})))
+        return AiMessage(f"[{name}] I look." if done % 2 else None, tool_execution_requests=calls)
+
+
+def _noted(message: Any) -> list[Any]:
+    """Return what the judge needs of a message: type, text, and its calls or the id of the call that it answers."""
+    if isinstance(message, AiMessage):
+        calls = [[call.id, call.name, call.arguments] for call in message.tool_execution_requests]
+        return [message.type.value, message.text, calls]
+    if isinstance(message, ToolExecutionResultMessage):
+        return [message.type.value, message.text[:200], [message.id, message.tool_name]]
+    text = message.single_text if isinstance(message, UserMessage) else message.text
+    return [message.type.value, text, None]
+
+
+def assistant_of(request: object) -> Assistant:
+    """Return the site's assistant: the system message and the memory are those of the act."""
+    act = world.act
+    kind = MessageWindowChatMemory if "max_messages" in act.options else TokenWindowChatMemory
+    counted = {} if kind is MessageWindowChatMemory else {"token_count_estimator": ADDITIVE_WORDS}
+    return Assistant(
+        Model(),
+        memory=kind,
+        memory_options={**act.options, **counted},
+        system_message=act.system,
+        tools=list(TOOLS.values()),
+        max_rounds=MAX_ROUNDS,
+        persist=act.persist,
+    )
+
+
+def perform(act: Act) -> Outcome:
+    """Do *act* in this process."""
+    world.act = act
+    world.counts.clear()
+    try:
+        if act.by_staff:
+            _decide_as_staff(act)
+        if act.way == "post":
+            return run(asyncio.wait_for(_Page(act).outcome(), 60))
+        return _asked_of_assistant(act)
+    finally:
+        world.act = None
+
+
+def _decide_as_staff(act: Act) -> None:
+    """Record the decisions by REST, one by one; what is refused there is not decided."""
+    token, _ = Token.objects.get_or_create(user=User.objects.get(username="staff"))
+    client = Client(headers={"Authorization": f"Bearer {token.key}"})
+    for name, approved in act.decisions:
+        body = {"id": name, "approved": approved}
+        client.post(f"/api/conversations/{act.memory_id}/approvals/", body, content_type="application/json")
+
+
+def _asked_of_assistant(act: Act) -> Outcome:
+    assistant, question = assistant_of(None), act.question
+    message: Any = None if act.after is not None else question.text
+    options: dict[str, Any] = {"owner": User.objects.get(username="ann"), "persist": act.persist}
+    if act.kind == "decide":
+        message = Resume(*(() if act.by_staff else [Decision(*each) for each in act.decisions]))
+    elif act.after is not None:
+        options["after"] = act.after
+    else:
+        options["client_message_id"] = question.client_id
+    try:
+        match act.way:
+            case "chat":
+                return Outcome("answered", assistant.chat(act.memory_id, message, **options))
+            case "achat":
+                return Outcome("answered", run(assistant.achat(act.memory_id, message, **options)))
+            case "stream":
+                events = []
+                with closing(assistant.stream(act.memory_id, message, **options)) as stream:
+                    for event in stream:
+                        events.append(event)
+                        if len(events) == act.cut:
+                            break
+                return _of_events(events, act)
+            case _:
+                return run(_read(assistant.astream(act.memory_id, message, **options), act))
+    except ApprovalRequiredError as exc:
+        return Outcome("waits", asked=tuple(str(each.id) for each in exc.requests))
+    except BusyError:
+        return Outcome("busy")
+    except QuestionTooLongError:
+        return Outcome("refused")
+    except NotPendingError:
+        return Outcome("error", "NotPendingError")
+    except Exception as exc:  # noqa: BLE001  # the judge knows which were to come
+        return Outcome("error", f"{type(exc).__name__}: {exc}")
+
+
+async def _read(stream: AsyncGenerator[Any, None], act: Act) -> Outcome:
+    events = []
+    async with aclosing(stream):
+        async for event in stream:
+            events.append(event)
+            if len(events) == act.cut:
+                break
+    return _of_events(events, act)
+
+
+def _of_events(events: list[Any], act: Act) -> Outcome:
+    asked = tuple(str(each.id) for each in events if isinstance(each, ApprovalRequested))
+    seen = tuple(each.text for each in events if isinstance(each, ToolExecutionResultMessage))
+    responses = [each.ai_message.text for each in events if isinstance(each, ChatResponse)]
+    pieces = [each.text for each in events if isinstance(each, PartialText)]
+    if len(events) == act.cut:
+        return Outcome("left", seen=seen)
+    if asked:
+        return Outcome("waits", asked=asked, seen=seen)
+    return Outcome("answered", (responses[-1] if responses else "".join(pieces)) or "", seen=seen)
+
+
+class _Page:
+    """A page with the chat, which posts what an act is, and reads the stream of the answer."""
+
+    def __init__(self, act: Act) -> None:
+        self.act = act
+        self.url = "/api/chat"
+
+    def body(self) -> dict[str, Any]:
+        question, chat = self.act.question, {"id": self.act.memory_id}
+        message = {"id": question.client_id, "role": "user", "parts": [{"type": "text", "text": question.text}]}
+        if self.act.kind == "decide":
+            parts = [
+                {"type": "tool-refund", "state": "approval-responded", "approval": {"id": name, "approved": approved}}
+                for name, approved in self.act.decisions
+            ]
+            return {**chat, "message": {"id": "answer", "role": "assistant", "parts": parts}}
+        if self.act.kind == "regenerate":
+            return {**chat, "trigger": "regenerate-message", "messageId": question.client_id, "messages": [message]}
+        return {**chat, "trigger": "submit-message", "messages": [message]}
+
+    async def outcome(self) -> Outcome:
+        ann = await User.objects.aget(username="ann")
+        token, _ = await Token.objects.aget_or_create(user=ann)
+        self.headers = {"Authorization": f"Bearer {token.key}"}
+        response = await self._post("", self.body())
+        if response.status_code != 200:
+            text = response.content.decode()
+            kind = {409: "busy" if text.startswith(ANOTHER) else "error", 413: "refused"}.get(response.status_code)
+            return Outcome(kind or "error", f"{response.status_code} {text}")
+        outcome = await self._followed(response)
+        if outcome.kind == "left":  # the answer goes on without its reader: who comes back reads it to its end
+            where = f"{self.url}/{self.act.memory_id}/stream"
+            while (again := await AsyncClient().get(where, headers=self.headers)).status_code == 200:
+                found = await self._followed(again, stays=True)
+                outcome = found if found.kind != "error" else outcome
+        return outcome
+
+    async def _post(self, where: str, body: dict[str, Any]) -> Any:
+        content = json.dumps(body)
+        return await AsyncClient().post(
+            f"{self.url}{where}", content, content_type="application/json", headers=self.headers
+        )
+
+    async def _followed(self, response: Any, *, stays: bool = False) -> Outcome:
+        chunks: list[dict[str, Any]] = []
+        stopping: Awaitable[Any] | None = None
+        async with aclosing(response.streaming_content) as pieces:
+            async for piece in pieces:
+                lines = piece.decode().split("\n\n")
+                chunks += [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+                if stays or self.act.cut is None or len(chunks) < self.act.cut or stopping is not None:
+                    continue
+                if not self.act.stops:
+                    return self._of_chunks(chunks)._replace(kind="left")
+                stopping = asyncio.ensure_future(self._post(f"/{self.act.memory_id}/stop", {}))
+        if stopping is not None:
+            await stopping
+        return self._of_chunks(chunks)
+
+    def _of_chunks(self, chunks: list[dict[str, Any]]) -> Outcome:
+        texts: dict[str, str] = {}
+        for chunk in chunks:
+            if chunk["type"] == "text-delta":
+                texts[chunk["id"]] = texts.get(chunk["id"], "") + chunk["delta"]
+        kinds = {chunk["type"] for chunk in chunks}
+        asked = tuple(chunk["approvalId"] for chunk in chunks if chunk["type"] == "tool-approval-request")
+        text = list(texts.values())[-1].rstrip() if texts else ""
+        seen = tuple(str(chunk["output"]) for chunk in chunks if chunk["type"] == "tool-output-available")
+        if "error" in kinds:
+            error = next(chunk["errorText"] for chunk in chunks if chunk["type"] == "error")
+            return Outcome("refused" if error.startswith(TOO_LONG) else "error", error, seen=seen)
+        if "abort" in kinds:
+            return Outcome("stopped", text, seen=seen)
+        if "finish" not in kinds:
+            return Outcome("error", "The stream ended without a word.", seen=seen)
+        return Outcome("waits", asked=asked, seen=seen) if asked else Outcome("answered", text, seen=seen)
