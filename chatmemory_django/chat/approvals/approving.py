@@ -203,6 +203,9 @@ def end(claimed: Claim, approval: ToolApproval) -> None:
     is_there = history.filter(sequence=approval.sequence).exists()
     if not (is_there and rows.update(state=State.ENDED, **ended)):
         raise NotPendingError("The conversation has gone on without the result of a call, which is not stored.")
+    if claimed.waiting is not None and not claimed.waiting.is_newest:  # no answer to its question will end any more
+        asked = history.filter(type=MessageType.USER, sequence__lt=approval.sequence).last()
+        messages_of(conversation).filter(pk=None if asked is None else asked.pk).update(is_complete=True)
 
 
 def close(
