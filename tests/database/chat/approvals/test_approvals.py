@@ -25,6 +25,7 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, UnavailableError
 from chatmemory_django.chat.models import Run, ToolApproval
 from chatmemory_django.chat.runs.leases import BusyError
+from chatmemory_django.chat.runs.renewals import renewal
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.core.tool_calls import repair_tools
@@ -775,6 +776,7 @@ class TestInterruptions:
 
         def take():
             site.during = None
+            renewal("default").drop(Run.objects.get(active__isnull=False).pk)
             Run.objects.update(lease=F("lease") - datetime.timedelta(minutes=1))  # taken for dead
             assert site.assistant.chat(site.memory_id, Resume()) == "Done."
 
