@@ -260,7 +260,7 @@ class Oracle:
             self._trim(window)
         return self.add(messages, window)
 
-    def set_aside(self, messages: Sequence[ChatMessage], after: int, window: Window) -> list[int]:
+    def set_aside(self, messages: Sequence[ChatMessage], after: int, window: Window | None = None) -> list[int]:
         """Store *messages* as a branch that nobody has entered yet."""
         self._check(after)
         self._become(self.filled_again(window))

@@ -68,7 +68,10 @@ WORDS: dict[Reason, Words] = {
     ),
     Reason.SUPERSEDED: Words(
         _("superseded"),
-        _("It has left the memory: another system message replaced it, or the memory was replaced."),
+        _(
+            "It has left the memory: another system message replaced it, the memory was replaced, or the model did not "
+            "accept it."
+        ),
     ),
 }
 

@@ -377,7 +377,7 @@ class Assistant:
         self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
     ) -> Exchange:
         ledger = Ledger(self.model, memory, options.get("owner"))
-        fence = lease.take(memory) if self.tools else lease.fence
+        fence = lease.take(memory) if self.tools or isinstance(message, Resume) else lease.fence
         exchange = partial(
             Exchange,
             memory,
@@ -397,7 +397,9 @@ class Assistant:
             return self._resume(memory, Resumed(memory, message, fence), exchange, options)
         question, answer_id = self._question(memory, message, options)
         if question.stored is not None and question.stored.is_decided:
-            return self._begun(memory, Resume(), options, answer, lease, may)
+            ledger.check()
+            resumed = Resumed(memory, Resume(), lease.take(memory), question.stored.pending)
+            return self._resume(memory, resumed, exchange, options)
         if question.stored is not None and question.stored.stands:
             question.stored.show(memory)
             return exchange(memory.turn(), question)
@@ -413,7 +415,8 @@ class Assistant:
         question = Question(None) if stored is None else Question(stored.asked())
         if stored is not None and resumed.waiting is not None:
             question = Question(None, stored=stored._replace(pending=(), is_decided=False))
-        turn = memory.turn(begun=None if question.stored is None else question.stored.begun()).begin()
+        begun = None if stored is None else stored.asked_only()
+        turn = memory.turn(begun=begun if question.stored is None else question.stored.begun()).begin()
         resumed.show(turn)
         answer_id = options.get("answer_id") if question.stored is None else None
         free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id

@@ -32,7 +32,10 @@ class Reason(StrEnum):
     SUMMARIZED = "summarized"
     """Later messages displaced it, and the summary covers it."""
     SUPERSEDED = "superseded"
-    """Another system message replaced it or is equal to it, or another memory was set."""
+    """
+    Another system message replaced it or is equal to it, another memory was set, or the model's server did not accept
+    it.
+    """
     OFF_PATH = "off_path"
     """It is on another branch of the conversation."""
 

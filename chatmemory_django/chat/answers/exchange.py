@@ -259,7 +259,6 @@ class Exchange:
         if not self._rounds_left:
             raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
         self.take()
-        self._name_calls()
         self._add(self.response.ai_message, self._metadata(self.response))
         self._has_stored_calls, self.results = True, []
         if self._held:
@@ -277,10 +276,11 @@ class Exchange:
         self.turn.save()
         self.results.append(result)
 
-    def _add_result(self, result: ToolExecutionResultMessage) -> None:
-        if self.resumed is not None:
-            self.resumed.store_with(self.turn, result)
+    def _add_result(self, result: ToolExecutionResultMessage) -> bool:
+        """Add *result* to the turn; return whether it is that of a call that was decided."""
+        was_decided = self.resumed is not None and self.resumed.store_with(self.turn, result)
         self.turn.add(result)
+        return was_decided
 
     def reject(self, error: InvalidRequestError) -> None:
         """
@@ -290,6 +290,7 @@ class Exchange:
         stored = self.question.stored
         results = len(self.results) or (0 if stored is None else stored.last_results)
         has_question = (stored is not None and not stored.question.is_complete) or self._is_early
+        has_question = has_question and not (stored is None and self.resumed is not None)  # others follow that
         if results or (has_question and not self._steps):
             reason = reason_of(error, None if results else self.asked)
             self.turn.reject(results or 1, reason)
@@ -298,8 +299,8 @@ class Exchange:
     def store_late(self, result: ToolExecutionResultMessage) -> None:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
         try:
-            self._add_result(result)
-            self.turn.save(only_newest=True)
+            was_decided = self._add_result(result)
+            self.turn.save(only_newest=not was_decided)  # that of one that was decided is found behind other messages
         except (LeaseLostError, ConversationErasedError, NotPendingError):
             logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
 
@@ -310,21 +311,20 @@ class Exchange:
 
     def hold(self, approvers: Mapping[int, str]) -> None:
         """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
-        self._name_calls()
         self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
 
-    def _name_calls(self) -> None:
-        """Give each of the calls an id of its own, by which its result is found whenever that is stored."""
-        if self.response is None:
-            return
+    def _with_names(self, response: ChatResponse) -> ChatResponse:
+        """Return *response* with an id for each call by which its result is found, whenever that is stored."""
+        message = response.ai_message
+        if not message.tool_execution_requests:
+            return response
         ids: list[str] = []
         waiting = unanswered_ids(self.turn)
-        for position, call in enumerate(self.calls):
+        for position, call in enumerate(message.tool_execution_requests):
             name = call_id(call.id, ids, self._steps + 1, position)
             ids.append(f"{name}-{uuid4().hex[:8]}" if name in waiting else name)
-        calls = [replace(call, id=name) for call, name in zip(self.calls, ids, strict=True)]
-        message = replace(self.response.ai_message, tool_execution_requests=calls)
-        self.response = ChatResponse(message, self.response.metadata)
+        calls = [replace(call, id=name) for call, name in zip(message.tool_execution_requests, ids, strict=True)]
+        return ChatResponse(replace(message, tool_execution_requests=calls), response.metadata)
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
@@ -355,7 +355,7 @@ class Exchange:
             case PartialThinking():
                 self._thinking.append(event.text)
             case ChatResponse():
-                event = self.response = self._with_request(event)
+                event = self.response = self._with_request(self._with_names(event))
                 self._latency_ms = self._elapsed_ms()
         return event
 

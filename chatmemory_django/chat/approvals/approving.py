@@ -77,6 +77,8 @@ class Claim(NamedTuple):
     conversation: Conversation
     waiting: Waiting | None
     """Their answer; None if all have results, but the model has not answered to them, below other messages."""
+    caller: int
+    """The message with them."""
     fence: int | None
     """That of the conversation since the caller has taken it, if it has."""
     approved: Sequence[ToolApproval] = ()
@@ -203,9 +205,6 @@ def end(claimed: Claim, approval: ToolApproval) -> None:
     is_there = history.filter(sequence=approval.sequence).exists()
     if not (is_there and rows.update(state=State.ENDED, **ended)):
         raise NotPendingError("The conversation has gone on without the result of a call, which is not stored.")
-    if claimed.waiting is not None and not claimed.waiting.is_newest:  # no answer to its question will end any more
-        asked = history.filter(type=MessageType.USER, sequence__lt=approval.sequence).last()
-        messages_of(conversation).filter(pk=None if asked is None else asked.pk).update(is_complete=True)
 
 
 def close(
@@ -267,7 +266,8 @@ def _claim(named: set[str], fence: int | None, newest: bool | None, conversation
     chosen = next((answer for answer in answers if _to_do(answer, fence)), None)
     if chosen is None:
         chosen = next((answer for answer in answers if answer.is_newest and not answer.open), None)
-    if chosen is None and not _is_owed(conversation):
+    caller = _owed(conversation) if chosen is None else chosen.caller.sequence
+    if caller is None:
         waits = "The answer waits for a decision, or for a call that runs."
         raise NotPendingError(waits if answers else "No answer here waits for an approval.")
     write(conversation)
@@ -279,7 +279,7 @@ def _claim(named: set[str], fence: int | None, newest: bool | None, conversation
             approved.append(approval)
         elif chosen is not None:
             ended.append(Ended(approval, _unrun(chosen, approval)))
-    return Claim(conversation, chosen, fence, approved, ended)
+    return Claim(conversation, chosen, caller, fence, approved, ended)
 
 
 def _to_do(answer: Waiting, fence: int | None) -> list[ToolApproval]:
@@ -291,16 +291,18 @@ def _to_do(answer: Waiting, fence: int | None) -> list[ToolApproval]:
     ]
 
 
-def _is_owed(conversation: Conversation) -> bool:
-    """Return whether the path ends with the result of a call that was decided late, to which nobody has answered."""
-    history = messages_of(conversation).history().exclude(type=MessageType.SYSTEM)
-    newest, last = history.filter(type=MessageType.AI).last(), history.last()
-    if newest is None or last is None or last.type != MessageType.TOOL_EXECUTION_RESULT:
-        return False
-    rows = list(history.filter(sequence__gte=newest.sequence).defer("verbatim"))
-    answers = set(tool_answers([row.chat_message for row in rows]).values())
-    ended = approvals_of(conversation).filter(sequence__lt=newest.sequence, state=State.ENDED)
-    return len(rows) - 1 not in answers and ended.exists()
+def _owed(conversation: Conversation) -> int | None:
+    """Return the message with a call that was decided late, if its result ends the path, and nobody has answered it."""
+    history = messages_of(conversation).history().exclude(type=MessageType.SYSTEM).defer("verbatim")
+    last = history.last()
+    ended = approvals_of(conversation).filter(sequence__gt=conversation.forgotten_through, state=State.ENDED)
+    callers = set(ended.values_list("sequence", flat=True))
+    if not callers or last is None or last.type != MessageType.TOOL_EXECUTION_RESULT:
+        return None
+    rows = list(history.filter(sequence__gte=min(callers)))
+    answers = tool_answers([row.chat_message for row in rows])
+    caller = next((rows[index] for (index, _), result in answers.items() if rows[result] == last), None)
+    return None if caller is None or caller.sequence not in callers else caller.sequence
 
 
 def _close(store: Callable[[Sequence[ChatMessage]], object], may: May | None, conversation: Conversation) -> Closed:

@@ -18,17 +18,15 @@ from chatmemory_django.chat.approvals.resuming import ApprovalRequiredError, Res
 from chatmemory_django.chat.model import ChatModelError
 from chatmemory_django.db.threads import leaving_no_connection
 from chatmemory_django.models import Conversation
+from chatmemory_django.stores.base import BusyError
 
 logger = logging.getLogger(__name__)
 
-BUSY_SECONDS = 600
-"""For how long what was decided waits for another answer in the conversation to end."""
-
-INTERVAL = 0.5
-"""After how many seconds it is tried again."""
-
 THREAD = "chatmemory-decided"
 """The name of the threads that run what was decided."""
+
+PAUSE, PATIENCE = 1.0, 600.0
+"""Seconds between two attempts while another answer is in progress in the conversation, and until they are given up."""
 
 
 def go_on(conversation: Conversation, request: HttpRequest) -> None:
@@ -43,30 +41,30 @@ def go_on(conversation: Conversation, request: HttpRequest) -> None:
 
 
 def _go_on(conversation: Conversation, request: HttpRequest) -> None:
-    with leaving_no_connection():
-        try:
+    end = time.monotonic() + PATIENCE
+    try:
+        with leaving_no_connection():
             path = conf.chat()["ASSISTANT"]
             found: Any = import_string(path) if isinstance(path, str) else path
             assistant = found if hasattr(found, "chat") else found(request)
-            until = time.monotonic() + BUSY_SECONDS
-            while _resumes(assistant, conversation, request, until):
-                pass
-        except Exception as exc:  # noqa: BLE001  # a site's assistant may raise anything
-            log = logger.warning if isinstance(exc, ChatModelError) else partial(logger.error, exc_info=exc)
-            log("An answer in %r that somebody decided on failed with %s.", conversation.memory_id, type(exc).__name__)
+        while (pause := _resumes(assistant, conversation, request, end)) is not None:
+            time.sleep(pause)
+    except Exception as exc:  # noqa: BLE001  # a site's assistant may raise anything
+        log = logger.warning if isinstance(exc, ChatModelError) else partial(logger.error, exc_info=exc)
+        log("An answer in %r that somebody decided on failed with %s.", conversation.memory_id, type(exc).__name__)
 
 
-def _resumes(assistant: Any, conversation: Conversation, request: HttpRequest, until: float) -> bool:
-    """Let one answer go on, or wait for another one; return whether there was any."""
-    busy = import_string("chatmemory_django.chat.runs.leases.BusyError")  # by its name: it is of a higher layer
-    try:
-        assistant.chat(conversation.memory_id, Resume(), owner=conversation.owner, request=request)
-    except NotPendingError:
-        return False
-    except ApprovalRequiredError:
-        pass
-    except busy:
-        if time.monotonic() > until:
-            raise
-        time.sleep(INTERVAL)
-    return True
+def _resumes(assistant: Any, conversation: Conversation, request: HttpRequest, end: float) -> float | None:
+    """Let one answer go on; return the seconds until the next one, or None if there was none."""
+    with leaving_no_connection():
+        try:
+            assistant.chat(conversation.memory_id, Resume(), owner=conversation.owner, request=request)
+        except NotPendingError:
+            return None
+        except BusyError:
+            if time.monotonic() > end:
+                raise
+            return PAUSE
+        except ApprovalRequiredError:
+            pass
+    return 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from django.db import router
 
@@ -62,18 +63,22 @@ class Resumed:
     """
     An answer that goes on: the decided calls, which nobody else runs, and then their results.
 
-    *fence* is the conversation's, which is taken for this answer, see ``Turn.fence``.
+    *fence* is the conversation's, which is taken for this answer, see ``Turn.fence``. Without decisions, it is the one
+    that *waits_for* these calls, if it can go on.
     """
 
-    def __init__(self, memory: ChatMemory, resume: Resume, fence: int | None) -> None:
+    def __init__(
+        self, memory: ChatMemory, resume: Resume, fence: int | None, waits_for: Sequence[ApprovalRequested] = ()
+    ) -> None:
         store = django_store(memory)
+        self._stored: set[UUID] = set()
         self._memory_id = str(memory.id)
         self._conversations = store.named(memory.id)
         try:
             if resume.decisions:
                 by = store.owner if resume.by is None else resume.by
                 approving.decide(self._conversations, self._memory_id, resume.decisions, by)
-            named = [each.id for each in resume.decisions]
+            named = [each.id for each in resume.decisions] or [each.id for each in waits_for]
             self._claim = approving.claim(self._conversations, self._memory_id, named, fence)
             if resume.decisions and not (self._claim.approved or self._claim.ended):
                 raise NotPendingError("The same was decided before.")  # noqa: TRY301  # like those of the operations
@@ -90,8 +95,7 @@ class Resumed:
     @property
     def asked_before(self) -> tuple[Conversation, int]:
         """The conversation, and the message before which the question was asked to which the answer belongs."""
-        conversation, waiting = self._claim.conversation, self._claim.waiting
-        return conversation, conversation.next_sequence if waiting is None else waiting.caller.sequence
+        return self._claim.conversation, self._claim.caller
 
     @property
     def fence(self) -> int | None:
@@ -115,15 +119,22 @@ class Resumed:
         if waiting is not None and not any(_calls(message) == waiting.calls for message in messages):
             turn.show(waiting.caller.chat_message)
 
-    def store_with(self, turn: Turn, result: ToolExecutionResultMessage) -> None:
-        """Let the next write of *turn*, which stores *result*, end the call of that."""
-        waiting = self._claim.waiting
+    def store_with(self, turn: Turn, result: ToolExecutionResultMessage) -> bool:
+        """
+        Let the next write of *turn*, which stores *result*, end the call of that, if it is one of those to run now.
+
+        Returns whether it is.
+        """
+        claim, waiting = self._claim, self._claim.waiting
         if waiting is None:
-            return
-        claimed = [*self._claim.approved, *(each.approval for each in self._claim.ended)]
-        ended = next((each for each in claimed if waiting.call(each).id == result.id), None)
+            return False
+        claimed = [*claim.approved, *(each.approval for each in claim.ended)]
+        left = [each for each in claimed if each.id not in self._stored]  # later calls may have their ids
+        ended = next((each for each in left if waiting.call(each).id == result.id), None)
         if ended is not None:
-            turn.beside(lambda conversation, keys: approving.end(self._claim, ended))
+            self._stored.add(ended.id)
+            turn.beside(lambda conversation, keys: approving.end(claim, ended))
+        return ended is not None
 
     def again(self) -> bool:
         """Return whether more calls were decided meanwhile, which are the ones to run now."""

@@ -92,6 +92,12 @@ def newest_waiting(conversation: Conversation) -> Waiting | None:
     return next((answer for answer in waiting_answers(conversation) if answer.is_newest), None)
 
 
+def waiting_in(conversation: Conversation, rows: Iterable[Message]) -> Waiting | None:
+    """Return the answer of which *rows* are, if it waits or, at the end of the path, has waited for approvals."""
+    sequences = {row.sequence for row in rows}
+    return next((each for each in waiting_answers(conversation) if each.caller.sequence in sequences), None)
+
+
 def can_go_on(answer: Waiting, conversation: Conversation) -> bool:
     """Return whether any of the calls of *answer* was decided, or was interrupted, and the model does not know yet."""
     return any(each.is_decided or has_died(each, conversation) for each in answer.approvals)
@@ -102,7 +108,7 @@ def has_died(approval: ToolApproval, conversation: Conversation) -> bool:
     if approval.state != State.RUNNING:
         return False
     runs: Any = conversation.runs  # of a higher layer
-    return approval.fence != conversation.fence or not runs.alive().exists()
+    return approval.fence < conversation.fence or not runs.alive().exists()
 
 
 def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict[tuple[int, int], Approval]:

@@ -268,9 +268,10 @@ class _Step:
 
     def request(self, request: ApprovalRequested) -> list[Chunk]:
         """Ask for the approval of a call."""
-        call = next((call for call in self._calls.values() if call.id == request.call.id), None)
-        if call is None:
+        calls = [call.id for each in self._messages[:1] for call in getattr(each, "tool_execution_requests", ())]
+        if request.call.id not in calls:
             return []
+        call = self._calls[calls.index(request.call.id)]
         call.state = "answered"
         return [{"type": "tool-approval-request", "approvalId": str(request.id), "toolCallId": call.id}]
 

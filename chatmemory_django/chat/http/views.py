@@ -8,7 +8,7 @@ listen to it.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial, wraps
 from http import HTTPStatus
@@ -46,7 +46,7 @@ from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.files import Files, question_at, stored_file
-from chatmemory_django.chat.http.listing import newest_messages
+from chatmemory_django.chat.http.listing import Listed, newest_messages
 from chatmemory_django.chat.http.posted import read_body
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.chat.model import (
@@ -120,7 +120,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     maker = Maker(asked.memory_id, "" if asked.owner is None else str(asked.owner.pk), uuid4().hex)
     wants_json = _wants_json(request)
     work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
-    seat = None if wants_json else _seat(maker)
+    seat = None if wants_json else _seat(request)
     try:
         answer = await answers().begin(maker, work, wait=conf.chat()["WAIT_SECONDS"])
     except BusyError as exc:
@@ -156,7 +156,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     maker = await _maker(request, chat_id)
     if maker is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await _stream(request, _with_end(answers().listen(maker)), _seat(maker))
+    return await _stream(request, _with_end(answers().listen(maker)), _seat(request))
 
 
 @answering("POST")
@@ -175,10 +175,10 @@ async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
     user, memory_id = await in_thread(_entered, request, chat_id)
     read = partial(_messages, request, chat_id, user, memory_id)
-    shown = await in_thread(read, is_answering=True)
-    if _has_open_calls(shown) and await answers().find(memory_id, str(user.pk)) is None:
-        shown = await in_thread(read, is_answering=False)  # once more: the answer may have ended since then
-    return JsonResponse(shown, safe=False)
+    listed = await in_thread(read, is_answering=True)
+    if listed.is_open and await answers().find(memory_id, str(user.pk)) is None:
+        listed = await in_thread(read, is_answering=False)  # once more: the answer may have ended since then
+    return JsonResponse(listed.messages, safe=False)
 
 
 @answering("GET")
@@ -310,17 +310,12 @@ async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
 
 def _messages(
     request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
-) -> list[dict[str, Any]]:
+) -> Listed:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if conversation is None:
-        return []
+        return Listed([], is_open=False)
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
     return newest_messages(conversation, Files.of(request, root, chat_id, memory_id), is_answering=is_answering)
-
-
-def _has_open_calls(shown: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the last of the messages *shown* has calls without a result."""
-    return bool(shown) and any(part.get("state") == "input-available" for part in shown[-1]["parts"])
 
 
 def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
@@ -457,7 +452,8 @@ class _Work:
         if exc is None:
             is_whole = self._exchange is not None and self._exchange.is_complete
             return self._ui.finish() if is_whole else self._ui.abort()
-        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | LeaseLostError | NotPendingError)
+        expected = ChatModelError | ConversationErasedError | InterruptedAnswerError | LeaseLostError | NotPendingError
+        is_expected = isinstance(exc, expected)
         log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
         log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
         return self._ui.error(explained(exc, self.rejected)[1])
@@ -535,9 +531,9 @@ def _numbers(error: QuestionTooLongError | AnswerTooLongError) -> dict[str, str]
     return {name: formats.number_format(number, force_grouping=True) for name, number in numbers.items()}
 
 
-def _seat(maker: Maker) -> Seat:
+def _seat(request: HttpRequest) -> Seat:
     try:
-        return answers().seat(maker.owner_key)
+        return answers().seat(str(request.user.pk))
     except TooManyError as exc:
         raise _too_many(exc) from None
 

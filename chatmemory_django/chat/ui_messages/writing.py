@@ -91,7 +91,6 @@ def to_ui_messages(
     rows: Iterable[Row],
     approvals: Mapping[tuple[int, int], Approval] = MappingProxyType({}),
     *,
-    is_answering: bool = False,
     unknown: str = OUTCOME_UNKNOWN,
 ) -> list[dict[str, Any]]:
     """
@@ -102,12 +101,11 @@ def to_ui_messages(
     without a call and contents that cannot be shown are left
     out. *rows* must not begin within an answer, because the id of an answer is that of its first row.
 
-    A call without a result that waits for nothing has failed with the text *unknown*, unless *is_answering*: then the
-    last answer is being generated, and its calls are open.
+    A call without a result that waits for nothing has failed with the text *unknown*.
 
-    ``metadata`` has ``createdAt``; for a question that the model's server did not accept, ``rejected`` with the
-    reason; and for an answer, ``model``, ``finishReason``, ``usage``, ``latencyMs``
-    (milliseconds), ``partial`` and ``shortened``, if they are known; see ``answer_metadata``.
+    ``metadata`` has ``createdAt``; for a question that the model's server did not accept, ``rejected`` with the reason;
+    and for an answer, ``model``, ``finishReason``, ``usage``, ``latencyMs`` (milliseconds), ``partial`` and
+    ``shortened``, if they are known; see ``answer_metadata``.
     """
     messages: list[dict[str, Any]] = []
     answer: list[_Answer] = []
@@ -120,7 +118,7 @@ def to_ui_messages(
             answer = []
             if parts := _question_parts(message):
                 messages.append(_ui_message(row, "user", parts, _question_metadata(row, message)))
-    return messages + _answered(answer, approvals, None if is_answering else unknown)
+    return messages + _answered(answer, approvals, unknown)
 
 
 def _in_place(rows: Iterable[Row], approvals: Mapping[tuple[int, int], Approval]) -> Iterable[Row]:
@@ -239,7 +237,7 @@ def _kept(message: UserMessage, name: str, default: Any) -> Any:
 
 
 def _answered(
-    answer: Sequence[_Answer], approvals: Mapping[tuple[int, int], Approval], unknown: str | None
+    answer: Sequence[_Answer], approvals: Mapping[tuple[int, int], Approval], unknown: str
 ) -> list[dict[str, Any]]:
     """Return a list with *answer* as one message; empty if there is no answer. *unknown* is the text of open calls."""
     if not answer:
@@ -258,7 +256,7 @@ def _answered(
 
 
 def _step_parts(
-    message: AiMessage, results: Sequence[tuple[ChatMessage | None, Approval | None]], step: int, unknown: str | None
+    message: AiMessage, results: Sequence[tuple[ChatMessage | None, Approval | None]], step: int, unknown: str
 ) -> list[dict[str, Any]]:
     """Return the parts of *message*, the answer's *step*, with the result and the approval of each of its calls."""
     parts: list[dict[str, Any]] = [{"type": "step-start"}]
@@ -274,7 +272,7 @@ def _step_parts(
 
 
 def _call_part(
-    call: ToolExecutionRequest, id: str, result: ChatMessage | None, approval: Approval | None, unknown: str | None
+    call: ToolExecutionRequest, id: str, result: ChatMessage | None, approval: Approval | None, unknown: str
 ) -> dict[str, Any]:
     given, is_json = call_input(call.arguments)
     part = {"type": f"tool-{call.name or ''}", "toolCallId": id, "input": given}
@@ -282,8 +280,7 @@ def _call_part(
     if approval is not None and (shown := _approval_ending(approval, result)):
         return {**part, **shown}
     if not isinstance(result, ToolExecutionResultMessage):
-        error = unknown if is_json else NOT_JSON
-        ending = {"state": "input-available"} if error is None else {"state": "output-error", "errorText": error}
+        ending = {"state": "output-error", "errorText": unknown if is_json else NOT_JSON}
     elif result.is_error:
         ending = {"state": "output-error", "errorText": result_text(result)}
     else:

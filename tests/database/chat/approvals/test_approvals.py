@@ -22,10 +22,10 @@ from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, No
 from chatmemory_django.chat.approvals.resuming import DECIDED
 from chatmemory_django.chat.approvals.waiting import UNKNOWN, pending_calls, shown_approvals
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, UnavailableError
+from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, InvalidRequestError, UnavailableError
 from chatmemory_django.chat.models import Run, ToolApproval
-from chatmemory_django.chat.runs.leases import BusyError
-from chatmemory_django.chat.runs.renewals import renewal
+from chatmemory_django.chat.runs.leases import DEAD_AFTER
+from chatmemory_django.chat.runs.tables import before
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.core.tool_calls import repair_tools
@@ -33,7 +33,7 @@ from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.stores.base import LeaseLostError
+from chatmemory_django.stores.base import BusyError, LeaseLostError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from tests.asgi import run
@@ -84,9 +84,10 @@ class Site:
         approving.decide(Conversation.objects.all(), self.memory_id, [Decision(request.id, approved)], by)
 
     def die_while_it_runs(self, request):
-        """Approve a call, and let the process that runs it die."""
+        """Approve a call, and let the process that runs it die; another one has taken the conversation since."""
         self.record(request)
         approving.claim(Conversation.objects.all(), self.memory_id)
+        Conversation.objects.update(fence=F("fence") + 1)
 
     @property
     def conversation(self):
@@ -118,7 +119,26 @@ class TestAsking:
         assert site.history == [UserMessage("Pay 5."), calling(PAY, text="I pay.")]
         assert request.call == calling(PAY).tool_execution_requests[0]
         assert [(approval.id, call) for approval, call in site.pending] == [(request.id, request.call)]
-        assert Message.objects.incomplete().exists()
+
+    def test_the_question_is_complete_once_the_answer_has_ended(self, site):
+        [request] = site.ask()
+        assert Message.objects.incomplete().get().text == "Pay 5."
+
+        site.decide(request)
+
+        assert not Message.objects.incomplete().exists()
+
+    @pytest.mark.parametrize("way", ["again", "regenerate"])
+    def test_the_same_question_again_and_a_regeneration_have_the_same_requests_without_the_model(self, site, way):
+        [request] = site.ask(client_message_id="q1")
+
+        again = {"again": ("Pay 5.", {"client_message_id": "q1"}), "regenerate": (None, {"after": 1})}
+        message, options = again[way]
+        assert site.ask(message, **options) == (request,)
+
+        assert len(site.model.requests) == 1
+        assert site.decide(request) == "Done."
+        assert site.paid == [5]
 
     @pytest.mark.parametrize("way", ["stream", "astream", "achat"])
     def test_each_way_of_asking_reports_that_the_answer_waits(self, site, way):
@@ -314,6 +334,23 @@ class TestDeciding:
         assert site.decide(second) == "Done."
         assert site.paid == [5, 7]
 
+    def test_a_later_call_may_have_its_id(self):
+        site = Site(calling(PAY), calling(("c1", "look", "{}")), "Done.")
+        [request] = site.ask()
+
+        assert site.decide(request) == "Done."
+        assert [result.text for result in site.results] == ["Paid 5.", "Seen."]
+
+    def test_if_the_model_rejects_the_results_these_are_notes_and_the_question_stays(self):
+        site = Site(calling(PAY), InvalidRequestError("No."), "Done.", persist="early")
+        [request] = site.ask()
+
+        with pytest.raises(InvalidRequestError):
+            site.decide(request)
+
+        rejected = [row.sequence for row in Message.objects.all() if "rejected" in (row.metadata or {})]
+        assert rejected == [3]
+
     def test_a_tool_that_fails_and_one_that_is_gone_are_errors_for_the_model(self, site):
         [request] = site.ask()
         site.assistant.tools = {}
@@ -504,22 +541,24 @@ class TestTheNextQuestion:
 
     def test_lets_the_model_know_that_the_outcome_of_an_interrupted_call_is_unknown(self, site):
         [request] = site.ask()
-        site.die_while_it_runs(request)
+        approving.decide(Conversation.objects.all(), site.memory_id, [Decision(request.id, approved=True)], None)
+        approving.claim(Conversation.objects.all(), site.memory_id)  # a process that dies here
 
         assert site.assistant.chat(site.memory_id, "And?") == "Done."
         assert [each.text for each in site.results] == [UNKNOWN]
         assert site.paid == []
 
-    def test_while_an_approved_call_runs_is_refused(self, site):
+    def test_is_refused_while_an_approved_call_runs(self, site):
         [request] = site.ask()
 
-        def ask():
+        def meanwhile():
             with pytest.raises(BusyError):
                 site.assistant.chat(site.memory_id, "And?")
 
-        site.during = ask
+        site.during = meanwhile
         assert site.decide(request) == "Done."
         assert [each.text for each in site.results] == ["Paid 5."]
+        assert UserMessage("And?") not in site.history
 
     def test_a_call_that_was_approved_but_not_run_is_not_run_any_more(self, site):
         [request] = site.ask()
@@ -608,14 +647,42 @@ class TestWhoApproves:
             assert run(shop.assistant.achat(shop.memory_id, resume, **options)) == "It is paid."
 
         assert shop.paid == [5]
-        paid, last = shop.history[-2:]
-        assert (paid.text, last) == ("Paid 5.", AiMessage("It is paid."))
+        paid, told = shop.history[-2:]
+        assert (paid.text, told) == ("Paid 5.", AiMessage("It is paid."))
         [asked, call, result, *between, note] = shop.model.sent[-1]
         assert [asked, call, result] == [*shop.history[:2], paid]
         assert between == shop.history[2:4]
         assert note == UserMessage(DECIDED)
         assert shop.conversation.history().last().client_message_id == "late"
         assert not Message.objects.incomplete().exists()
+
+    def test_its_question_sent_again_has_the_same_requests_and_later_the_stored_answer(self, shop, ann, clerk):
+        options = {"owner": ann, "client_message_id": "q1"}
+        [request] = shop.ask(**options)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+
+        assert shop.ask(**options) == (request,)
+        shop.decide(request, owner=ann, by=clerk)
+        asked = len(shop.model.requests)
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", **options) == "It is paid."
+
+        assert (len(shop.model.requests), shop.paid) == (asked, [5])
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_its_question_sent_again_lets_it_go_on_once_it_is_decided(self, ann, clerk, fails):
+        shop = Site(calling(PAY), "Sunny.", *([DOWN] if fails else []), "It is paid.", approve_by=self.PERMISSION)
+        options = {"owner": ann, "client_message_id": "q1"}
+        [request] = shop.ask(**options)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        if fails:
+            with pytest.raises(UnavailableError):
+                shop.decide(request, owner=ann, by=clerk)
+        else:
+            shop.record(request, by=clerk)
+
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", **options) == "It is paid."
+
+        assert (shop.paid, [row.text for row in Message.objects.incomplete()]) == ([5], [])
 
     def test_so_does_a_denial(self, shop, ann, clerk):
         [request] = shop.ask(owner=ann)
@@ -774,16 +841,16 @@ class TestInterruptions:
     def test_a_result_that_comes_after_that_is_not_stored(self, site):
         [request] = site.ask()
 
-        def take():
-            site.during = None
-            renewal("default").drop(Run.objects.get(active__isnull=False).pk)
-            Run.objects.update(lease=F("lease") - datetime.timedelta(minutes=1))  # taken for dead
-            assert site.assistant.chat(site.memory_id, Resume()) == "Done."
+        def seem_dead():
+            Run.objects.update(lease=before(DEAD_AFTER + 1))
+            site.assistant.chat(site.memory_id, "And?")
 
-        site.during = take
+        site.during = seem_dead
         with pytest.raises(LeaseLostError):
             site.decide(request)
+        assert site.paid == [5]
         assert [each.text for each in site.results] == [UNKNOWN]
+        assert repair_tools(site.history) == site.history
 
 
 class TestRaces:
@@ -797,7 +864,7 @@ class TestRaces:
             try:
                 start.wait(20)
                 outcomes.append(site.decide(request, approved))
-            except (NotPendingError, ApprovalRequiredError, BusyError) as exc:
+            except (NotPendingError, BusyError) as exc:
                 outcomes.append(type(exc).__name__)
             finally:
                 connection.close()
@@ -814,17 +881,26 @@ class TestRaces:
         assert len(site.results) == 1
         assert outcomes.count("Done.") == 1
 
-    def test_what_is_decided_while_another_call_runs_is_run_by_the_same_answer(self):
+    def test_while_one_call_runs_nobody_runs_another_one_beside_it(self):
         site = Site(calling(PAY, ("c2", "pay", '{"amount": 7}')), "Done.")
         first, second = site.ask()
 
         def meanwhile():
-            site.during = None
             with pytest.raises(BusyError):
                 site.decide(second)
-            site.record(second)
 
         site.during = meanwhile
+        with pytest.raises(ApprovalRequiredError):
+            site.decide(first)
+        site.during = None
+        assert site.decide(second) == "Done."
+        assert site.paid == [5, 7]
+
+    def test_what_is_decided_elsewhere_while_a_call_runs_runs_after_it_in_the_same_answer(self):
+        site = Site(calling(PAY, ("c2", "pay", '{"amount": 7}')), "Done.")
+        first, second = site.ask()
+
+        site.during = lambda: site.record(second)
         assert site.decide(first) == "Done."
         assert site.paid == [5, 7]
         assert [each for each in site.history if isinstance(each, AiMessage)][1:] == [AiMessage("Done.")]

@@ -212,7 +212,7 @@ class TestTheChat:
         assert paid == [5]
 
     @asynchronous
-    async def test_an_answer_that_is_made_anew_after_a_decision_asks_again(self, talk, paid):
+    async def test_an_answer_that_is_made_again_after_a_decision_asks_again(self, talk, paid):
         client = talk(calling(PAY), "Done.", calling(("c2", "pay", '{"amount": 6}')), "Done.")
         await client.ask()
         [_, first] = await client.messages(MEMORY_ID)
@@ -519,7 +519,7 @@ class TestRest:
         assert client.post(self.path(), {"id": shown["id"], "approved": True}, format="json").status_code == 204
 
     def test_a_decision_waits_for_another_answer_in_progress_to_end(self, waiting, ann, paid, monkeypatch):
-        monkeypatch.setattr(continuing, "INTERVAL", 0.02)
+        monkeypatch.setattr(continuing, "PAUSE", 0.02)
         taken = leases.take("default", MEMORY_ID, ann.pk, uuid4())
 
         self.approve(ann)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from chatmemory_django.chat.model import ContentFilterError, ContextLengthError, InvalidRequestError
+from chatmemory_django.chat.tools import Tool
 from chatmemory_django.memory import TokenWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.provider import get_chat_memory
@@ -150,9 +151,60 @@ class TestShortened:
         assert "shortened" not in shown[3]["metadata"]
 
 
+class TestInProgress:
+    @pytest.mark.parametrize("again", [False, True], ids=["first answer", "another answer"])
+    @asynchronous
+    async def test_what_the_stream_has_is_not_in_the_list_of_messages(self, chat, again):
+        gate = asyncio.Event()
+        before = ["Before."] if again else []
+        client = chat(ScriptedModel(*before, CALL, "one two three", gate=gate), tools=[wait])
+        if again:
+            gate.set()
+            await client.say("Go.", "u1")
+            gate.clear()
+
+        asked = asyncio.create_task(client.regenerate("u1") if again else client.say("Go.", "u1"))
+        while len(client.model.requests) < len(before) + 2:
+            await asyncio.sleep(0.01)
+        during = await client.messages()
+        gate.set()
+        await asked
+
+        assert [each["id"] for each in during] == ["u1"]
+        assert [part["type"] for part in (await client.messages())[1]["parts"]] == [
+            *("step-start", "tool-wait", "step-start", "text")
+        ]
+
+    @asynchronous
+    async def test_calls_that_were_approved_are_in_it(self, chat):
+        is_called, may_return = asyncio.Event(), asyncio.Event()
+
+        async def pay() -> str:
+            """Pay."""
+            is_called.set()
+            await may_return.wait()
+            return "Paid."
+
+        client = chat(ScriptedModel(calling(("c1", "pay", "{}")), "Yes."), tools=[Tool(pay, needs_approval=True)])
+        await client.say("Go.")
+        [_, waiting] = await client.messages()
+        approval = {**waiting["parts"][-1]["approval"], "approved": True}
+        decision = {"type": "tool-pay", "state": "approval-responded", "approval": approval}
+
+        asked = asyncio.create_task(send(client, {**waiting, "parts": [decision]}))
+        await is_called.wait()
+        during = await client.messages()
+        may_return.set()
+        await asked
+
+        assert [part["type"] for part in during[1]["parts"]] == ["step-start", "tool-pay"]
+        assert during[1]["parts"][-1]["state"] == "approval-responded"
+        assert (await client.messages())[1]["parts"][1]["state"] == "output-available"
+
+
 class TestUnknown:
     @asynchronous
-    async def test_a_call_is_open_while_its_answer_is_made_and_nobody_knows_its_outcome_after_a_stop(self, chat):
+    async def test_nobody_knows_the_outcome_of_a_call_whose_result_is_not_stored_after_a_stop(self, chat):
         is_called = asyncio.Event()
 
         async def wait() -> str:
@@ -165,12 +217,10 @@ class TestUnknown:
         asked = asyncio.create_task(client.say("Hi.", "u1"))
         await is_called.wait()
 
-        during = await client.messages()
         await client.post({}, "/c/stop")
         found = await asked
         stopped = await client.messages()
 
-        assert during[-1]["parts"][-1]["state"] == "input-available"
         assert found[-3] == {"type": "tool-output-error", "toolCallId": "c1", "errorText": UNKNOWN}
         assert stopped[-1]["parts"][-1]["errorText"] == UNKNOWN
 

@@ -1,0 +1,391 @@
+"""What is promised of what answers leave behind, by every way to ask."""
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db.models import F
+
+from chatmemory_django.chat.answers.arranging import UNKNOWN
+from chatmemory_django.chat.answers.exchange import TooManyRoundsError
+from chatmemory_django.chat.answers.returns import InvalidAnswerError
+from chatmemory_django.chat.answers.too_long import QuestionTooLongError
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.model import (
+    BrokenStreamError,
+    ContentFilterError,
+    ContextLengthError,
+    InvalidRequestError,
+    ModelTimeoutError,
+    RateLimitError,
+)
+from chatmemory_django.chat.models import Run
+from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs.leases import DEAD_AFTER, BusyError, Taken
+from chatmemory_django.chat.tools import ToolError
+from chatmemory_django.core.tool_calls import NOT_ACCEPTED
+from chatmemory_django.memory import TokenWindowChatMemory
+from chatmemory_django.messages import (
+    AiMessage,
+    DetailLevel,
+    Image,
+    ImageContent,
+    NewMessage,
+    TextContent,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.stores.base import LeaseLostError
+from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from tests.database.chat.answers.conftest import (
+    DOWN,
+    PAID,
+    PATIENCE,
+    PAY,
+    QUESTION,
+    Till,
+    history,
+    in_event_loops,
+    interruptible,
+    messages,
+    remembered,
+    tokens,
+    tools,
+)
+from tests.faces.chat.scripted import ScriptedModel, calling
+from tests.pictures import PNG, encoded
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def everything() -> list:
+    """Return all that is stored of the conversation, except that somebody has asked something in it."""
+    conversations = [{**row, "fence": None} for row in Conversation.objects.values()]
+    return [conversations, list(Message.objects.order_by("sequence").values())]
+
+
+class TestARefusedQuestionChangesNothing:
+    @pytest.mark.parametrize("has_tools", [False, True])
+    def test_whose_text_is_too_long(self, ask, till, has_tools):
+        model = ScriptedModel("Hello, Ada.", "Ada.")
+        bot = Assistant(model, tools=tools(till.pay) if has_tools else [], **tokens(80))
+        ask(bot, "My name is Ada.")
+        before = everything()
+
+        with ask.fails(QuestionTooLongError) as caught:
+            ask(bot, "word " * 90)
+
+        assert everything() == before
+        if not ask.is_post:
+            assert (caught.value.needed - caught.value.beside, caught.value.limit) == (3 + 90, 80)
+        assert ask(bot, "What is my name?") == "Ada."
+        asked = [UserMessage("My name is Ada."), AiMessage("Hello, Ada."), UserMessage("What is my name?")]
+        assert model.sent[1:] == [asked]
+
+    def test_whose_image_is_too_large(self, ask):
+        estimator = OpenAiTokenCountEstimator("gpt-4o-mini")
+        limited = {"max_tokens": 4_000, "token_count_estimator": estimator}
+        model = ScriptedModel("Hello, Ada.", "Ada.")
+        bot = Assistant(model, memory=TokenWindowChatMemory, memory_options=limited)
+        ask(bot, "My name is Ada.")
+        before = everything()
+        image = ImageContent(Image(base64_data=encoded(PNG), mime_type="image/png"), DetailLevel.AUTO)
+
+        with ask.fails(QuestionTooLongError):
+            ask(bot, UserMessage([TextContent("Look."), image]))
+
+        assert everything() == before
+        ask(bot, "What is my name?")
+        assert len(model.sent[-1]) == 3
+
+    @pytest.mark.parametrize("has_tools", [False, True])
+    def test_it_begins_no_conversation(self, ask, till, has_tools):
+        bot = Assistant(ScriptedModel("Yes."), tools=tools(till.pay) if has_tools else [], **tokens(40))
+
+        with ask.fails(QuestionTooLongError):
+            ask(bot, "word " * 90)
+
+        assert not Conversation.objects.exists()
+        assert not bot.model.requests
+
+
+class TestWhatHappenedIsRemembered:
+    def goes_on(self, ask, bot: Assistant, till: Till, **options) -> None:
+        """Check that nothing was lost, that a retry runs nothing twice, and that another one asks no model."""
+        assert history()[:3] == [QUESTION, PAY, PAID]
+        before = len(bot.model.requests)
+
+        answer = ask(bot, "Pay.", name="q1", **options)
+
+        assert str(answer) == "7"
+        assert till.paid == [5]
+        assert bot.model.sent[before:] == [history()[:-1]]
+        assert history()[:3] == [QUESTION, PAY, PAID]
+        if not options:
+            assert ask(bot, "Pay.", name="q1") == "7"
+            assert len(bot.model.requests) == before + 1
+
+    @pytest.mark.parametrize("error", [DOWN, BrokenStreamError("It broke."), ModelTimeoutError("It took long.")])
+    def test_after_an_error_of_the_model(self, ask, till, error):
+        bot = Assistant(ScriptedModel(PAY, error, "7", words_before_error=2), tools=tools(till.pay))
+
+        with ask.fails(type(error)):
+            ask(bot, "Pay.", name="q1")
+
+        assert len(history()) == 3
+        self.goes_on(ask, bot, till)
+
+    @pytest.mark.slow
+    def test_after_the_assistants_own_time_out(self, ask, till):
+        def pay(amount: int) -> str:
+            model.pause = PATIENCE
+            return till.pay(amount)
+
+        model = ScriptedModel(PAY, lambda _: time.sleep(1.1) or "Too late.", "7")
+        bot = Assistant(model, tools=tools(pay), timeout=1)
+
+        with ask.fails(ModelTimeoutError):
+            ask(bot, "Pay.", name="q1")
+
+        model.pause, model.answers, bot.timeout = 0, ["7"], None
+        self.goes_on(ask, bot, till)
+
+    def test_after_too_many_rounds(self, ask, till):
+        bot = Assistant(ScriptedModel(PAY, PAY, "7"), tools=tools(till.pay), max_rounds=2)
+
+        with ask.fails(TooManyRoundsError):
+            ask(bot, "Pay.", name="q1")
+
+        self.goes_on(ask, bot, till)
+
+    @pytest.mark.parametrize("ask", ["chat-late", "chat-early", "achat-late", "achat-early"], indirect=True)
+    def test_after_an_answer_of_another_type(self, ask, till):
+        bot = Assistant(ScriptedModel(PAY, "No number.", '{"value": 7}'), tools=tools(till.pay))
+
+        with ask.fails(InvalidAnswerError):
+            ask(bot, "Pay.", name="q1", returns=int)
+
+        assert len(history()) == 3
+        self.goes_on(ask, bot, till, returns=int)
+
+    @interruptible
+    def test_after_its_reader_has_left_or_stopped_it(self, ask, till):
+        def pay(amount: int) -> str:
+            model.pause = PATIENCE
+            return till.pay(amount)
+
+        model = ScriptedModel(PAY, "7")
+        bot = Assistant(model, tools=tools(pay))
+
+        ask.until(lambda: _stored("c1"), bot, "Pay.", name="q1")
+
+        model.pause = 0
+        assert len(history()) == 3
+        self.goes_on(ask, bot, till)
+
+    def test_after_a_question_that_was_answered_there_is_nothing_to_run(self, ask, till):
+        bot = Assistant(ScriptedModel(PAY, "7", "8"), tools=tools(till.pay))
+        ask(bot, "Pay.", name="q1")
+        before = everything()
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+
+        assert (till.paid, len(bot.model.requests)) == ([5], 2)
+        assert everything() == before
+
+    def test_regenerate_goes_on_with_an_answer_that_has_not_ended(self, ask, till):
+        bot = Assistant(ScriptedModel(PAY, DOWN, "7"), tools=tools(till.pay))
+        with ask.fails(RateLimitError):
+            ask(bot, "Pay.", name="q1")
+
+        assert ask.regenerate(bot, "Pay.", "q1") == "7"
+
+        assert till.paid == [5]
+        assert history() == bot.model.sent[-1] + [AiMessage("7")] == [QUESTION, PAY, PAID, AiMessage("7")]
+
+    def test_regenerate_makes_another_answer_beside_one_that_has_ended(self, ask, till):
+        bot = Assistant(ScriptedModel(PAY, "7", PAY, "8"), tools=tools(till.pay))
+        ask(bot, "Pay.", name="q1")
+
+        assert ask.regenerate(bot, "Pay.", "q1") == "8"
+
+        assert till.paid == [5, 5]
+        assert history() == [QUESTION, PAY, PAID, AiMessage("8")]
+        assert [row.text for row in Message.objects.history(all_branches=True) if row.text] == [
+            "Pay.",
+            "paid 5",
+            "7",
+            "paid 5",
+            "8",
+        ]
+
+    def test_a_call_without_a_result_is_not_run_again_and_its_outcome_is_unknown(self, ask, till):
+        bot = Assistant(ScriptedModel("7"), tools=tools(till.pay))
+        turn = bot.chat_memory(ask.memory_id, ask.owner).turn().begin()
+        turn.add(NewMessage(QUESTION, client_message_id="q1"), PAY)
+        turn.save()  # then its process is killed
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+
+        unknown = ToolExecutionResultMessage("c1", "pay", UNKNOWN, is_error=True)
+        assert bot.model.sent == [[QUESTION, PAY, unknown]]
+        assert history() == [QUESTION, PAY, AiMessage("7")]
+        assert till.paid == []
+
+    @in_event_loops
+    def test_a_tool_that_ends_after_a_stop_has_its_result_stored(self, ask, till):
+        is_called, may_return = threading.Event(), threading.Event()
+
+        def pay(amount: int) -> str:
+            is_called.set()
+            assert may_return.wait(PATIENCE)
+            return till.pay(amount)
+
+        bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(pay))
+
+        ask.until(is_called.is_set, bot, "Pay.", name="q1", then=lambda: may_return.set() or len(history()) == 3)
+
+        self.goes_on(ask, bot, till)
+
+    @in_event_loops
+    def test_of_calls_that_run_at_once_each_result_is_stored_when_it_ends(self, ask, till):
+        async def hang() -> str:
+            return await asyncio.sleep(PATIENCE, "")
+
+        def fail() -> str:
+            raise ToolError("It is closed.")
+
+        calls = calling(("c1", "hang", "{}"), ("c2", "fail", "{}"), ("c3", "pay", '{"amount": 5}'))
+        bot = Assistant(ScriptedModel(calls, "7"), tools=tools(hang, fail, till.pay))
+
+        ask.until(lambda: _stored("c2", "c3"), bot, "Pay.", name="q1")
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+        assert till.paid == [5]
+        assert [(each.id, each.text) for each in bot.model.sent[-1][2:]] == [
+            ("c1", UNKNOWN),
+            ("c2", "It is closed."),
+            ("c3", "paid 5"),
+        ]
+
+    @pytest.mark.parametrize("ask", ["chat-late", "stream-early"], indirect=True)
+    def test_of_calls_one_after_the_other_those_before_the_end_of_the_process_have_results(self, ask, till):
+        def die() -> str:
+            raise KeyboardInterrupt
+
+        calls = calling(("c1", "pay", '{"amount": 5}'), ("c2", "die", "{}"), ("c3", "pay", '{"amount": 6}'))
+        bot = Assistant(ScriptedModel(calls, "7"), tools=tools(till.pay, die))
+
+        with pytest.raises(KeyboardInterrupt):
+            ask(bot, "Pay.", name="q1")
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+        assert till.paid == [5]
+        assert [each.text for each in bot.model.sent[-1][2:]] == ["paid 5", UNKNOWN, UNKNOWN]
+
+
+def _stored(*ids: str) -> bool:
+    return {each.id for each in history() if isinstance(each, ToolExecutionResultMessage)} == set(ids)
+
+
+class TestARejectedQuestionPoisonsNothing:
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (InvalidRequestError("No."), "invalid"),
+            (ContextLengthError("No."), "too_long"),
+            (ContentFilterError("No."), "content_filter"),
+        ],
+    )
+    def test_it_is_in_the_history_with_the_reason_and_in_no_request(self, ask, error, reason):
+        model = ScriptedModel("Hi!", error, "Yes.", "No.")
+        bot = Assistant(model)
+        ask(bot, "Hello?")
+        with ask.fails(type(error)):
+            ask(bot, "Poison.", name="q1")
+
+        assert ask(bot, "Is all well?") == "Yes."
+
+        asked = [UserMessage("Hello?"), AiMessage("Hi!"), UserMessage("Is all well?")]
+        assert model.sent[-1] == asked
+        assert remembered(ask, bot) == [*asked, AiMessage("Yes.")]
+        rejected = Message.objects.history().filter(text="Poison.")
+        kept = [(row.metadata, row.is_complete) for row in rejected]
+        assert kept == ([({"rejected": reason}, False)] if ask.persist == "early" else [])  # late, nothing is stored
+
+    def test_sent_again_it_is_asked_once_more_at_the_end(self, ask):
+        model = ScriptedModel("Hi!", InvalidRequestError("No."), "Yes.", "No.")
+        bot = Assistant(model)
+        ask(bot, "Hello?")
+        with ask.fails(InvalidRequestError):
+            ask(bot, "Poison.", name="q1")
+        ask(bot, "Is all well?")
+
+        assert ask(bot, "Poison.", name="q1") == "No."
+
+        assert model.sent[-1] == [*model.sent[-2], AiMessage("Yes."), UserMessage("Poison.")]
+        assert history()[-2:] == [UserMessage("Poison."), AiMessage("No.")]
+
+    def test_an_image_is_named_as_the_reason(self, ask):
+        bot = Assistant(ScriptedModel(InvalidRequestError("No."), "Yes."), **messages(20))
+        image = ImageContent(Image(base64_data=encoded(PNG), mime_type="image/png"))
+
+        with ask.fails(InvalidRequestError):
+            ask(bot, UserMessage([TextContent("Look."), image]))
+
+        assert [row.metadata for row in Message.objects.all()] == [{"rejected": "file"}] * (ask.persist == "early")
+
+    def test_a_rejection_after_a_tool_has_run_keeps_everything_and_later_requests_have_a_note(self, ask, till):
+        model = ScriptedModel(PAY, InvalidRequestError("No."), "Yes.")
+        bot = Assistant(model, tools=tools(till.pay))
+        with ask.fails(InvalidRequestError):
+            ask(bot, "Pay.", name="q1")
+        assert history() == [QUESTION, PAY, PAID]
+
+        assert ask(bot, "Is all well?") == "Yes."
+
+        note = ToolExecutionResultMessage("c1", "pay", NOT_ACCEPTED, is_error=True)
+        assert model.sent[-1] == [QUESTION, PAY, note, UserMessage("Is all well?")]
+        assert history()[:3] == [QUESTION, PAY, PAID]
+        assert till.paid == [5]
+
+
+class TestOneAnswerAtATime:
+    def test_a_second_one_is_refused(self, ask):
+        refused = []
+
+        def pay(amount: int) -> str:
+            with ask.fails(BusyError):  # in this thread, another event loop would wait for this tool
+                ask(bot, "Second?") if ask.is_post else bot.chat(ask.memory_id, "Second?", owner=ask.owner)
+            refused.append(amount)
+            return f"paid {amount}"
+
+        bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(pay))
+
+        assert ask(bot, "Pay.") == "7"
+
+        assert refused == [5]
+        assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
+        assert ask(bot, "Second?") == "7"
+
+    def test_one_whose_conversation_another_has_taken_stores_nothing_any_more(self, ask, till):
+        taken = []
+
+        def pay(amount: int) -> str:
+            Run.objects.update(lease=F("lease") - timedelta(seconds=DEAD_AFTER + 1))
+            taken.append(leases.take("default", ask.memory_id, ask.owner.pk, uuid4()))
+            return till.pay(amount)
+
+        bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(pay))
+
+        with ask.fails(LeaseLostError):
+            ask(bot, "Pay.", name="q1")
+
+        assert [type(each) for each in taken] == [Taken]
+        assert till.paid == [5]
+        assert history() == [QUESTION, PAY]
+        assert len(bot.model.requests) == 1
