@@ -421,6 +421,7 @@ class Assistant:
             question = Question(None, stored=stored._replace(pending=(), is_decided=False))
         begun = None if stored is None else stored.asked_only()
         turn = memory.turn(begun=begun if question.stored is None else question.stored.begun()).begin()
+        resumed.show(turn)
         answer_id = options.get("answer_id") if question.stored is None else None
         free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
         return exchange(turn, question, answer_id=free_id, resumed=resumed)

@@ -334,6 +334,7 @@ class Exchange:
     def settle(self, resumed: Resumed) -> bool:
         """Return whether more calls of the answer were decided meanwhile; if not, note for which it goes on waiting."""
         if resumed.again():
+            resumed.show(self.turn)
             return True
         self.pending = resumed.still_open()
         return False
