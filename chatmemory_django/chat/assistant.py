@@ -40,6 +40,7 @@ from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
+from chatmemory_django.core.windows import Window
 from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
@@ -156,6 +157,7 @@ class Assistant:
         self._context = [checked(each, "context") for each in functions]
         self.tools = to_tools(tools)
         self._specifications = [tool.specification for tool in self.tools.values()]
+        self._counts: dict[str, int] = {}
         self.max_rounds = max_rounds
         self.max_result_tokens = max_result_tokens
         self.persist: Persist = persist
@@ -366,7 +368,7 @@ class Assistant:
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
-        memory.reserved_tokens = specification_tokens(self._specifications, None, memory.window())
+        memory.reserved_tokens = self._reserved_tokens(memory.window())
         may = may or partial(may_decide, options.get("owner"))
         try:
             exchange = self._begun(memory, message, options, answer, lease, may)
@@ -376,6 +378,12 @@ class Assistant:
             lease.end(State.FAILED, None)
             raise
         return exchange
+
+    def _reserved_tokens(self, window: Window) -> int:
+        """Return the tokens of the tools' specifications, counted once if counts can be stored."""
+        if window.counter not in self._counts or not window.counter:
+            self._counts[window.counter] = specification_tokens(self._specifications, None, window)
+        return self._counts[window.counter]
 
     def _begun(
         self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
