@@ -74,7 +74,7 @@ class Ask:
         with pytest.raises(PostError if self.is_post else kind) as caught:
             yield caught
         if self.is_post:
-            text = str(BusyError()) if kind is BusyError else explained(kind.__new__(kind))[1]
+            text = f"409 {BusyError()}" if kind is BusyError else explained(kind.__new__(kind))[1]
             assert caught.value.args == (text,)
 
     def until(
@@ -139,7 +139,7 @@ class Ask:
             "/api/chat", content, content_type="application/json", headers=self._headers
         )
         if response.status_code != 200:
-            raise PostError(response.content.decode())
+            raise PostError(f"{response.status_code} {response.content.decode()}")
         chunks = [chunk async for chunk in _chunks(response.streaming_content)]
         if errors := [chunk["errorText"] for chunk in chunks if chunk["type"] == "error"]:
             raise PostError(*errors)
